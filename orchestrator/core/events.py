@@ -1,0 +1,68 @@
+"""What happens in a sweep. Each event says when, in seconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.plan import Plan
+from search_spaces.record import Fingerprint, Record
+from search_spaces.space import Space
+from search_spaces.spec.schema import SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepStarted:
+    """A driver took up the study; `records` is what earlier ones had measured."""
+
+    study: str
+    spec: SweepSpec
+    space: Space
+    records: tuple[Record, ...]
+    memory_limit_bytes: int | None  # per rank; None until a trial tells the device's
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStarted:
+    """A group of warm workers is ready."""
+
+    world_size: int
+    fingerprint: Fingerprint
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A plan was handed out."""
+
+    number: int
+    plan: Plan
+    why: str  # a sentence
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded:
+    """An outcome came back and was told to the study."""
+
+    record: Record
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something that a person should read: a group was replaced, a throttled device, ..."""
+
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepEnded:
+    """No more trials; `reason` is a sentence."""
+
+    reason: str
+    at: float
+
+
+Event = SweepStarted | GroupStarted | TrialStarted | TrialEnded | Noted | SweepEnded

@@ -1,0 +1,73 @@
+"""The knobs that a sweep searches: which values each has, and what it is called.
+
+To add a knob: a field in `Plan`, one in `SpaceSpec`, an entry here; then what refuses it
+(`rules.py`), what it sets (`render.py`) and what the worker does with it (`workers/parallel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.facts import ModelFacts
+from search_spaces.spec.schema import SweepSpec
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One dimension of the space.
+
+    `default` gives the values to search where the spec names none. An `ordered` knob has
+    values that samplers may interpolate between; `lossy` ones change the numerics.
+    """
+
+    name: str  # of the field in Plan and in SpaceSpec
+    label: str  # short, for tables
+    default: Callable[[SweepSpec, ModelFacts, int], Values]
+    ordered: bool = False
+    lossy: bool = False
+
+
+def _powers_of_two(most: int) -> Values:
+    return tuple(2**power for power in range(most.bit_length()) if 2**power <= most)
+
+
+def _micro_batches(spec: SweepSpec, _: ModelFacts, workers: int) -> Values:
+    per_rank = max(spec.train.global_batch // workers, 1)
+    divisors = {size for size in range(1, per_rank + 1) if per_rank % size == 0}
+    return tuple(sorted(divisors & ({per_rank} | set(_powers_of_two(per_rank)))))
+
+
+def _checkpoint_ratios(_: SweepSpec, model: ModelFacts, __: int) -> Values:
+    return (0.0, 0.25, 0.5, 0.75, 1.0) if model.blocks else (0.0,)
+
+
+def _batchings(spec: SweepSpec, model: ModelFacts, _: int) -> Values:
+    if spec.data.kind == "fixed":
+        return ("padded",)
+    return ("padded", "grouped", "packed") if model.packing else ("padded", "grouped")
+
+
+KNOBS: tuple[Knob, ...] = (
+    Knob(name="engine", label="engine", default=lambda *_: ("torch",)),
+    Knob(
+        name="zero_stage",
+        label="zero",
+        default=lambda _, __, workers: (0, 2, 3) if workers > 1 else (0,),
+    ),
+    Knob(name="micro_batch", label="micro", default=_micro_batches, ordered=True),
+    Knob(name="checkpoint_ratio", label="ckpt", default=_checkpoint_ratios, ordered=True),
+    Knob(name="attention", label="attention", default=lambda _, model, __: model.attentions),
+    Knob(
+        name="precision",
+        label="precision",
+        default=lambda spec, _, __: (spec.train.precision,),
+        lossy=True,
+    ),
+    Knob(name="batching", label="batching", default=_batchings),
+    Knob(name="data", label="data", default=lambda _, __, workers: (workers,), ordered=True),
+)
+# accumulation is no knob: it follows from the global batch, micro_batch and data

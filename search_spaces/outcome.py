@@ -1,0 +1,228 @@
+"""How a trial ended, as a value. An expected failure is a result, not an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from search_spaces.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """What the peak was made of, in bytes of one rank.
+
+    `activations` is all that is neither model state nor waste: what backward needs and
+    temporaries. `fragmentation` is reserved less allocated, None where the device's
+    allocator does not say. `outside` is what no allocator of ours holds: on CUDA the context
+    and communication buffers, on CPU the interpreter and its libraries.
+    """
+
+    weights: int
+    gradients: int
+    optimizer_states: int
+    activations: int
+    fragmentation: int | None
+    outside: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReading:
+    """Peak memory of the rank that came closest to its limit, in bytes.
+
+    `peak_bytes` is what is held against `limit_bytes`: on CUDA the reserved peak plus what lies
+    outside the allocator, on CPU the resident peak above the worker's baseline.
+    `allocated_bytes` is None where the allocator does not count (CPU).
+    """
+
+    rank: int
+    limit_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int | None
+    anatomy: Anatomy
+
+    @property
+    def share(self) -> float:
+        """Peak over limit."""
+        return self.peak_bytes / self.limit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Median seconds of one optimizer step, by what they were spent on (rank 0)."""
+
+    data: float
+    forward: float
+    backward: float
+    optimizer: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What machine and device did during the measured steps; None where nobody could say.
+
+    Percentages are 0 to 100 and means over the samples taken. `throttled` names the reasons
+    for which the device lowered its clocks; a measurement with any is not to be trusted.
+    """
+
+    host_cpu_percent: float | None
+    host_memory_percent: float | None
+    device_utilisation_percent: float | None
+    device_power_watts: float | None
+    device_memory_bytes: int | None
+    throttled: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What the trial took beside its measured steps, in seconds, and what it left behind.
+
+    `residual_bytes` is the memory that did not come back after the trial (largest over the
+    ranks, against the baseline before it).
+    """
+
+    build_seconds: float
+    measured_seconds: float
+    total_seconds: float
+    residual_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The plan trains, and this fast: wall-clock over whole optimizer steps, all ranks."""
+
+    kind: Literal["measured"] = "measured"
+    samples_per_second: Estimate
+    tokens_per_second: float  # tokens of samples; padding does not count
+    step_seconds: Estimate
+    phases: Phases
+    mfu: float | None  # model FLOPs over the device's peak, 0 to 1; None if the peak is unknown
+    flops_per_step: float  # counted, all ranks, recomputation left out
+    memory: MemoryReading
+    conditions: Conditions
+    warmup_steps: int
+    measured_steps: int
+    losses: tuple[float, ...]  # of each optimizer step, warm-up included
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The plan wanted more than the limit.
+
+    `wanted_bytes` is the least it would have needed: what was held plus what was asked for
+    when it failed, None if the error did not say.
+    """
+
+    kind: Literal["out_of_memory"] = "out_of_memory"
+    where: Literal["device", "host"]
+    wanted_bytes: int | None
+    limit_bytes: int | None
+    rank: int | None
+    phase: str  # what was under way: build, forward, backward, optimizer, data
+    detail: str
+    costs: Costs | None
+
+    @property
+    def excess(self) -> float | None:
+        """Bytes wanted over the limit, less 1: above 0, the larger the further off."""
+        if self.wanted_bytes is None or not self.limit_bytes:
+            return None
+        return max(self.wanted_bytes / self.limit_bytes - 1, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """The trial did not end before its deadline; its group was replaced."""
+
+    kind: Literal["timed_out"] = "timed_out"
+    deadline_seconds: float
+    detail: str
+
+
+CrashKind = Literal["exception", "worker_died", "collective", "device_error", "driver_lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The trial broke: user code raised, a worker died, a collective failed, ..."""
+
+    kind: Literal["crashed"] = "crashed"
+    cause: CrashKind
+    rank: int | None
+    phase: str
+    detail: str  # one sentence
+    trace: str = ""  # the traceback, for the person who has to mend it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The plan never reached a worker: a rule forbids it."""
+
+    kind: Literal["refused"] = "refused"
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """The loss was not a finite number."""
+
+    kind: Literal["diverged"] = "diverged"
+    step: int
+    loss: str  # "nan" or "inf": JSON has no such numbers
+    costs: Costs | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Somebody stopped the sweep while the trial was under way."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    detail: str
+
+
+Outcome = Measured | OutOfMemory | TimedOut | Crashed | Refused | Diverged | Cancelled
+
+_ADAPTER: TypeAdapter[Outcome] = TypeAdapter(Annotated[Outcome, Field(discriminator="kind")])
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as JSON values, told apart by `kind`."""
+    dumped: dict[str, Any] = _ADAPTER.dump_python(outcome, mode="json")
+    return dumped
+
+
+def outcome_from_json(dumped: dict[str, Any]) -> Outcome:
+    """The outcome that `outcome_to_json` wrote.
+
+    Raises:
+        pydantic.ValidationError: If it is no outcome.
+    """
+    return _ADAPTER.validate_python(dumped)
+
+
+def sentence(outcome: Outcome) -> str:
+    """The outcome in a few words, for tables and logs."""
+    match outcome:
+        case Measured():
+            rate = outcome.samples_per_second
+            spread = 100 * rate.relative_half_width
+            return f"{rate.value:.2f} samples/s ± {spread:.1f} %"
+        case OutOfMemory():
+            excess = outcome.excess
+            over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"
+            return f"out of {outcome.where} memory in {outcome.phase}{over}"
+        case TimedOut():
+            return f"no end after {outcome.deadline_seconds:.0f} s"
+        case Crashed():
+            return f"crashed in {outcome.phase}: {outcome.detail}"
+        case Refused():
+            return f"refused ({outcome.rule}): {outcome.detail}"
+        case Diverged():
+            return f"loss was {outcome.loss} at step {outcome.step}"
+        case Cancelled():
+            return f"cancelled: {outcome.detail}"

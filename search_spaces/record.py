@@ -1,0 +1,33 @@
+"""A record: what was tried, on what, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """Hardware and software that a measurement belongs to."""
+
+    device: str  # "cpu" or "cuda"
+    device_name: str
+    device_memory_bytes: int
+    hosts: int
+    python: str
+    versions: tuple[tuple[str, str], ...]  # package, version; sorted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One finished trial of a study."""
+
+    number: int
+    plan: Plan
+    outcome: Outcome
+    why: str  # the sentence with which the plan was asked for
+    started_at: float  # seconds since the epoch
+    ended_at: float
+    fingerprint: Fingerprint | None

@@ -1,0 +1,21 @@
+"""What a worker is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """One trial: train `plan` on the spec's model and data, and measure it.
+
+    `collective_seconds` bounds how long a rank waits for the others in a collective.
+    """
+
+    number: int
+    plan: Plan
+    spec: SweepSpec
+    collective_seconds: float = 60.0

@@ -1,0 +1,143 @@
+"""The space of a sweep: every candidate, and why the others are ruled out."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.errors import Fault, SpecError
+from search_spaces.knobs import KNOBS, Values
+from search_spaces.outcome import Refused
+from search_spaces.plan import Plan
+from search_spaces.rules import Surroundings, refusal
+from search_spaces.spec.schema import SweepSpec
+
+MAX_CANDIDATES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may be tried.
+
+    `domains` holds the values searched of each knob, by name; `candidates` the legal plans
+    in the order of the domains; `ruled_out` how many combinations each rule forbids.
+    """
+
+    domains: tuple[tuple[str, Values], ...]
+    candidates: tuple[Plan, ...]
+    ruled_out: tuple[tuple[str, int], ...]
+    baseline: Plan
+
+
+def build_space(around: Surroundings, workers: int) -> Space:
+    """Enumerates and rules every combination of the knobs' values.
+
+    Args:
+        around: The spec and what is known of model and cluster.
+        workers: Ranks that the sweep uses where `space.data` names no others.
+
+    Raises:
+        SpecError: If no combination is legal, or there are more than `MAX_CANDIDATES`.
+    """
+    spec = around.spec
+    domains = tuple((knob.name, _domain(knob.name, around, workers)) for knob in KNOBS)
+    legal: list[Plan] = []
+    ruled: Counter[str] = Counter()
+    example: dict[str, Refused] = {}
+    for plan in _combinations(domains, spec, ruled):
+        if refused := refusal(plan, around):
+            ruled[refused.rule] += 1
+            example.setdefault(refused.rule, refused)
+        else:
+            legal.append(plan)
+    if not legal:
+        raise _nothing_legal(spec, domains, example, ruled)
+    return Space(
+        domains=domains,
+        candidates=tuple(legal),
+        ruled_out=tuple(sorted(ruled.items())),
+        baseline=_baseline(legal),
+    )
+
+
+def _domain(name: str, around: Surroundings, workers: int) -> Values:
+    named: Values | None = getattr(around.spec.space, name)
+    if named is not None:
+        return tuple(dict.fromkeys(named))
+    knob = next(knob for knob in KNOBS if knob.name == name)
+    return knob.default(around.spec, around.model, workers)
+
+
+def _combinations(
+    domains: tuple[tuple[str, Values], ...], spec: SweepSpec, ruled: Counter[str]
+) -> Iterator[Plan]:
+    size = 1
+    for _, values in domains:
+        size *= len(values)
+    if size > MAX_CANDIDATES:
+        fault = Fault(
+            path="space",
+            value=f"{size:,} combinations",
+            advice=f"at most {MAX_CANDIDATES:,} can be enumerated; name fewer values",
+        )
+        raise SpecError("specification", (fault,))
+    names = [name for name, _ in domains]
+    for values in itertools.product(*(values for _, values in domains)):
+        knobs = dict(zip(names, values, strict=True))
+        per_pass = knobs["micro_batch"] * knobs["data"]
+        if spec.train.global_batch % per_pass:
+            ruled["global_batch_is_kept"] += 1
+            continue
+        yield Plan(accumulation=spec.train.global_batch // per_pass, **knobs)
+
+
+def _baseline(legal: list[Plan]) -> Plan:
+    """The plan a user would start with: micro-batch 1, DDP, no checkpointing, sdpa, padded."""
+
+    def distance(plan: Plan) -> tuple[Any, ...]:
+        return (
+            plan.zero_stage,
+            plan.micro_batch,
+            plan.checkpoint_ratio,
+            plan.attention != "sdpa",
+            plan.batching != "padded",
+            -plan.data,
+        )
+
+    return min(legal, key=distance)
+
+
+def _nothing_legal(
+    spec: SweepSpec,
+    domains: tuple[tuple[str, Values], ...],
+    example: dict[str, Refused],
+    ruled: Counter[str],
+) -> SpecError:
+    values = dict(domains)
+    only_batch = set(ruled) == {"global_batch_is_kept"}
+    if only_batch:
+        nearest = _nearest_global_batch(spec.train.global_batch, values)
+        fault = Fault(
+            path="train.global_batch",
+            value=str(spec.train.global_batch),
+            advice="no plan can meet it: it is no multiple of micro_batch x data for"
+            f" micro_batch in {list(values['micro_batch'])} and data in {list(values['data'])};"
+            f" the nearest that works is {nearest}",
+        )
+        return SpecError("specification", (fault,))
+    reasons = [f"{name} ({refused.detail})" for name, refused in example.items()]
+    if ruled["global_batch_is_kept"]:
+        reasons.append("global_batch_is_kept (train.global_batch is no multiple)")
+    fault = Fault(path="space", value="", advice="no plan is legal: " + "; ".join(reasons))
+    return SpecError("specification", (fault,))
+
+
+def _nearest_global_batch(wanted: int, values: dict[str, Values]) -> int:
+    def nearest(unit: int) -> int:
+        return max(round(wanted / unit), 1) * unit
+
+    units = {micro * data for micro in values["micro_batch"] for data in values["data"]}
+    return min((nearest(unit) for unit in units), key=lambda size: (abs(size - wanted), size))

@@ -1,0 +1,1 @@
+"""What happens when it is tried? The only package that names torch and transformers."""

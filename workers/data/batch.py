@@ -1,0 +1,23 @@
+"""What a forward pass takes, and how much of it is sample and how much is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """The input of one forward pass of one rank.
+
+    `inputs` are the module's keyword arguments; `samples` and `tokens` count what was asked
+    for, without padding; `targets` is how many labels the loss is a mean over (its weight
+    when micro-batches are added up).
+    """
+
+    inputs: Mapping[str, torch.Tensor]
+    samples: int
+    tokens: int
+    targets: int
