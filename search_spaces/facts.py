@@ -12,7 +12,8 @@ class ModelFacts:
     """What is known of a model before it is built.
 
     `blocks` is the number of repeated layers that checkpointing and sharding wrap;
-    `packing` tells whether its attention keeps packed samples apart by their position ids.
+    `packing` tells whether its attention keeps packed samples apart by their position ids;
+    `vocab_size` is None for models that bring their own batches.
     """
 
     name: str
@@ -22,6 +23,7 @@ class ModelFacts:
     attentions: tuple[Attention, ...]
     packing: bool
     max_sequence_length: int | None
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from search_spaces.spec.schema import SweepSpec
 
 Values = tuple[Any, ...]
 
+CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)  # what is searched where the spec names none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
@@ -37,12 +39,12 @@ def _powers_of_two(most: int) -> Values:
 
 def _micro_batches(spec: SweepSpec, _: ModelFacts, workers: int) -> Values:
     per_rank = max(spec.train.global_batch // workers, 1)
-    divisors = {size for size in range(1, per_rank + 1) if per_rank % size == 0}
-    return tuple(sorted(divisors & ({per_rank} | set(_powers_of_two(per_rank)))))
+    dividing = {size for size in _powers_of_two(per_rank) if per_rank % size == 0}
+    return tuple(sorted(dividing | {per_rank}))
 
 
 def _checkpoint_ratios(_: SweepSpec, model: ModelFacts, __: int) -> Values:
-    return (0.0, 0.25, 0.5, 0.75, 1.0) if model.blocks else (0.0,)
+    return CHECKPOINT_RATIOS if model.blocks else (0.0,)
 
 
 def _batchings(spec: SweepSpec, model: ModelFacts, _: int) -> Values:

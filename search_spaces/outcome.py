@@ -156,6 +156,7 @@ class Crashed:
     phase: str
     detail: str  # one sentence
     trace: str = ""  # the traceback, for the person who has to mend it
+    costs: Costs | None = None  # None if the workers did not live to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Plan:
     def __post_init__(self) -> None:
         if problems := tuple(_broken_rules(self)):
             raise PlanError(problems)
+        # one form for equal ratios (1 and 1.0, -0.0 and 0.0), so that equal plans have one key
+        object.__setattr__(self, "checkpoint_ratio", float(self.checkpoint_ratio) + 0.0)
 
     @property
     def world_size(self) -> int:
@@ -93,7 +95,7 @@ def _broken_rules(plan: Plan) -> Iterator[str]:
         yield f"checkpoint_ratio is {ratio!r}, must lie in 0.0 to 1.0"
     for name, choices in CHOICES.items():
         value = getattr(plan, name)
-        if isinstance(value, bool) or value not in choices:
+        if type(value) not in map(type, choices) or value not in choices:
             yield f"{name} is {value!r}, must be one of {', '.join(map(str, choices))}"
 
 

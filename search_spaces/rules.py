@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.knobs import CHECKPOINT_RATIOS
 from search_spaces.outcome import Refused
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -71,16 +72,16 @@ def checkpointing_needs_blocks(plan: Plan, around: Surroundings) -> str | None:
 
 def checkpoint_ratio_is_distinct(plan: Plan, around: Surroundings) -> str | None:
     """Two ratios that recompute the same number of blocks are one plan, measured twice."""
-    blocks = around.model.blocks
-    if not blocks or plan.checkpoint_ratio in (0, 1):
+    ratio, blocks = plan.checkpoint_ratio, around.model.blocks
+    searched = around.spec.space.checkpoint_ratio or CHECKPOINT_RATIOS
+    if not blocks or ratio not in searched:
         return None
-    count = checkpointed_blocks(plan.checkpoint_ratio, blocks)
-    if count in (0, blocks):
-        return (
-            f"checkpoint_ratio {plan.checkpoint_ratio:g} of {blocks} blocks is"
-            f" {'none' if count == 0 else 'all'} of them, the same as {count // blocks}"
-        )
-    return None
+    count = checkpointed_blocks(ratio, blocks)
+    same = [other for other in searched if checkpointed_blocks(other, blocks) == count]
+    kept = min(same, key=lambda other: (abs(other * blocks - count), other))
+    if ratio == kept:
+        return None
+    return f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, as {kept:g} does"
 
 
 def packing_is_kept_apart(plan: Plan, around: Surroundings) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,19 @@ def build_space(around: Surroundings, workers: int) -> Space:
     )
 
 
+def space_of(tried: Sequence[Plan]) -> Space:
+    """The space as far as the plans tell of it: for reports, where no model is at hand."""
+    columns = {
+        knob.name: dict.fromkeys(getattr(plan, knob.name) for plan in tried) for knob in KNOBS
+    }
+    return Space(
+        domains=tuple((name, tuple(values)) for name, values in columns.items()),
+        candidates=tuple(dict.fromkeys(tried)),
+        ruled_out=(),
+        baseline=_baseline(tried),
+    )
+
+
 def _domain(name: str, around: Surroundings, workers: int) -> Values:
     named: Values | None = getattr(around.spec.space, name)
     if named is not None:
@@ -94,7 +107,7 @@ def _combinations(
         yield Plan(accumulation=spec.train.global_batch // per_pass, **knobs)
 
 
-def _baseline(legal: list[Plan]) -> Plan:
+def _baseline(legal: Iterable[Plan]) -> Plan:
     """The plan a user would start with: micro-batch 1, DDP, no checkpointing, sdpa, padded."""
 
     def distance(plan: Plan) -> tuple[Any, ...]:
@@ -137,7 +150,7 @@ def _nothing_legal(
 
 def _nearest_global_batch(wanted: int, values: dict[str, Values]) -> int:
     def nearest(unit: int) -> int:
-        return max(round(wanted / unit), 1) * unit
+        return max((2 * wanted + unit) // (2 * unit), 1) * unit
 
     units = {micro * data for micro in values["micro_batch"] for data in values["data"]}
     return min((nearest(unit) for unit in units), key=lambda size: (abs(size - wanted), size))

@@ -15,8 +15,9 @@ from search_spaces.plan import Attention, Batching, Engine, Precision, ZeroStage
 Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
 Device = Literal["auto", "cpu", "cuda"]
 Sampler = Literal["tpe", "gp", "random"]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # NumPy takes no larger one
 Seconds = Annotated[float, Field(gt=0)]
 
 GIB = 2**30
@@ -25,7 +26,9 @@ GIB = 2**30
 class Section(BaseModel):
     """A section of the specification: frozen, and with no key that is not known."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class ModelSpec(Section):
@@ -116,7 +119,7 @@ class TrainSpec(Section):
         default="bf16",
         description="bf16 computes in bfloat16 with fp32 master weights, fp32 in full precision",
     )
-    seed: int = Field(default=0, ge=0, description="of the weights and of the data's order")
+    seed: Seed = Field(default=0, description="of the weights and of the data's order")
 
 
 class SpaceSpec(Section):
@@ -219,7 +222,7 @@ class StudySpec(Section):
         " nothing: SQLite in the study's folder",
     )
     sampler: Sampler = Field(default="tpe", description="who proposes plans: tpe, gp or random")
-    seed: int = Field(default=0, ge=0, description="of the sampler")
+    seed: Seed = Field(default=0, description="of the sampler")
 
 
 class TrackingSpec(Section):

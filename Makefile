@@ -1,0 +1,59 @@
+# Everything a developer or a new user runs. `make help` lists it.
+# Needs Python 3.11 or newer with venv, gcc and make; the rest is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--no-warn-script-location --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint type arch check bench format clean
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## Create .venv and install everything, pinned (does nothing if up to date)
+
+# torch goes first and alone: with its version pinned, what comes after cannot pull another build.
+# Which build it is, pip decides: a CPU build (+cpu) wins wherever pip is pointed at one, as with
+# PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS; else Linux gets the CUDA one, which runs on CPU as well.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Plimsoll needs Python 3.11 or newer; say make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (a few minutes the first time) ..."
+	@$(PIP_INSTALL) torch
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under five minutes
+	@$(BIN)/python examples/demo_text.py
+	@$(BIN)/plimsoll tune examples/demo.yaml
+
+test: setup ## Run the whole test suite
+	@$(BIN)/python -m pytest
+
+lint: setup ## Check style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: setup ## Check types
+	@$(BIN)/mypy
+
+arch: setup ## Check which package may import which
+	@$(BIN)/lint-imports
+
+check: lint type arch ## Check style, types and architecture
+
+bench: setup ## Measure what a trial costs beside its steps, warm against cold
+	@$(BIN)/python -m benchmarks.trial_overhead
+
+format: setup ## Put the code into its style
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+clean: ## Remove .venv and caches; results in plimsoll-runs stay
+	@rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,70 @@
+"""The application: its commands, and the one place where a user's error becomes a message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestrator.cli.check import check
+from orchestrator.cli.console import say_error
+from orchestrator.cli.init import init
+from orchestrator.cli.models import models
+from orchestrator.cli.report import report
+from orchestrator.cli.trial import trial
+from orchestrator.cli.tune import tune
+from orchestrator.cli.ui import ui
+from search_spaces.errors import UserError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+app = typer.Typer(
+    name="plimsoll",
+    help="Finds the training configuration with the most samples per second that still fits in"
+    " memory, by measuring it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (init, check, tune, trial, report, ui, models):
+    app.command()(command)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"plimsoll {version('plimsoll')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_say_version
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 done, 1 nothing found, 2 the input is at fault.
+
+    Args:
+        arguments: What was typed after `plimsoll`; the process's own arguments if not given.
+    """
+    try:
+        app(arguments, prog_name="plimsoll")
+    except UserError as error:
+        say_error(str(error))
+        sys.exit(EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        say_error("interrupted")
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit()

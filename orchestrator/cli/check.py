@@ -1,0 +1,53 @@
+"""`plimsoll check`: whether a specification can be used, and what it would do."""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.cli.console import SpecPath, say
+from orchestrator.cli.figures import count_words
+from search_spaces.facts import ClusterFacts
+from search_spaces.rules import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.load import load_spec, study_name
+from search_spaces.spec.schema import SweepSpec
+
+
+def check(spec_path: SpecPath) -> None:
+    """Check a specification and say what it would do, without running anything."""
+    spec = load_spec(spec_path)
+
+    from workers.models import describe
+
+    model = describe(spec.model, spec.train)
+    ranks = _ranks(spec)
+    cluster = ClusterFacts(
+        device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
+    )
+    space = build_space(Surroundings(spec=spec, model=model, cluster=cluster), ranks)
+    say(
+        f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
+        f" {spec.budget.trials} plans of {model.name} ({count_words(model.parameters)} parameters,"
+        f" {model.blocks} blocks) in {spec.budget.minutes:g} minutes,"
+        f" {spec.train.global_batch} samples a step."
+    )
+    assumed = " (cluster.workers is auto: the sweep takes all there are)"
+    say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
+
+
+def _ranks(spec: SweepSpec) -> int:
+    """Ranks to count the space for, without asking a cluster: one where nothing is known."""
+    if spec.cluster.workers != "auto":
+        return spec.cluster.workers
+    if spec.cluster.device == "cpu":
+        return max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1)
+    return 1
+
+
+def _space_sentence(space: Space, ranks: int) -> str:
+    legal = len(space.candidates)
+    combinations = legal + sum(count for _, count in space.ruled_out)
+    on = f"On {ranks} ranks" if ranks > 1 else "On 1 rank"
+    words = f"{on}, {legal:,} of {combinations:,} combinations are legal"
+    ruled = ", ".join(f"{count:,} by {name}" for name, count in space.ruled_out)
+    return f"{words}; ruled out: {ruled}." if ruled else f"{words}."

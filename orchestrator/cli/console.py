@@ -1,0 +1,32 @@
+"""Where the command line writes: results to stdout, what went wrong to stderr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
+OptionalSpecPath = Annotated[
+    Path | None,
+    typer.Argument(metavar="[SPEC]", help="The specification; without it, the latest sweep here."),
+]
+
+
+def stdout() -> Console:
+    """The console for results; made anew each time, since tests and shells swap the stream."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str, *, style: str = "") -> None:
+    """Writes a line to stdout; no markup, so that brackets in names stay as they are."""
+    stdout().print(Text(text, style=style))
+
+
+def say_error(message: str) -> None:
+    """Writes a message to stderr, in red where that is a terminal."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text(message, style="red"))

@@ -1,0 +1,57 @@
+"""The latest sweep of a folder, so that `report` and `ui` need no argument.
+
+Each study's folder holds the specification that it was last run with, its name filled in.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from search_spaces.errors import UserError
+from search_spaces.spec.load import load_spec, spec_to_yaml, study_name
+from search_spaces.spec.schema import StudySpec, SweepSpec
+
+SPEC_FILE = "spec.yaml"
+
+
+def remember(spec: SweepSpec, name: str) -> None:
+    """Writes the specification into the study's folder.
+
+    Raises:
+        UserError: If the folder cannot be written.
+    """
+    named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
+    folder = Path(spec.study.folder) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SPEC_FILE).write_text(spec_to_yaml(named), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"study.folder {spec.study.folder} cannot be written: {reason}") from None
+
+
+def spec_and_name(path: Path | None) -> tuple[SweepSpec, str]:
+    """The specification in `path` and its study's name; without a path, the latest sweep's.
+
+    Raises:
+        UserError: If there is none, or it has faults.
+    """
+    if path is None:
+        path = _latest(Path(StudySpec().folder))
+    spec = load_spec(path)
+    return spec, study_name(spec, path)
+
+
+def ui_hint(spec: SweepSpec, path: Path | None) -> str:
+    """The command that opens MLflow on the sweep, empty if it is not tracked."""
+    if not spec.tracking.enabled:
+        return ""
+    return "plimsoll ui" if path is None else f"plimsoll ui {shlex.quote(str(path))}"
+
+
+def _latest(folder: Path) -> Path:
+    found = list(folder.glob(f"*/{SPEC_FILE}"))
+    if not found:
+        raise UserError(f"no sweep has run in {folder} yet; name a specification")
+    return max(found, key=lambda file: file.stat().st_mtime)

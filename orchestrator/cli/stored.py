@@ -1,0 +1,32 @@
+"""The state of a sweep that has run, from its study alone: no model, no data, no Ray."""
+
+from __future__ import annotations
+
+from orchestrator.core.events import SweepStarted, TrialEnded
+from orchestrator.core.state import SweepState, advance, begin
+from search_spaces.errors import StudyError
+from search_spaces.record import Record
+from search_spaces.space import space_of
+from search_spaces.spec.schema import SweepSpec
+
+
+def stored_state(spec: SweepSpec, name: str, records: tuple[Record, ...]) -> SweepState:
+    """The state after these records; the space is what was tried of it.
+
+    Raises:
+        StudyError: If there are no records.
+    """
+    if not records:
+        raise StudyError(f"the study {name} has no finished trial yet")
+    started = SweepStarted(
+        study=name,
+        spec=spec,
+        space=space_of([record.plan for record in records]),
+        records=(),
+        memory_limit_bytes=spec.memory_limit_bytes,
+        at=min(record.started_at for record in records),
+    )
+    state = begin(started)
+    for record in records:
+        state = advance(state, TrialEnded(record=record, at=record.ended_at))
+    return state

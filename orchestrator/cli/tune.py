@@ -1,0 +1,67 @@
+"""`plimsoll tune`: the sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.console import SpecPath, say_error, stdout
+from orchestrator.cli.latest import remember, ui_hint
+from orchestrator.core.ranking import counts, measured
+from search_spaces.spec.load import load_spec, study_name, with_budget
+
+if TYPE_CHECKING:
+    from orchestrator.core.state import SweepState
+
+EXIT_NOTHING_FOUND = 1
+EXIT_INTERRUPTED = 130
+
+
+def tune(
+    spec_path: SpecPath,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials, in place of budget.trials.", show_default=False)
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes, in place of budget.minutes.", show_default=False)
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Plain lines instead of the live view.")
+    ] = False,
+) -> None:
+    """Search, measure and rank plans; goes on where an earlier run of the same study stopped."""
+    spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes)
+    name = study_name(spec, spec_path)
+
+    from orchestrator.report import render_report
+    from orchestrator.sweep import run_sweep
+    from orchestrator.view import make_view
+
+    remember(spec, name)
+    try:
+        state = run_sweep(spec, name, [make_view(plain)])
+    except KeyboardInterrupt:
+        say_error(f"Stopped. To go on where it stopped: plimsoll tune {spec_path}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    stdout().print(render_report(state, ui_hint(spec, spec_path)))
+    if state.best is None:
+        say_error(why_nothing(state))
+        raise typer.Exit(EXIT_NOTHING_FOUND)
+
+
+def why_nothing(state: SweepState) -> str:
+    """One sentence on why the sweep found no plan that can be used."""
+    if not state.records:
+        reason = state.ended.reason if state.ended else "it was stopped"
+        return f"No plan was found: no trial ended ({reason})."
+    if any(measured(record) for record in state.records):
+        share = 100 * state.spec.objective.headroom
+        return (
+            f"No plan was found: those that trained left less than {share:g} % of the memory limit"
+            " free; lower objective.headroom, raise cluster.memory_gib or take a smaller model."
+        )
+    endings = ", ".join(
+        f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(counts(state.records).items())
+    )
+    return f"No plan was found: no trial could be measured ({endings})."

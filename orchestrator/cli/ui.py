@@ -1,0 +1,28 @@
+"""`plimsoll ui`: MLflow on the sweep's store."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.console import OptionalSpecPath
+from orchestrator.cli.latest import spec_and_name
+from search_spaces.errors import UserError
+
+
+def ui(
+    spec_path: OptionalSpecPath = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
+) -> None:
+    """Open the MLflow UI on a sweep; Ctrl-C ends it."""
+    spec, _ = spec_and_name(spec_path)
+
+    from orchestrator.mlflow_tracking import ui_command
+
+    command = ui_command(spec, port=port)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        raise UserError(f"cannot start {command[0]}: {error.strerror}") from None

@@ -1,0 +1,65 @@
+"""What to do next in a sweep: a decision with its reason, from state and time alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.ranking import record_of, trials_since_best
+from orchestrator.core.state import SweepState
+from search_spaces.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """Run a trial: this plan, or whichever the sampler proposes if it is None."""
+
+    plan: Plan | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Hand out no more trials."""
+
+    reason: str
+
+
+def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
+    """Whether to go on, and with what.
+
+    The first plan of a study is the one that a user would start with: the speed-up is told
+    against it. Trials of earlier drivers count towards the budget of trials, their time does not.
+
+    Args:
+        state: The sweep so far.
+        now: Seconds since the epoch.
+        untried: Legal plans of which no trial has ended or is under way.
+    """
+    budget = state.spec.budget
+    if len(state.records) + len(state.running) >= budget.trials:
+        return Stop(reason=f"the budget of {budget.trials} trials is used")
+    if now - state.started_at >= budget.minutes * 60:
+        return Stop(reason=f"the budget of {budget.minutes:g} minutes is used")
+    if untried == 0:
+        return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
+    waited = trials_since_best(state.records, state.spec.objective.headroom)
+    if budget.patience is not None and state.best and waited >= budget.patience:
+        return Stop(reason=f"the last {waited} trials gave no better plan")
+    if not _tried(state, state.space.baseline):
+        return Try(plan=state.space.baseline, why="the plan that one would start with")
+    return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
+
+
+def trial_deadline_seconds(state: SweepState, now: float) -> float:
+    """Hard limit of the next trial: the spec's, or what is left of the sweep if that is less."""
+    budget = state.spec.budget
+    left = state.started_at + budget.minutes * 60 - now
+    return max(min(budget.trial_seconds, left), MIN_TRIAL_SECONDS)
+
+
+MIN_TRIAL_SECONDS = 30.0  # less would end trials that had no chance
+
+
+def _tried(state: SweepState, plan: Plan) -> bool:
+    running = any(trial.plan == plan for trial in state.running)
+    return running or record_of(state.records, plan) is not None

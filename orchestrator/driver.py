@@ -1,0 +1,162 @@
+"""The shell around what the core decides: asks, tells, and passes the word on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    Noted,
+    SweepEnded,
+    SweepStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from orchestrator.core.policy import Stop, next_action, trial_deadline_seconds
+from orchestrator.core.state import SweepState, advance, begin
+from orchestrator.listener import AbstractListener
+from orchestrator.study import Interrupted, Study
+from orchestrator.trials import AbstractDriver, Assignment, TrialReport
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import Cancelled, Crashed, Outcome
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.request import TrialRequest
+
+
+class Driver(AbstractDriver):
+    """Carries out what the core decides: asks the study, tells it, and tells who listens."""
+
+    def __init__(
+        self,
+        study: Study,
+        cluster: ClusterFacts,
+        listeners: Sequence[AbstractListener],
+        begun: SweepStarted,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.state: SweepState = begin(begun)
+        self._study = study
+        self._cluster = cluster
+        self._listeners = listeners
+        self._clock = clock
+        self._stopped = False
+        self._retries: list[Interrupted] = []
+        for listener in listeners:
+            listener.on_event(begun, self.state)
+
+    def repair(self) -> None:
+        """Takes up what an earlier driver left open: once more, or blamed if it was that."""
+        for left in self._study.interrupted():
+            if left.retry_of is None:
+                self._study.abandon(left.number)
+                self._retries.append(left)
+                continue
+            blamed = Crashed(
+                cause="driver_lost",
+                rank=None,
+                phase="running the trial",
+                detail="the driver died in this trial, and again when it was run once more",
+            )
+            record = self._record(left.number, left.plan, blamed, "run once more")
+            self._study.abandon(left.number, record)
+            self._emit(TrialEnded(record=record, at=self._clock()))
+
+    def propose(self) -> Assignment | None:
+        """The next trial, None when the core says that it is enough."""
+        if self._stopped:
+            return None
+        now = self._clock()
+        action = next_action(self.state, now, len(self._study.untried()))
+        if isinstance(action, Stop):
+            self.end(action.reason)
+            return None
+        if self._retries:
+            left = self._retries.pop(0)
+            why = f"trial {left.number} was under way when its driver died"
+            asked = self._study.ask(left.plan, why, retry_of=left.number)
+        else:
+            why = action.why
+            asked = self._study.ask(action.plan, why)
+        self._emit(TrialStarted(number=asked.number, plan=asked.plan, why=why, at=now))
+        return Assignment(
+            request=TrialRequest(number=asked.number, plan=asked.plan, spec=self.state.spec),
+            device=self._cluster.device,
+            deadline_seconds=trial_deadline_seconds(self.state, now),
+            folder=os.getcwd(),
+        )
+
+    def conclude(self, report: TrialReport) -> None:
+        """Tells the study, then everybody else."""
+        if report.fingerprint is not None and report.fingerprint != self.state.fingerprint:
+            self._emit(
+                GroupStarted(
+                    world_size=self._running(report.number).plan.world_size,
+                    fingerprint=report.fingerprint,
+                    at=self._clock(),
+                )
+            )
+        trial = self._running(report.number)
+        record = Record(
+            number=report.number,
+            plan=trial.plan,
+            outcome=report.outcome,
+            why=trial.why,
+            started_at=report.started_at,
+            ended_at=report.ended_at,
+            fingerprint=report.fingerprint,
+        )
+        self._study.tell(record)
+        self._emit(TrialEnded(record=record, at=self._clock()))
+        for text in report.notes:
+            self._emit(Noted(text=text, at=self._clock()))
+
+    def lose(self, number: int) -> None:
+        """The actor that ran the trial is gone, with its group."""
+        trial = self._running(number)
+        lost = Crashed(
+            cause="worker_died",
+            rank=None,
+            phase="running the trial",
+            detail="the actor that ran the trial died without a report",
+        )
+        record = self._record(number, trial.plan, lost, trial.why)
+        self._study.tell(record)
+        self._emit(TrialEnded(record=record, at=self._clock()))
+
+    def cancel(self, reason: str) -> None:
+        """Closes what is under way, so that the next driver runs it again, and ends."""
+        for trial in self.state.running:
+            self._study.abandon(trial.number)
+            record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
+            self._emit(TrialEnded(record=record, at=self._clock()))
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """Says that the sweep is over, once."""
+        if not self._stopped:
+            self._stopped = True
+            self._emit(SweepEnded(reason=reason, at=self._clock()))
+
+    def _running(self, number: int) -> TrialStarted:
+        return next(trial for trial in self.state.running if trial.number == number)
+
+    def _record(self, number: int, plan: Plan, outcome: Outcome, why: str) -> Record:
+        now = self._clock()
+        return Record(
+            number=number,
+            plan=plan,
+            outcome=outcome,
+            why=why,
+            started_at=now,
+            ended_at=now,
+            fingerprint=None,
+        )
+
+    def _emit(self, event: Event) -> None:
+        self.state = advance(self.state, event)
+        for listener in self._listeners:
+            listener.on_event(event, self.state)

@@ -1,0 +1,71 @@
+"""The files beside a sweep's run, and the description on its page. Texts by file name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import yaml
+
+from orchestrator.core.ranking import counts
+from orchestrator.core.state import SweepState
+from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.mlflow_tracking.store import without_password
+from orchestrator.report.sentences import (
+    answer,
+    equals_sentence,
+    lossy_sentence,
+    speedup_sentence,
+)
+from orchestrator.view.words import counts_words
+from search_spaces.record import Fingerprint
+from search_spaces.spec.schema import SweepSpec
+
+
+def at_start(spec: SweepSpec) -> dict[str, str]:
+    """The specification without passwords, this machine, and the packages installed here."""
+    packages = "\n".join(f"{name}=={version}" for name, version in package_versions(every=True))
+    return {
+        "spec.yaml": _spec_yaml(spec),
+        "system.json": _json(system_facts()),
+        "packages.txt": packages + "\n",
+    }
+
+
+def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
+    """The hardware and software that the trials ran on."""
+    if fingerprint is None:
+        return {}
+    told = {**asdict(fingerprint), "versions": dict(fingerprint.versions)}
+    return {"workers.json": _json(told)}
+
+
+def at_end(state: SweepState) -> dict[str, str]:
+    """The best plan, as `plimsoll trial --plan` reads it; nothing if there is none."""
+    best = state.best
+    return {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
+
+
+def answer_markdown(state: SweepState) -> str:
+    """The sweep's answer for the page of its run."""
+    sentences = [answer(state)]
+    if state.best is not None:
+        sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
+    told = counts_words(counts(state.records)) or "none"
+    sentences.append(f"trials: {told}")
+    if state.ended is not None:
+        sentences.append(f"ended: {state.ended.reason}")
+    lines = [f"- {sentence}" for sentence in sentences if sentence]
+    return "\n".join([f"**plimsoll {state.study}**", "", *lines])
+
+
+def _spec_yaml(spec: SweepSpec) -> str:
+    values = spec.model_dump(mode="json")
+    for section, key in (("study", "storage"), ("tracking", "uri")):
+        if values[section][key]:
+            values[section][key] = without_password(values[section][key])
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,216 @@
+"""A record as MLflow shows it: parameters, metrics and tags under readable names. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.core.ranking import best, counts, keeps_headroom, record_of, throughput
+from orchestrator.core.state import SweepState
+from orchestrator.view.figures import speedup
+from orchestrator.view.words import STRATEGIES, lossy_words, outcome_words, plan_words
+from search_spaces.outcome import (
+    Conditions,
+    Costs,
+    Diverged,
+    Measured,
+    MemoryReading,
+    Outcome,
+    OutOfMemory,
+)
+from search_spaces.record import Record
+from search_spaces.spec.schema import GIB, SweepSpec
+
+MAX_TAG = 5000  # characters that every store takes
+_RENAMED = {"data": "data_ranks"}  # beside a loss and a data set, `data` says nothing
+
+
+def trial_params(record: Record, spec: SweepSpec) -> dict[str, str]:
+    """The plan's knobs, and what a reader would otherwise have to look up."""
+    plan = record.plan
+    knobs = {_RENAMED.get(name, name): str(value) for name, value in plan.as_dict().items()}
+    return {
+        "strategy": STRATEGIES[plan.zero_stage],
+        **knobs,
+        "world_size": str(plan.world_size),
+        "global_batch": str(plan.global_batch),
+        "sequence_length": str(spec.train.sequence_length),
+        "optimizer": spec.train.optimizer,
+    }
+
+
+def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
+    """How the trial ended and why it was asked for, to filter and to group by."""
+    outcome, plan = record.outcome, record.plan
+    tags = {
+        "plimsoll.study": study,
+        "plimsoll.trial": str(record.number),
+        "outcome": outcome.kind,
+        "reason": outcome_words(outcome),
+        "why": record.why,
+        "engine": plan.engine,
+        "zero_stage": str(plan.zero_stage),
+        "plan": plan.key,
+        "feasible": str(_feasible(outcome, spec.objective.headroom)).lower(),
+    }
+    if lossy := lossy_words(plan, spec):
+        tags["lossy"] = lossy
+    if trace := getattr(outcome, "trace", ""):
+        tags["trace"] = trace[-MAX_TAG:]
+    return {key: value[:MAX_TAG] for key, value in tags.items()}
+
+
+def trial_name(record: Record) -> str:
+    """The run's name in MLflow's tables and legends."""
+    return plan_words(record.plan)
+
+
+def trial_status(record: Record) -> str:
+    """MLflow's word for how the trial ended."""
+    return {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
+
+
+def trial_metrics(record: Record) -> dict[str, float]:
+    """All that was measured, with units in the names; what nobody knows is left out."""
+    outcome = record.outcome
+    metrics: dict[str, float | None] = {"trial_seconds": record.ended_at - record.started_at}
+    match outcome:
+        case Measured():
+            metrics |= _measured(outcome)
+        case OutOfMemory():
+            wanted, limit = outcome.wanted_bytes, outcome.limit_bytes
+            metrics |= {
+                "memory_wanted_gib": _gib(wanted),
+                "memory_limit_gib": _gib(limit),
+                "memory_excess": outcome.excess,
+                # beside the share of measured trials, so that one chart shows both
+                "memory_share": wanted / limit if wanted and limit else None,
+                **_costs(outcome.costs),
+            }
+        case Diverged(costs=costs):
+            metrics |= _costs(costs)
+        case _:
+            pass
+    return {name: _rounded(value) for name, value in metrics.items() if value is not None}
+
+
+def losses(record: Record) -> Iterator[tuple[int, float, float]]:
+    """Step, loss and moment [seconds since the epoch] of each optimizer step.
+
+    When each step ended was not kept: the moments divide the trial's time evenly.
+    """
+    if isinstance(record.outcome, Measured):
+        values = record.outcome.losses
+        each = (record.ended_at - record.started_at) / max(len(values), 1)
+        for step, loss in enumerate(values):
+            yield step, loss, record.started_at + (step + 1) * each
+
+
+def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
+    """Where the sweep stood after its first `ended` trials."""
+    records = state.records[:ended]
+    counted = counts(records)
+    metrics = {
+        "trials": float(ended),
+        "trials_measured": float(counted.get("measured", 0)),
+        "trials_out_of_memory": float(counted.get("out_of_memory", 0)),
+    }
+    top = best(records, state.spec.objective.headroom)
+    if top is not None:
+        metrics["best_samples_per_second"] = throughput(top)
+        metrics["best_trial"] = float(top.number)
+    if gain := speedup(top, record_of(records, state.space.baseline)):
+        metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
+    return {name: _rounded(value) for name, value in metrics.items()}
+
+
+def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, str]:
+    """What the sweep is about; what may change from one driver to the next is left out."""
+    limit = "all there is" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
+    return {
+        "model": spec.model.name,
+        "task": spec.model.task,
+        "data": ", ".join(spec.data.files)[:MAX_TAG] or spec.data.kind,
+        "global_batch": str(spec.train.global_batch),
+        "sequence_length": str(spec.train.sequence_length),
+        "optimizer": spec.train.optimizer,
+        "precision": spec.train.precision,
+        "memory_limit_gib": limit,
+        "headroom": str(spec.objective.headroom),
+        "sampler": spec.study.sampler,
+    }
+
+
+def _feasible(outcome: Outcome, headroom: float) -> bool:
+    return isinstance(outcome, Measured) and keeps_headroom(outcome.memory, headroom)
+
+
+def _measured(outcome: Measured) -> Mapping[str, float | None]:
+    rate, step, phases = outcome.samples_per_second, outcome.step_seconds, outcome.phases
+    return {
+        "samples_per_second": rate.value,
+        "samples_per_second_low": rate.low,
+        "samples_per_second_high": rate.high,
+        "tokens_per_second": outcome.tokens_per_second,
+        "mfu": outcome.mfu,
+        "step_seconds": step.value,
+        "step_seconds_low": step.low,
+        "step_seconds_high": step.high,
+        "data_seconds": phases.data,
+        "forward_seconds": phases.forward,
+        "backward_seconds": phases.backward,
+        "optimizer_seconds": phases.optimizer,
+        "tera_flops_per_step": outcome.flops_per_step / 1e12,
+        "warmup_steps": outcome.warmup_steps,
+        "measured_steps": outcome.measured_steps,
+        **_memory(outcome.memory),
+        **_conditions(outcome.conditions),
+        **_costs(outcome.costs),
+    }
+
+
+def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
+    parts = memory.anatomy
+    return {
+        "peak_memory_gib": _gib(memory.peak_bytes),
+        "memory_limit_gib": _gib(memory.limit_bytes),
+        "memory_share": memory.share,
+        "reserved_gib": _gib(memory.reserved_bytes),
+        "allocated_gib": _gib(memory.allocated_bytes),
+        "weights_gib": _gib(parts.weights),
+        "gradients_gib": _gib(parts.gradients),
+        "optimizer_states_gib": _gib(parts.optimizer_states),
+        "activations_gib": _gib(parts.activations),
+        "fragmentation_gib": _gib(parts.fragmentation),
+        "outside_allocator_gib": _gib(parts.outside),
+    }
+
+
+def _conditions(conditions: Conditions) -> Mapping[str, float | None]:
+    return {
+        "host_cpu_percent": conditions.host_cpu_percent,
+        "host_memory_percent": conditions.host_memory_percent,
+        "device_utilisation_percent": conditions.device_utilisation_percent,
+        "device_power_watts": conditions.device_power_watts,
+        "device_memory_gib": _gib(conditions.device_memory_bytes),
+        "throttled": float(bool(conditions.throttled)),
+    }
+
+
+def _costs(costs: Costs | None) -> Mapping[str, float | None]:
+    if costs is None:
+        return {}
+    return {
+        "build_seconds": costs.build_seconds,
+        "measured_seconds": costs.measured_seconds,
+        "worker_seconds": costs.total_seconds,
+        "residual_gib": _gib(costs.residual_bytes),
+    }
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: more than is measured, and what MLflow's columns can show."""
+    return float(f"{value:.6g}")
+
+
+def _gib(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else size_bytes / GIB

@@ -1,0 +1,121 @@
+"""Tells MLflow what happens in a sweep, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, final
+
+from orchestrator.core.events import Event, GroupStarted, SweepEnded, SweepStarted, TrialEnded
+from orchestrator.core.state import SweepState
+from orchestrator.listener import AbstractListener
+
+if TYPE_CHECKING:
+    from orchestrator.mlflow_tracking.writer import StudyWriter
+
+CLOSE_SECONDS = 60.0
+
+# mlflow reads these when it is imported or calls a server. Without them it sends telemetry,
+# and asks a server that is gone for minutes before it says so.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+_NOISY_LOGGERS = ("mlflow", "alembic")
+
+_Item = tuple[Event | None, SweepState]
+
+
+def say_on_stderr(text: str) -> None:
+    """Writes a line for the person who runs the sweep."""
+    sys.stderr.write(f"{text}\n")
+
+
+@final
+class MlflowListener(AbstractListener):
+    """Keeps MLflow up with the study; a store that breaks costs the sweep nothing.
+
+    Whatever could not be written is tried again at each later event and when closing, and
+    once more when the study is taken up again.
+
+    Args:
+        say: Where a broken store is told of, once, when closing.
+        close_seconds: How long closing waits for what is left to be written.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None] = say_on_stderr, close_seconds: float = CLOSE_SECONDS
+    ) -> None:
+        self._say = say
+        self._close_seconds = close_seconds
+        self._items: SimpleQueue[_Item | None] = SimpleQueue()
+        self._last: SweepState | None = None
+        self._writer: StudyWriter | None = None
+        self._problem: str | None = None
+        self._thread = threading.Thread(target=self._work, name="plimsoll-mlflow", daemon=True)
+
+    @property
+    def problem(self) -> str | None:
+        """Why MLflow is not up with the study, None while it is."""
+        return self._problem
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Queues what MLflow should hear of."""
+        self._last = state
+        if isinstance(event, SweepStarted | GroupStarted | TrialEnded | SweepEnded):
+            self._items.put((event, state))
+        if not self._thread.is_alive() and isinstance(event, SweepStarted):
+            self._thread.start()
+
+    def close(self) -> None:
+        """Waits, within bounds, until all is written; says so if it is not."""
+        if self._last is None or not self._thread.is_alive():
+            return
+        self._items.put((None, self._last))
+        self._items.put(None)
+        self._thread.join(self._close_seconds)
+        if self._thread.is_alive():
+            self._problem = self._problem or f"not done after {self._close_seconds:.0f} s"
+        if self._problem:
+            self._say(
+                f"MLflow does not hold the whole sweep ({self._problem}); the study does."
+                " Running `plimsoll tune` again adds what is missing."
+            )
+
+    def _work(self) -> None:
+        _quieten()
+        # here, since importing mlflow takes seconds
+        from orchestrator.mlflow_tracking.writer import TRACKING_ERRORS
+
+        while (item := self._items.get()) is not None:
+            try:
+                self._handle(*item)
+            except TRACKING_ERRORS as error:
+                self._problem = " ".join(str(error).split())[:300] or type(error).__name__
+            else:
+                self._problem = None  # each call brings MLflow up with the whole state
+
+    def _handle(self, event: Event | None, state: SweepState) -> None:
+        from orchestrator.mlflow_tracking.writer import StudyWriter
+
+        if self._writer is None:
+            self._writer = StudyWriter(state)
+        if isinstance(event, GroupStarted):
+            self._writer.describe_workers(state)
+        self._writer.add_missing(state)
+        if event is None:
+            self._writer.finish(state)
+
+
+def _quieten() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)

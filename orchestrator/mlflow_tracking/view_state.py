@@ -1,0 +1,90 @@
+"""How MLflow's page shows the sweep at first sight: its columns, order and charts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+VIEW_KEY = "plimsoll"
+# mlflow keeps a shared view as a tag of the experiment; ?viewStateShareKey= opens it
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
+VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}"
+# without it the page asks whether the experiment is about GenAI before it shows a run
+KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
+
+_METRICS = {  # name: width in pixels that shows it whole
+    "samples_per_second": 150,
+    "memory_share": 115,
+    "peak_memory_gib": 130,
+    "step_seconds": 110,
+    "mfu": 65,
+}
+_PARAMS = {
+    "strategy": 95,
+    "micro_batch": 100,
+    "accumulation": 105,
+    "checkpoint_ratio": 125,
+    "attention": 85,
+    "batching": 85,
+    "precision": 85,
+}
+_TAGS = {"outcome": 120, "feasible": 80, "reason": 330}
+
+
+_SECTION = "plimsoll-charts"
+
+
+def view_state() -> str:
+    """The value of `VIEW_TAG`: fastest first, with what a reader compares, as JSON."""
+    widths = {
+        **{f"metrics.`{name}`": width for name, width in _METRICS.items()},
+        **{f"params.`{name}`": width for name, width in _PARAMS.items()},
+        **{f"tags.`{name}`": width for name, width in _TAGS.items()},
+    }
+    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 2, "cardHeight": 420}
+    return json.dumps(
+        {
+            "orderByKey": "metrics.`samples_per_second`",
+            "orderByAsc": False,
+            "selectedColumns": list(widths),
+            "columnOrder": ["attributes.`Run Name`", *widths],
+            "columnWidths": {"attributes.`Run Name`": 330, **widths},
+            "runsHiddenMode": "SHOWALL",
+            "compareRunSections": [
+                {**section, "isReordered": False, "deleted": False, "isGenerated": False}
+            ],
+            "compareRunCharts": [_knobs_to_speed(), _memory_to_speed()],
+        }
+    )
+
+
+def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "uuid": f"plimsoll-{kind.lower()}",
+        "type": kind,
+        "displayName": title,
+        "metricSectionId": _SECTION,
+        "runsCountToCompare": 100,
+        "deleted": False,
+        "isGenerated": False,
+        **settings,
+    }
+
+
+def _knobs_to_speed() -> dict[str, Any]:
+    return _chart(
+        "PARALLEL",
+        "Knobs, memory and speed",
+        selectedParams=[name for name in _PARAMS if name != "accumulation"],  # follows
+        selectedMetrics=["memory_share", "samples_per_second"],
+        showAllRuns=True,
+    )
+
+
+def _memory_to_speed() -> dict[str, Any]:
+    return _chart(
+        "SCATTER",
+        "Speed over memory",
+        xaxis={"key": "memory_share", "type": "METRIC"},
+        yaxis={"key": "samples_per_second", "type": "METRIC"},
+    )

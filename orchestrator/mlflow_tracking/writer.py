@@ -1,0 +1,210 @@
+"""Writes a study into MLflow: a run for the sweep, and in it one for each trial.
+
+The one module that imports mlflow. What is written is found again by tags, so that
+whatever is missing can be added at any time and nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Iterator
+from typing import Any, final
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestrator.core.state import SweepState
+from orchestrator.mlflow_tracking import artifacts, fields
+from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
+from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
+from search_spaces.record import Record
+
+# What a store or a server that breaks raises; requests' errors are OSErrors.
+TRACKING_ERRORS = (MlflowException, SQLAlchemyError, OSError)
+
+_PAGE = 1000
+_METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
+
+# A trial by number and start in ms: another study of the same name has other starts.
+_Identity = tuple[str, int]
+
+
+@final
+class StudyWriter:
+    """Brings MLflow up to the state of one study, as often as it is asked to.
+
+    Raises:
+        TRACKING_ERRORS: From any method, if the store cannot be used.
+    """
+
+    def __init__(self, state: SweepState) -> None:
+        self._client = MlflowClient(tracking_uri=store_uri(state.spec))
+        self._study = state.study
+        self._user = _user()
+        self._experiment = self._find_experiment(state)
+        self._written: set[_Identity] = set()
+        self._runs_by_trial: dict[_Identity, str] = {}
+        self._parent = self._find_parent(state.records) or self._new_parent(state)
+        self._client.update_run(self._parent, status="RUNNING")
+        self._add_params(state)
+        self._write_artifacts(artifacts.at_start(state.spec))
+
+    def add_missing(self, state: SweepState) -> None:
+        """Adds a run for each record that has none, and the sweep's figures after it."""
+        for index, record in enumerate(state.records):
+            if _identity(record) not in self._written:
+                self._add_trial(record, state)
+                self._written.add(_identity(record))
+                self._add_progress(state, index)
+
+    def describe_workers(self, state: SweepState) -> None:
+        """Adds what the workers' machine is to the artifacts."""
+        self._write_artifacts(artifacts.workers(state.fingerprint))
+
+    def finish(self, state: SweepState) -> None:
+        """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
+        self.add_missing(state)
+        self._client.set_tag(self._parent, "mlflow.note.content", artifacts.answer_markdown(state))
+        self._write_artifacts(artifacts.at_end(state))
+        ended = state.ended
+        status = "KILLED" if ended is None else "FINISHED"
+        when = None if ended is None else _ms(ended.at)
+        self._client.set_terminated(self._parent, status, end_time=when)
+
+    def _find_experiment(self, state: SweepState) -> str:
+        name = state.spec.tracking.experiment or state.study
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            identity: str = self._client.create_experiment(
+                name,
+                artifact_location=artifact_uri(state.spec),
+                tags={VIEW_TAG: view_state(), KIND_TAG[0]: KIND_TAG[1]},
+            )
+            return identity
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        if VIEW_TAG not in found.tags:  # an experiment that was somebody else's first
+            self._client.set_experiment_tag(found.experiment_id, VIEW_TAG, view_state())
+        return str(found.experiment_id)
+
+    def _find_parent(self, records: Iterable[Record]) -> str:
+        """The run that holds a trial of ours, or, for a study without any, one that has none.
+
+        Takes note of the trials in it: those that are written, and those that a driver
+        was writing when it died.
+        """
+        children: dict[str, list[Run]] = {}
+        for run in self._runs():
+            parent = run.data.tags.get("mlflow.parentRunId")
+            children.setdefault(parent or run.info.run_id, [])
+            if parent:
+                children[parent].append(run)
+        ours = {_identity(record) for record in records}
+        for parent, runs in children.items():
+            if any(_identity_of_run(run) in ours for run in runs):
+                for run in runs:
+                    self._runs_by_trial[_identity_of_run(run)] = run.info.run_id
+                    if run.info.status != "RUNNING":
+                        self._written.add(_identity_of_run(run))
+                return parent
+        # also the one of a driver that died before it wrote its first trial
+        return next((parent for parent, runs in children.items() if not runs), "")
+
+    def _runs(self) -> Iterator[Run]:
+        quote = '"' if "'" in self._study else "'"
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment],
+                filter_string=f"tags.`plimsoll.study` = {quote}{self._study}{quote}",
+                max_results=_PAGE,
+                page_token=token,
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _new_parent(self, state: SweepState) -> str:
+        tags = {"plimsoll.study": self._study, "plimsoll.sweep": "true", **self._common_tags()}
+        run = self._client.create_run(
+            self._experiment, start_time=_ms(state.started_at), tags=tags, run_name=self._study
+        )
+        return str(run.info.run_id)
+
+    def _add_params(self, state: SweepState) -> None:
+        """Adds those that are not there: MLflow refuses to change the others."""
+        there = self._client.get_run(self._parent).data.params
+        params = fields.study_params(state.spec, state.memory_limit_bytes)
+        new = [Param(name, value) for name, value in params.items() if name not in there]
+        self._client.log_batch(self._parent, params=new)
+
+    def _add_trial(self, record: Record, state: SweepState) -> None:
+        run_id = self._run_of(record, state)
+        params = fields.trial_params(record, state.spec).items()
+        self._log(run_id, list(_metrics(record)), [Param(name, value) for name, value in params])
+        status, end = fields.trial_status(record), _ms(record.ended_at)
+        # last, since a run that has ended is taken to be whole
+        self._client.set_terminated(run_id, status, end_time=end)
+
+    def _run_of(self, record: Record, state: SweepState) -> str:
+        if begun := self._runs_by_trial.get(_identity(record)):
+            return begun
+        tags = {
+            **fields.trial_tags(record, state.spec, self._study),
+            **self._common_tags(),
+            "mlflow.parentRunId": self._parent,
+        }
+        start, name = _ms(record.started_at), fields.trial_name(record)
+        run = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
+        run_id = str(run.info.run_id)
+        self._runs_by_trial[_identity(record)] = run_id
+        return run_id
+
+    def _add_progress(self, state: SweepState, index: int) -> None:
+        """The sweep's figures after the record at `index`, one point of each series."""
+        when, step = _ms(state.records[index].ended_at), index + 1
+        figures = fields.sweep_metrics(state, step)
+        self._log(self._parent, [Metric(name, v, when, step) for name, v in figures.items()], [])
+
+    def _log(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:
+        first, rest = metrics[:_METRICS_AT_ONCE], metrics[_METRICS_AT_ONCE:]
+        self._client.log_batch(run_id, metrics=first, params=params)
+        for start in range(0, len(rest), _METRICS_AT_ONCE):
+            self._client.log_batch(run_id, metrics=rest[start : start + _METRICS_AT_ONCE])
+
+    def _write_artifacts(self, files: dict[str, str]) -> None:
+        for name, text in files.items():
+            self._client.log_text(self._parent, text, name)
+
+    def _common_tags(self) -> dict[str, Any]:
+        return {"mlflow.user": self._user, "mlflow.source.name": "plimsoll"}
+
+
+def _identity(record: Record) -> _Identity:
+    return str(record.number), _ms(record.started_at)
+
+
+def _identity_of_run(run: Run) -> _Identity:
+    return run.data.tags.get("plimsoll.trial", ""), run.info.start_time
+
+
+def _metrics(record: Record) -> Iterator[Metric]:
+    ended = _ms(record.ended_at)
+    for name, value in fields.trial_metrics(record).items():
+        yield Metric(name, value, ended, 0)
+    for step, loss, moment in fields.losses(record):
+        yield Metric("loss", loss, _ms(moment), step)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user id may have no name
+        return "unknown"

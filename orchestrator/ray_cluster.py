@@ -1,0 +1,97 @@
+"""The Ray cluster of a sweep: joined if there is one, else started on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from search_spaces.errors import ClusterError
+from search_spaces.facts import ClusterFacts
+from search_spaces.spec.schema import SweepSpec
+
+_OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
+_TOKEN_FILE = Path("~/.ray/auth_token")
+
+# Read by Ray when it is imported or started, so they have to stand in the environment before.
+_ENVIRONMENT = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a dead worker is noticed after that
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study and MLflow hold what they would write
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the study is what a sweep resumes from
+    "TUNE_RESULT_BUFFER_LENGTH": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it ends the sweep, with its report
+}
+
+
+@contextlib.contextmanager
+def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
+    """A connection to Ray while the context is open, and what the cluster offers.
+
+    Joins `cluster.address`, or the cluster whose job this is; else starts Ray on this machine,
+    listening to whoever has the token that Ray keeps in the home directory.
+
+    Raises:
+        ClusterError: If the cluster cannot be reached or offers no CUDA where it is asked for.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
+    if address:
+        # a token that lies in the home directory is only sent if the mode says so
+        token = os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists()
+        if token:
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+
+    mine = not ray.is_initialized()
+    if mine:
+        _connect(ray, address)
+    try:
+        yield _facts(ray, spec)
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ClusterError(
+            f"cluster.address is {address}: no Ray cluster answers there ({reason})"
+        ) from error
+
+
+def _facts(ray: Any, spec: SweepSpec) -> ClusterFacts:
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = int(sum(node.get("GPU", 0) for node in alive))
+    wanted = spec.cluster.device
+    if wanted == "cuda" and not gpus:
+        raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
+    cpus_each = spec.cluster.cpus_per_worker
+    if wanted == "cpu" or not gpus:
+        # a rank lives on one node, so each node's cores are divided by themselves
+        slots = sum(int(node.get("CPU", 0)) // cpus_each for node in alive)
+        return _cluster("cpu", slots, spec)
+    return _cluster("cuda", gpus, spec)
+
+
+def _cluster(device: str, slots: int, spec: SweepSpec) -> ClusterFacts:
+    if slots == 0:
+        raise ClusterError(
+            f"no node has room for a worker of {spec.cluster.cpus_per_worker} CPU cores;"
+            " lower cluster.cpus_per_worker"
+        )
+    return ClusterFacts(device=device, slots=slots, memory_limit_bytes=spec.memory_limit_bytes)

@@ -1,0 +1,255 @@
+"""A group of warm workers: one `TorchTrainer.fit()` whose workers run trial after trial.
+
+Starting Ray Train workers costs seconds; a plan handed to workers that are up costs
+milliseconds. So the training function is a loop that takes requests from a mailbox, and a
+group lives until something makes it untrustworthy. Metrics of Ray Train come only with
+checkpoints and when its controller polls: outcomes travel through the mailbox too.
+
+This is the one module that knows Ray Train.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import tempfile
+import threading
+import time
+import uuid
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import WorkerGroupError
+
+from orchestrator.core.endings import Death, outcome_of_death
+from orchestrator.fingerprint import package_versions
+from search_spaces.outcome import Outcome, TimedOut
+from search_spaces.record import Fingerprint
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+
+START_SECONDS = 300.0
+STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.5
+_COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
+
+
+class GroupLost(Exception):  # an event more than an error
+    """The group is gone or was ended; `outcome` is what that means for its trial."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class Mailbox:
+    """Requests on their way to the ranks, and what comes back. Lives as long as its group."""
+
+    def __init__(self, world_size: int) -> None:
+        self._requests = [asyncio.Queue[TrialRequest | None]() for _ in range(world_size)]
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        self._announced: dict[int, Outcome] = {}
+        self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
+
+    async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
+        """A rank is up."""
+        await self._ready.put((worker, seen))
+
+    async def members(self) -> list[tuple[ActorHandle, Fingerprint]]:
+        """All ranks, once they are up."""
+        return [await self._ready.get() for _ in self._requests]
+
+    async def next(self, rank: int) -> TrialRequest | None:
+        """The next request for a rank; None asks it to leave."""
+        return await self._requests[rank].get()
+
+    async def announce(self, rank: int, outcome: Outcome) -> None:
+        """A rank tells its own ending, before the ranks agree."""
+        self._announced[rank] = outcome
+
+    async def announced(self) -> list[Outcome]:
+        """What the ranks told of the trial under way, in the order of ranks."""
+        return [self._announced[rank] for rank in sorted(self._announced)]
+
+    async def post(self, outcome: Outcome) -> None:
+        """Rank 0 tells what the ranks agreed on."""
+        await self._outcomes.put(outcome)
+
+    async def run(self, request: TrialRequest) -> Outcome:
+        """Hands a request to all ranks and waits for the outcome."""
+        self._announced.clear()
+        for queue in self._requests:
+            queue.put_nowait(request)
+        return await self._outcomes.get()
+
+    async def dismiss(self) -> None:
+        """Asks all ranks to leave."""
+        for queue in self._requests:
+            queue.put_nowait(None)
+
+
+def serve(config: dict[str, Any]) -> None:
+    """What each worker of a group does: takes requests until it is asked to leave."""
+    from ray.train import get_context
+
+    from workers.entry import rehearse, run_trial
+    from workers.worker import Worker
+
+    _enter_folder(config["folder"])
+    mailbox: ActorHandle = config["mailbox"]
+    rank = get_context().get_world_rank()
+
+    def announce(outcome: Outcome) -> None:
+        ray.get(mailbox.announce.remote(rank, outcome))
+
+    worker = Worker.start(config["spec"], announce)
+    rehearse(config["spec"], worker)
+    me = ray.get_runtime_context().current_actor
+    seen = Fingerprint(
+        device=worker.device.type,
+        device_name=worker.device_name,
+        device_memory_bytes=worker.meter.limit_bytes,
+        hosts=get_context().get_world_size() // get_context().get_local_world_size(),
+        python=platform.python_version(),
+        versions=package_versions(),
+    )
+    ray.get(mailbox.enter.remote(me, seen))
+    while (request := ray.get(mailbox.next.remote(rank))) is not None:
+        outcome = run_trial(request, worker)
+        if rank == 0:
+            ray.get(mailbox.post.remote(outcome))
+
+
+def _enter_folder(folder: str) -> None:
+    """Goes where the driver was started, so that relative paths and modules mean the same.
+
+    On another host the folder may not exist; there a job's working directory is already set.
+    """
+    if os.path.isdir(folder):
+        os.chdir(folder)
+
+
+class WorkerGroup:
+    """Warm workers, one per rank, that run one trial at a time."""
+
+    def __init__(self, spec: SweepSpec, world_size: int, device: str, folder: str) -> None:
+        """Starts the workers and waits until all are up.
+
+        Args:
+            spec: What the sweep trains.
+            world_size: Ranks.
+            device: "cpu" or "cuda".
+            folder: Where relative paths of the spec start.
+
+        Raises:
+            GroupLost: If they do not come up in `START_SECONDS`, or die at once.
+        """
+        self.world_size = world_size
+        self._mailbox = Mailbox.remote(world_size)
+        self._died = threading.Event()
+        self._error: TrainingFailedError | None = None
+        self._workers: list[ActorHandle] = []
+        trainer = _trainer(
+            spec, world_size, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
+        )
+        self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
+        self._thread.start()
+        members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting")
+        self._workers = [worker for worker, _ in members]
+        self.fingerprint: Fingerprint = members[0][1]
+
+    def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:
+        """Runs a trial on all ranks.
+
+        Raises:
+            GroupLost: If a worker dies, or the deadline passes; holds the outcome.
+        """
+        outcome: Outcome = self._wait(
+            self._mailbox.run.remote(request), deadline_seconds, "running the trial"
+        )
+        return outcome
+
+    def stop(self) -> None:
+        """Lets the workers leave, and ends those that do not in `STOP_SECONDS`."""
+        if not self._died.is_set():
+            with contextlib.suppress(RayError):
+                ray.get(self._mailbox.dismiss.remote(), timeout=_POLL_SECONDS)
+            self._died.wait(STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the workers at once; returns when their training run is over."""
+        if not self._died.is_set():
+            for worker in self._workers:
+                ray.kill(worker)
+            self._died.wait(STOP_SECONDS)
+        ray.kill(self._mailbox)
+
+    def _fit(self, trainer: TorchTrainer) -> None:
+        try:
+            trainer.fit()
+        except TrainingFailedError as error:
+            self._error = error
+        finally:
+            self._died.set()
+
+    def _wait(self, reference: Any, seconds: float, doing: str) -> Any:
+        until = time.monotonic() + seconds
+        while not self._died.is_set():
+            try:
+                return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
+            except GetTimeoutError:
+                if time.monotonic() > until:
+                    self.kill()
+                    raise GroupLost(
+                        outcome=TimedOut(deadline_seconds=seconds, detail=f"no end of {doing}")
+                    ) from None
+        announced = ray.get(self._mailbox.announced.remote())
+        self.kill()
+        raise GroupLost(outcome_of_death(_death(self._error, doing), tuple(announced)))
+
+
+def _trainer(spec: SweepSpec, world_size: int, device: str, config: dict[str, Any]) -> TorchTrainer:
+    cuda = device == "cuda"
+    resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
+    return TorchTrainer(
+        serve,
+        train_loop_config=config,
+        torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=_COLLECTIVE_SECONDS),
+        scaling_config=ScalingConfig(
+            num_workers=world_size, use_gpu=cuda, resources_per_worker=resources
+        ),
+        run_config=RunConfig(
+            name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
+            storage_path=tempfile.mkdtemp(prefix="plimsoll-group-"),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
+        ),
+    )
+
+
+def _death(error: TrainingFailedError | None, doing: str) -> Death:
+    """What Ray says of the end of a group, as a plain value."""
+    if error is None:
+        return Death(doing=doing, host_memory=False, rank=None, detail="the workers left")
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    for rank, failure in failures.items():
+        if isinstance(failure, OutOfMemoryError) or "OutOfMemoryError" in type(failure).__name__:
+            return Death(doing=doing, host_memory=True, rank=rank, detail=_line(failure))
+    for rank, failure in failures.items():
+        if isinstance(failure, RayActorError):
+            return Death(doing=doing, host_memory=False, rank=rank, detail=_line(failure))
+    for rank, failure in failures.items():
+        return Death(doing=doing, host_memory=False, rank=rank, detail=_line(failure))
+    return Death(doing=doing, host_memory=False, rank=None, detail=_line(error))
+
+
+def _line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:300]}"

@@ -1,0 +1,110 @@
+"""What a sweep found, in sentences: the same for the report and for MLflow's description."""
+
+from __future__ import annotations
+
+from orchestrator.core.ranking import best, equals_of_the_best, keeps_headroom
+from orchestrator.core.state import SweepState
+from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
+from orchestrator.view.words import (
+    duration,
+    gib,
+    lossy_words,
+    outcome_words,
+    plan_words,
+    spread,
+)
+from search_spaces.outcome import Measured
+from search_spaces.record import Record
+
+
+def answer(state: SweepState) -> str:
+    """Which plan is best; or that none is feasible, and what came nearest."""
+    top = state.best
+    if top is None:
+        return _nothing_feasible(state)
+    assert isinstance(top.outcome, Measured)
+    memory = top.outcome.memory
+    return (
+        f"trial {top.number} is best ({plan_words(top.plan)}):"
+        f" {spread(top.outcome.samples_per_second)} samples/s, peak"
+        f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
+    )
+
+
+def _nothing_feasible(state: SweepState) -> str:
+    headroom = state.spec.objective.headroom
+    if not state.records:
+        return "no trial has ended yet"
+    near = nearest(state.records, headroom)
+    if near is None:
+        return "no plan is feasible, and no trial could tell how much memory it wanted"
+    excess = over_the_line(near, headroom) or 0.0
+    return (
+        f"no plan is feasible; nearest is trial {near.number}, {100 * excess:.0f} % over the"
+        f" line ({plan_words(near.plan)}): {outcome_words(near.outcome)}"
+    )
+
+
+def speedup_sentence(state: SweepState) -> str:
+    """How much faster the best plan is than the one that a user would start with.
+
+    Says so where that plan was not measured, and why.
+    """
+    words = plan_words(state.space.baseline)
+    start = f"the plan that a user would start with ({words})"
+    top, baseline = state.best, baseline_record(state)
+    if baseline is None:
+        return f"no speed-up to tell: {start} was not tried"
+    if not isinstance(baseline.outcome, Measured):
+        return f"no speed-up to tell, {start} did not run: {outcome_words(baseline.outcome)}"
+    if top is not None and top.plan == state.space.baseline:
+        return f"nothing tried beats {start}"
+    gain = speedup(top, baseline)
+    if gain is None:
+        return f"no speed-up to tell against {start}"
+    note = ""
+    if not keeps_headroom(baseline.outcome.memory, state.spec.objective.headroom):
+        note = ", which goes over the line itself"
+    return f"{gain.value:.2f} x ({gain.low:.2f} to {gain.high:.2f}) the speed of {start}{note}"
+
+
+def equals_sentence(state: SweepState) -> str:
+    """Which of the plans that equal the best one leaves the most memory free; empty if none."""
+    headroom = state.spec.objective.headroom
+    equal = equals_of_the_best(state.records, headroom)
+    if len(equal) < 2:
+        return ""
+    roomy = min(equal, key=_share)
+    told = f"= statistically equal to the best ({len(equal)} plans in all)"
+    if roomy != equal[0]:
+        told += f"; trial {roomy.number} leaves the most memory free, {100 * _share(roomy):.0f} %"
+        told += " of the limit used"
+    return told
+
+
+def _share(record: Record) -> float:
+    return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0
+
+
+def lossy_sentence(state: SweepState) -> str:
+    """That the best plan changes the numerics, and what is best without; empty if it does not."""
+    top = state.best
+    if top is None or not (lossy := lossy_words(top.plan, state.spec)):
+        return ""
+    kept = [record for record in state.records if not lossy_words(record.plan, state.spec)]
+    lossless = best(kept, state.spec.objective.headroom)
+    told = f"lossy: it trains in {lossy} where train asks for {state.spec.train.precision}"
+    if lossless is None or not isinstance(lossless.outcome, Measured):
+        return f"{told}; no lossless plan is feasible"
+    rate = spread(lossless.outcome.samples_per_second)
+    words = plan_words(lossless.plan)
+    return f"{told}; the best lossless plan is trial {lossless.number} ({words}): {rate} samples/s"
+
+
+def budget_sentence(state: SweepState) -> str:
+    """How long the trials took, for a study that is read rather than run; empty without any."""
+    if not state.records:
+        return ""
+    first = min(record.started_at for record in state.records)
+    last = max(record.ended_at for record in state.records)
+    return f"first trial to last: {duration(last - first)}"

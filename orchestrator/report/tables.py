@@ -1,0 +1,177 @@
+"""The tables of the report; narrow enough for 80 columns, plain enough for a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, ranked
+from orchestrator.core.state import SweepState
+from orchestrator.view.figures import baseline_record
+from orchestrator.view.words import (
+    KIND_WORDS,
+    fixed_knobs,
+    gib,
+    lossy_words,
+    number,
+    outcome_words,
+    plan_words,
+    spread,
+)
+from search_spaces.outcome import Anatomy, Measured
+from search_spaces.record import Record
+
+_BEST = 5
+
+
+def _table(*headers: tuple[str, bool]) -> Table:
+    """A table without side borders; each header says whether its column holds numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for header, numeric in headers:
+        table.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
+    return table
+
+
+def best_table(state: SweepState) -> Table:
+    """The best plans and the baseline plan, fastest first, equals of the best marked by `=`."""
+    headroom = state.spec.objective.headroom
+    order = ranked(state.records, headroom)
+    equal = {record.number for record in equals_of_the_best(state.records, headroom)}
+    baseline = baseline_record(state)
+    table = _table(
+        ("trial", True),
+        ("plan", False),
+        ("samples/s", True),
+        ("tokens/s", True),
+        ("MFU", True),
+        ("step s", True),
+        ("peak GiB", True),
+    )
+    for record in order[:_BEST]:
+        mark = "=" if record.number in equal and len(equal) > 1 else ""
+        _add(table, record, state, mark, style="bold" if record == order[0] else "")
+    if baseline is None:
+        words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
+        table.add_row("-", Text(f"{words} (baseline, not tried)"), "-")
+    elif baseline not in order[:_BEST]:
+        _add(table, baseline, state, "", style="")
+    return table
+
+
+def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: str) -> None:
+    words = plan_words(record.plan, omit=fixed_knobs(state.space))
+    labels = [*_labels(record, state)]
+    plan = Text(f"{words} ({', '.join(labels)})" if labels else words)
+    if isinstance(record.outcome, Measured):
+        table.add_row(f"{mark}{record.number}", plan, *_figures(record.outcome), style=style)
+        return
+    table.add_row(f"{mark}{record.number}", plan, "-", style=style)
+
+
+def _labels(record: Record, state: SweepState) -> Iterator[str]:
+    if record.plan == state.space.baseline:
+        yield "baseline"
+    if lossy := lossy_words(record.plan, state.spec):
+        yield f"lossy: {lossy}"
+    outcome = record.outcome
+    if isinstance(outcome, Measured):
+        if not keeps_headroom(outcome.memory, state.spec.objective.headroom):
+            yield "over the line"
+        if outcome.conditions.throttled:
+            yield f"throttled: {', '.join(outcome.conditions.throttled)}"
+    else:
+        yield KIND_WORDS[outcome.kind]
+
+
+def _figures(outcome: Measured) -> tuple[str, ...]:
+    memory = outcome.memory
+    return (
+        spread(outcome.samples_per_second),
+        f"{outcome.tokens_per_second:,.0f}",
+        "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %",
+        number(outcome.step_seconds.value),
+        f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %",
+    )
+
+
+def anatomy_table(record: Record) -> Table:
+    """What the peak of a measured trial was made of."""
+    assert isinstance(record.outcome, Measured)
+    memory = record.outcome.memory
+    table = _table(("held by", False), ("GiB", True), ("of the peak", True))
+    for name, size in anatomy_rows(memory.anatomy):
+        share = f"{100 * size / memory.peak_bytes:.0f} %" if memory.peak_bytes else "-"
+        table.add_row(name, gib(size), share)
+    return table
+
+
+def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
+    """The parts of a peak by readable names, in bytes; those that are unknown are left out."""
+    yield "weights", anatomy.weights
+    yield "gradients", anatomy.gradients
+    yield "optimizer states", anatomy.optimizer_states
+    yield "activations and temporaries", anatomy.activations
+    if anatomy.fragmentation is not None:
+        yield "fragmentation", anatomy.fragmentation
+    yield "outside the allocator", anatomy.outside
+
+
+def ends_table(state: SweepState) -> Table:
+    """How many trials ended in which way, and the first reason of each."""
+    headroom = state.spec.objective.headroom
+    table = _table(("ended", False), ("trials", True), ("first of them", False))
+
+    def kept(record: Record) -> bool:
+        outcome = record.outcome
+        return isinstance(outcome, Measured) and keeps_headroom(outcome.memory, headroom)
+
+    def over(record: Record) -> bool:
+        return record.outcome.kind == "measured" and not kept(record)
+
+    _add_ending(table, "measured", state, kept, _silent)
+    _add_ending(table, "measured, over the line", state, over, _peak)
+    for kind, words in KIND_WORDS.items():
+        if kind != "measured":
+            ended = partial(_ended_as, kind)
+            _add_ending(table, words, state, ended, lambda record: outcome_words(record.outcome))
+    return table
+
+
+def _ended_as(kind: str, record: Record) -> bool:
+    return record.outcome.kind == kind
+
+
+def _silent(_: Record) -> str:
+    return ""  # that a trial was measured needs no reason
+
+
+def _peak(record: Record) -> str:
+    assert isinstance(record.outcome, Measured)
+    share = f"{100 * record.outcome.memory.share:.0f} % of the limit"
+    return f"{outcome_words(record.outcome)}, peak {share}"
+
+
+def _add_ending(
+    table: Table,
+    words: str,
+    state: SweepState,
+    belongs: Callable[[Record], bool],
+    reason: Callable[[Record], str],
+) -> None:
+    records = [record for record in state.records if belongs(record)]
+    if records:
+        told = reason(records[0])
+        first = Text(f"trial {records[0].number}: {told}" if told else "")
+        table.add_row(words, str(len(records)), first)
+
+
+def rules_table(state: SweepState) -> Table:
+    """How many combinations each rule forbids."""
+    table = _table(("rule", False), ("combinations", True))
+    for rule, count in state.space.ruled_out:
+        table.add_row(rule.replace("_", " "), f"{count:,}")
+    return table

@@ -1,0 +1,103 @@
+"""A sweep, from a specification to its last record."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NoReturn
+
+from orchestrator.core.events import SweepStarted
+from orchestrator.core.state import SweepState
+from orchestrator.driver import Driver
+from orchestrator.listener import AbstractListener
+from orchestrator.mlflow_tracking import MlflowListener, check_tracking
+from orchestrator.ray_cluster import connected
+from orchestrator.study import Study
+from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.rules import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import SweepSpec
+from workers.preparation import prepare
+
+
+class Stopped(Exception):
+    """Somebody asked the sweep to stop; says how."""
+
+
+def run_sweep(spec: SweepSpec, name: str, listeners: Sequence[AbstractListener]) -> SweepState:
+    """Measures plans until the budget is used, on the cluster that the spec names.
+
+    What can be wrong with the input is found before Ray is started. A study of the same name
+    goes on where it stopped.
+
+    Raises:
+        UserError: If model, data, cluster, study or tracking cannot be used.
+        KeyboardInterrupt: On Ctrl-C, after the trial under way was closed and all were told.
+    """
+    model = prepare(spec)
+    check_tracking(spec)
+    tracking = (MlflowListener(),) if spec.tracking.enabled else ()
+    with connected(spec) as cluster:
+        space = sweep_space(spec, model, cluster)
+        study = Study(spec, name, space)
+        begun = SweepStarted(
+            study=name,
+            spec=spec,
+            space=space,
+            records=study.records(),
+            memory_limit_bytes=cluster.memory_limit_bytes,
+            at=time.time(),
+        )
+        driver = Driver(study, cluster, (*tracking, *listeners), begun)
+        try:
+            _run(driver)
+        finally:
+            for listener in (*listeners, *tracking):
+                listener.close()
+    return driver.state
+
+
+def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:
+    """The legal plans of a spec on a cluster.
+
+    Raises:
+        SpecError: If there are none.
+    """
+    workers = cluster.slots if spec.cluster.workers == "auto" else spec.cluster.workers
+    return build_space(Surroundings(spec=spec, model=model, cluster=cluster), workers)
+
+
+def _run(driver: Driver) -> None:
+    from orchestrator.ray_tune import run_trials  # imports Ray, which reads its environment then
+
+    driver.repair()
+    try:
+        with _termination_as_exception():
+            run_trials(driver)
+    except KeyboardInterrupt:
+        driver.cancel("stopped by Ctrl-C")
+        raise
+    except Stopped as stopped:
+        driver.cancel(str(stopped))
+    driver.end("Ray Tune has no more trials")
+
+
+@contextlib.contextmanager
+def _termination_as_exception() -> Iterator[None]:
+    """SIGTERM, which `ray job stop` sends, ends the sweep as Ctrl-C does: with its report."""
+
+    def stop(signum: int, _: FrameType | None) -> NoReturn:
+        raise Stopped(f"stopped by {signal.Signals(signum).name}")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,48 @@
+"""What passes between who decides about trials and who runs them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from search_spaces.outcome import Outcome
+from search_spaces.record import Fingerprint
+from search_spaces.request import TrialRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A trial as its runner gets it."""
+
+    request: TrialRequest
+    device: str
+    deadline_seconds: float
+    folder: str  # where relative paths start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialReport:
+    """What a runner says of a trial; times are seconds since the epoch."""
+
+    number: int
+    outcome: Outcome
+    fingerprint: Fingerprint | None
+    notes: tuple[str, ...]
+    started_at: float
+    ended_at: float
+
+
+class AbstractDriver(ABC):
+    """Who decides what is tried next."""
+
+    @abstractmethod
+    def propose(self) -> Assignment | None:
+        """The next trial; None: the sweep is over."""
+
+    @abstractmethod
+    def conclude(self, report: TrialReport) -> None:
+        """A trial ended."""
+
+    @abstractmethod
+    def lose(self, number: int) -> None:
+        """A trial's runner died without a report."""

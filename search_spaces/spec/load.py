@@ -1,0 +1,109 @@
+"""From a YAML file to a `SweepSpec`, or to every fault in it at once.
+
+Relative paths inside a specification (`data.files`, a model's folder, a tokenizer, `study.folder`)
+are relative to the current directory, not to the file: that is what `ray job submit
+--working-dir .` gives, and what a shell completes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from search_spaces.errors import Fault, SpecError
+from search_spaces.spec.faults import schema_faults, stray_booleans
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.tree import SpecDumper, read_tree
+
+MAX_FILE_BYTES = 2**20  # a specification is a page of text; more is the wrong file
+MAX_NAME_LENGTH = 128  # as `StudySpec.name` has it
+
+
+def load_spec(path: Path) -> SweepSpec:
+    """The specification in a YAML file.
+
+    Raises:
+        SpecError: If the file cannot be read or has faults; holds all of them.
+    """
+    return parse_spec(_text(path), source=str(path))
+
+
+def parse_spec(text: str, *, source: str) -> SweepSpec:
+    """The specification in a YAML text; `source` is what messages call it.
+
+    Raises:
+        SpecError: If the text has faults; holds all of them.
+    """
+    tree, faults = read_tree(text)
+    if tree is None:
+        raise SpecError(source, faults)
+    filled = {
+        section: {} if keys is None and section in SweepSpec.model_fields else keys
+        for section, keys in tree.items()  # all keys of a section may be commented out
+    }
+    return _validated(filled, source=source, known=faults)
+
+
+def with_budget(spec: SweepSpec, *, trials: int | None, minutes: float | None) -> SweepSpec:
+    """The specification with another budget; None leaves what it says.
+
+    Raises:
+        SpecError: If a value is no budget.
+    """
+    given = {"trials": trials, "minutes": minutes}
+    changes = {name: value for name, value in given.items() if value is not None}
+    tree = spec.model_dump()
+    tree["budget"].update(changes)
+    return _validated(tree, source="command line", known=())
+
+
+def study_name(spec: SweepSpec, path: Path) -> str:
+    """`study.name`, or else the file's name without its ending, cleaned to what names may hold."""
+    if spec.study.name is not None:
+        return spec.study.name
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("._-")
+    return cleaned[:MAX_NAME_LENGTH] or "sweep"
+
+
+def spec_to_yaml(spec: SweepSpec) -> str:
+    """The whole specification, defaults included, as YAML that `load_spec` reads back."""
+    tree = spec.model_dump(mode="json")
+    # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
+    return yaml.dump(tree, Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
+
+
+def _validated(tree: dict[str, Any], *, source: str, known: tuple[Fault, ...]) -> SweepSpec:
+    faults = [*known, *stray_booleans(tree)]
+    try:
+        spec = SweepSpec.model_validate(tree)
+    except ValidationError as error:
+        seen = {fault.path for fault in faults}
+        faults += [fault for fault in schema_faults(error) if fault.path not in seen]
+    else:
+        if not faults:
+            return spec
+    raise SpecError(source, tuple(faults))
+
+
+def _text(path: Path) -> str:
+    def refuse(advice: str) -> SpecError:
+        return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
+
+    try:
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise refuse("is larger than 1 MiB, which no specification is")
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise refuse("does not exist; `plimsoll init` writes one") from None
+    except IsADirectoryError:
+        raise refuse("is a folder; name the YAML file in it") from None
+    except UnicodeDecodeError as error:
+        raise refuse(f"is not UTF-8 text (byte {error.start} is no part of any)") from None
+    except OSError as error:
+        raise refuse(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a path with a null byte
+        raise refuse(f"is no file name: {error}") from None

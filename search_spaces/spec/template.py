@@ -1,0 +1,57 @@
+"""A specification with every key in it, commented, made from the schema itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from search_spaces.spec.schema import SweepSpec
+
+WIDTH = 92  # columns, of which two are for "# "
+EXAMPLES: Mapping[str, str] = {  # what to begin with, for each required key
+    "model.name": "gpt2",
+    "train.global_batch": "32",
+}
+_HEAD = """\
+What Plimsoll is to search: the plan with the most samples per second that fits in memory.
+Keys with a # before them stand at their default.
+Relative paths start from the current directory.
+Run it with: plimsoll tune FILE"""
+
+
+def commented_template() -> str:
+    """The YAML text that `plimsoll init` writes; it loads as it stands."""
+    lines = [*_comment(_HEAD, "")]
+    for name, field in SweepSpec.model_fields.items():
+        section = cast("type[BaseModel]", field.annotation)
+        lines += ["", *_comment(section.__doc__ or "", ""), f"{name}:"]
+        for key, entry in section.model_fields.items():
+            lines += _entry(f"{name}.{key}", entry)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(path: str, field: FieldInfo) -> Iterator[str]:
+    key = path.rpartition(".")[2]
+    yield from _comment(field.description or "", "  ")
+    if field.is_required():
+        yield f"  {key}: {EXAMPLES[path]}"
+    else:
+        yield f"  # {key}: {_default(field)}".rstrip()
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
+    return str(value) if plain else json.dumps(value)
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    for line in text.splitlines():
+        for part in textwrap.wrap(line, WIDTH - len(indent) - 2):
+            yield f"{indent}# {part}"

@@ -1,0 +1,171 @@
+"""YAML text to plain values, stricter and plainer than YAML 1.1.
+
+What differs from PyYAML's safe loader:
+
+- A key given twice is a fault (PyYAML silently takes the last).
+- `1e-4` is a number (PyYAML reads text unless there is a dot), `010` is ten, not eight, and
+  dates, `1:30` and other curiosities are text. `yes`, `no`, `on` and `off` are booleans.
+- Keys are text or whole numbers.
+- What aliases expand to is bounded, so that a few lines cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from search_spaces.errors import Fault
+
+MAX_VALUES = 20_000  # scalars, lists and mappings, aliases expanded
+MAX_DEPTH = 40
+MAX_DIGITS = 4_000  # Python refuses to read longer whole numbers by default
+
+_TAG = "tag:yaml.org,2002:"
+_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+_BOOL = re.compile(r"^(?:yes|no|true|false|on|off)$", re.IGNORECASE)
+_INT = re.compile(r"^[-+]?[0-9]+(?:_[0-9]+)*$")
+_FLOAT = re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
+_TRUE = ("yes", "true", "on")
+
+# what a plain scalar may be, by its first character; None stands for any
+_RESOLVERS = {
+    None: [
+        (f"{_TAG}null", _NULL),
+        (f"{_TAG}bool", _BOOL),
+        (f"{_TAG}int", _INT),
+        (f"{_TAG}float", _FLOAT),
+    ]
+}
+
+
+class SpecLoader(yaml.SafeLoader):
+    """Resolves plain scalars as this module says; only used to compose, not to construct."""
+
+    yaml_implicit_resolvers = _RESOLVERS
+
+
+class SpecDumper(yaml.SafeDumper):
+    """Quotes what `SpecLoader` would not read as text."""
+
+    yaml_implicit_resolvers = _RESOLVERS
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Writes equal values out twice instead of with an alias."""
+        return True
+
+
+class _TooMuchError(Exception):
+    """The tree is larger or deeper than any specification."""
+
+
+def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
+    """The mapping in a YAML text and the faults found on the way; no mapping if it has none."""
+    try:
+        node = yaml.compose(text, Loader=SpecLoader)
+        reader = _Reader()
+        tree = {} if node is None else reader.value(node, "", 0)
+    except yaml.YAMLError as error:
+        return None, (_syntax_fault(error),)
+    except (RecursionError, _TooMuchError):
+        advice = f"holds more than {MAX_VALUES:,} values or is nested deeper than {MAX_DEPTH}"
+        return None, (Fault(path="file", value="", advice=advice),)
+    if not isinstance(tree, dict):
+        kind = "a list" if isinstance(tree, list) else "a single value"
+        advice = f"is {kind}, must hold sections such as `model:` and `train:`"
+        return None, (Fault(path="file", value="", advice=advice),)
+    if not tree and not reader.faults:
+        advice = "is empty; the least it needs is `model: gpt2` and `train: {global_batch: 32}`"
+        return None, (Fault(path="file", value="", advice=advice),)
+    return tree, tuple(reader.faults)
+
+
+class _Reader:
+    """Turns nodes into values, taking note of faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        self._values = 0
+
+    def value(self, node: yaml.Node, path: str, depth: int) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES or depth > MAX_DEPTH:
+            raise _TooMuchError
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._items(node, path, depth))
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.value(child, f"{path}[{index}]", depth + 1)
+                for index, child in enumerate(node.value)
+            ]
+        return self._scalar(node, path)
+
+    def _items(self, node: yaml.MappingNode, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            key = self._key(key_node, path or "file", line)
+            if key is None:
+                continue
+            where = f"{path}.{key}" if path else key
+            if key in lines:
+                lines_shown = (
+                    f"line {line}" if lines[key] == line else f"lines {lines[key]} and {line}"
+                )
+                advice = f"is given twice, in {lines_shown}; keep one"
+                self.faults.append(Fault(path=where, value="", advice=advice))
+                continue
+            lines[key] = line
+            yield key, self.value(value_node, where, depth + 1)
+
+    def _key(self, node: yaml.Node, path: str, line: int) -> str | None:
+        if isinstance(node, yaml.ScalarNode) and node.tag in (f"{_TAG}str", f"{_TAG}int"):
+            return str(self._scalar(node, path))
+        shown = str(node.value)[:20] if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+        advice = f"has the key {shown!r} in line {line}; keys must be text, in quotes if need be"
+        self.faults.append(Fault(path=path, value="", advice=advice))
+        return None
+
+    def _scalar(self, node: yaml.Node, path: str) -> Any:
+        text, kind = str(node.value), node.tag.removeprefix(_TAG)
+        if kind not in ("null", "bool", "int", "float", "str"):
+            advice = f"has the tag {kind!r}; only plain values can be used"
+            self.faults.append(Fault(path=path, value="", advice=advice))
+        elif any("\ud800" <= character <= "\udfff" for character in text):
+            advice = "holds half of a surrogate pair, which is no text"
+            self.faults.append(Fault(path=path, value="", advice=advice))
+        else:
+            return _plain(text, kind)
+        return None
+
+
+def _plain(text: str, kind: str) -> Any:
+    """The value of a scalar; what is no finite number stays text, for the schema to refuse."""
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() in _TRUE
+    if kind == "int" and _INT.match(text) and len(text) <= MAX_DIGITS:
+        return int(text)
+    if kind in ("int", "float") and _FLOAT.match(text) and math.isfinite(float(text)):
+        return float(text)
+    return text
+
+
+def _code_point(character: str | int) -> str:
+    return f"U+{character if isinstance(character, int) else ord(character):04X}"
+
+
+def _syntax_fault(error: yaml.YAMLError) -> Fault:
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
+        problem = error.problem or error.context or "cannot be read"
+        return Fault(path=where, value="", advice=f"is no YAML: {problem}")
+    if isinstance(error, yaml.reader.ReaderError):
+        advice = f"the character {_code_point(error.character)} is not allowed in YAML"
+        return Fault(path=f"position {error.position}", value="", advice=advice)
+    return Fault(path="file", value="", advice=f"is no YAML: {error}")

@@ -1,0 +1,196 @@
+"""The command line as a whole: what a user did wrong is a message, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+
+LEAST = "model: gpt2\ntrain: {global_batch: 32}\n"
+HEAVY = ("torch", "ray", "mlflow", "transformers", "optuna", "numpy")
+
+
+def run(*arguments: str | Path) -> int | str | None:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code
+
+
+@pytest.fixture
+def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A specification in the current directory, which is empty but for it."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("demo.yaml")
+    path.write_text(LEAST, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", ["check", "tune", "report", "ui"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not exist; `plimsoll init` writes one"),
+        ("model: [", "line 1, column 9"),
+        ("model: gpt2\ntrain: {globl_batch: 3}", "did you mean global_batch?"),
+        ("", "is empty"),
+    ],
+)
+def test_faults_of_a_specification(
+    command: str,
+    content: str | None,
+    words: str,
+    spec_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec_path.unlink()
+    if content is not None:
+        spec_path.write_text(content, encoding="utf-8")
+
+    assert run(command, spec_path) == 2
+
+    written = capsys.readouterr()
+    assert written.err.startswith("demo.yaml: ")
+    assert words in written.err
+    assert "Traceback" not in written.err
+    assert not written.out
+
+
+def test_all_faults_reach_the_user_unbroken(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(
+        "model: gpt2\ntrain: {global_batch: 0, precision: [bf16]}", encoding="utf-8"
+    )
+
+    assert run("check", spec_path) == 2
+
+    first, *faults = capsys.readouterr().err.splitlines()
+    assert first == "demo.yaml: 2 faults"
+    assert faults[0].startswith("  - train.global_batch is 0: must be 1 or more")
+    assert faults[1] == '  - train.precision is ["bf16"]: must be fp32 or bf16'  # no markup
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("frob") == 2
+    assert "No such command 'frob'" in capsys.readouterr().err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+
+    out = capsys.readouterr().out
+    for command in ("init", "check", "tune", "trial", "report", "ui", "models"):
+        assert f" {command} " in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("plimsoll ")
+
+
+def test_help_and_faults_import_nothing_heavy(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from orchestrator.cli import main
+for arguments in (["--help"], ["tune", "missing.yaml"], ["trial", "missing.yaml", "--plan", "x"]):
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ended.stderr.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- init and check
+
+
+def test_init_writes_a_specification_that_loads(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init") == 0
+    assert "plimsoll tune plimsoll.yaml" in capsys.readouterr().out
+    assert run("check", "plimsoll.yaml") == 0
+
+
+def test_init_does_not_overwrite(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", spec_path) == 2
+    assert capsys.readouterr().err == "demo.yaml exists; --force replaces it\n"
+    assert spec_path.read_text(encoding="utf-8") == LEAST
+
+    assert run("init", spec_path, "--force") == 0
+    assert spec_path.read_text(encoding="utf-8") != LEAST
+
+
+def test_init_where_nothing_can_be_written(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init", "no/such/folder.yaml") == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_check_says_what_a_sweep_would_do(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(LEAST + "cluster: {device: cpu, workers: 2}", encoding="utf-8")
+
+    assert run("check", spec_path) == 0
+
+    what, space = capsys.readouterr().out.splitlines()
+    assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 (124 M")
+    assert space == "On 2 ranks, 150 of 150 combinations are legal."
+
+
+def test_check_of_a_global_batch_that_no_plan_can_meet(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(LEAST + "cluster: {workers: 3}", encoding="utf-8")
+
+    assert run("check", spec_path) == 2
+    assert "train.global_batch is 32: no plan can meet it" in capsys.readouterr().err
+
+
+def test_check_of_a_model_that_cannot_be_found(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text("model: gpt3-giant\ntrain: {global_batch: 2}", encoding="utf-8")
+
+    assert run("check", spec_path) == 2
+    assert "gpt3-giant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trials", "0"], "budget.trials is 0: must be 1 or more"),
+        (["--minutes", "-1"], "budget.minutes is -1.0: must be above 0"),
+        (["--minutes", "inf"], "budget.minutes is Infinity: must be a finite number"),
+        (["--trials", "many"], "Invalid value for '--trials'"),
+    ],
+)
+def test_tune_checks_its_options(
+    options: list[str], words: str, spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("tune", spec_path, *options) == 2
+    assert words in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_models_lists_the_presets_with_published_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("models") == 0
+
+    rows = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines()}
+    assert rows["gpt2"] == ["124", "M"]
+    assert rows["llama-3-8b"] == ["8.03", "B"]
+    assert rows["bert-large"] == ["335", "M"]

@@ -1,0 +1,286 @@
+"""The study in MLflow: the real mlflow, on SQLite and behind a real server socket."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.mlflow_tracking import (
+    MlflowListener,
+    store_uri,
+    ui_address,
+)
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import (
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_records,
+    make_space,
+    make_spec,
+    sweep,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests of the module: its migrations take seconds."""
+    return tmp_path_factory.mktemp("runs")
+
+
+def spec_in(folder: Path, **sections: Any) -> SweepSpec:
+    return make_spec(study={"folder": str(folder)}, **sections)
+
+
+def client_of(spec: SweepSpec) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=store_uri(spec))
+
+
+def log(
+    spec: SweepSpec,
+    records: Sequence[Record],
+    *,
+    study: str,
+    before: Sequence[Record] = (),
+    ended: bool = True,
+) -> MlflowListener:
+    """Runs a sweep past a listener; the slowest event must take no time worth naming."""
+    said: list[str] = []
+    listener = MlflowListener(say=said.append)
+    events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
+    for event, state in events:
+        started = time.perf_counter()
+        listener.on_event(event, state)
+        assert time.perf_counter() - started < 0.2
+    listener.close()
+    assert (listener.problem, said) == (None, [])
+    return listener
+
+
+def runs_of(spec: SweepSpec, study: str) -> tuple[list[Any], list[Any]]:
+    """Parents and trials of the study, the trials by number."""
+    client = client_of(spec)
+    experiment = client.get_experiment_by_name(spec.tracking.experiment or study)
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    trials = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    return parents, sorted(trials, key=lambda run: int(run.data.tags["plimsoll.trial"]))
+
+
+@pytest.fixture(scope="module")
+def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
+    """A sweep with every kind of outcome, logged: its run, its trials, its records."""
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), every_outcome())
+    log(spec, records, study="everything")
+    (parent,), trials = runs_of(spec, "everything")
+    return parent, trials, records
+
+
+Logged = tuple[Any, list[Any], tuple[Record, ...]]
+
+
+def test_every_trial_is_a_run_in_the_sweeps_run(everything: Logged) -> None:
+    parent, trials, records = everything
+
+    assert len(trials) == len(records) == 11
+    assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
+    statuses = {run.data.tags["outcome"]: run.info.status for run in trials}
+    assert statuses == {
+        "measured": "FINISHED",
+        "out_of_memory": "FAILED",
+        "crashed": "FAILED",
+        "timed_out": "FAILED",
+        "diverged": "FAILED",
+        "refused": "FAILED",
+        "cancelled": "KILLED",
+    }
+    for run, record in zip(trials, records, strict=True):
+        assert run.info.start_time == round(record.started_at * 1000)
+        assert run.info.end_time == round(record.ended_at * 1000)
+
+
+def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path) -> None:
+    _, trials, _ = everything
+    run = trials[2]
+
+    assert run.info.run_name == "ddp micro 2 x 4 sdpa padded fp32"
+    assert run.data.params["micro_batch"] == "2"
+    assert run.data.params["data_ranks"] == "2"
+    assert run.data.params["strategy"] == "ddp"
+    metrics = run.data.metrics
+    assert metrics["samples_per_second"] == pytest.approx(41.2)
+    assert metrics["samples_per_second_low"] < 41.2 < metrics["samples_per_second_high"]
+    assert metrics["peak_memory_gib"] == pytest.approx(0.4, abs=1e-4)
+    assert metrics["activations_gib"] > metrics["weights_gib"] > 0
+    assert metrics["forward_seconds"] < metrics["backward_seconds"] < metrics["step_seconds"]
+    assert metrics["host_cpu_percent"] == 96.5
+    assert "device_power_watts" not in metrics  # nobody knew
+    assert run.data.tags["feasible"] == "true"
+    losses = client_of(spec_in(folder)).get_metric_history(run.info.run_id, "loss")
+    assert [point.step for point in losses] == list(range(14))
+    assert losses[-1].timestamp == run.info.end_time
+
+
+def test_a_failed_trial_says_why_and_what_it_wanted(everything: Logged) -> None:
+    _, trials, _ = everything
+    oom, crash = trials[1], trials[5]
+
+    assert oom.data.metrics["memory_wanted_gib"] == pytest.approx(0.655)
+    assert oom.data.metrics["memory_share"] == pytest.approx(1.31)
+    assert oom.data.metrics["memory_excess"] == pytest.approx(0.31)
+    assert oom.data.tags["reason"].startswith("out of device memory in forward")
+    assert crash.data.tags["trace"].startswith("Traceback")
+    assert crash.data.tags["reason"] == "crashed in build: ValueError: [no head] size given"
+    assert trials[4].data.tags["feasible"] == "false"  # measured, over the line
+
+
+def test_the_sweeps_run_holds_the_answer(everything: Logged, folder: Path) -> None:
+    parent, _, records = everything
+    client = client_of(spec_in(folder))
+
+    assert parent.info.status == "FINISHED"
+    assert parent.info.run_name == "everything"
+    assert parent.data.params["model"] == "llama-tiny"
+    assert parent.data.metrics["trials_out_of_memory"] == 2
+    assert parent.data.metrics["speedup"] == pytest.approx(2.289, abs=1e-3)
+    series = client.get_metric_history(parent.info.run_id, "best_samples_per_second")
+    assert [(point.step, point.value) for point in series][:4] == [
+        (1, 18.0),
+        (2, 18.0),
+        (3, 41.2),
+        (4, 41.2),
+    ]
+    assert len(series) == len(records)
+    assert "trial 2 is best" in parent.data.tags["mlflow.note.content"]
+    assert "2.29 x" in parent.data.tags["mlflow.note.content"]
+
+
+def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
+    everything: Logged, folder: Path, tmp_path: Path
+) -> None:
+    parent, _, records = everything
+    root = client_of(spec_in(folder)).download_artifacts(parent.info.run_id, "", str(tmp_path))
+    files = {path.name: path.read_text() for path in Path(root).iterdir()}
+
+    assert (folder / "mlartifacts").is_dir()
+    assert SweepSpec.model_validate(yaml.safe_load(files["spec.yaml"])) == spec_in(folder)
+    assert json.loads(files["system.json"])["cores_logical"] >= 1
+    assert json.loads(files["workers.json"])["versions"]["torch"] == "2.13.0"
+    assert "mlflow==" in files["packages.txt"]
+    assert Plan.from_dict(json.loads(files["best_plan.json"])) == records[2].plan
+
+
+def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: Path) -> None:
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(5)])
+    log(spec, records[:2], study="resumed", ended=False)
+    (first,), trials = runs_of(spec, "resumed")
+    assert (first.info.status, len(trials)) == ("KILLED", 2)
+
+    # the driver that measured trial 2 died before MLflow heard of it
+    log(spec, records[3:], before=records[:3], study="resumed")
+    log(spec, [], before=records, study="resumed")
+
+    (parent,), trials = runs_of(spec, "resumed")
+    assert parent.info.run_id == first.info.run_id
+    assert parent.info.status == "FINISHED"
+    assert [run.data.tags["plimsoll.trial"] for run in trials] == ["0", "1", "2", "3", "4"]
+    series = client_of(spec).get_metric_history(parent.info.run_id, "best_samples_per_second")
+    assert [point.value for point in series] == [20.0, 21.0, 22.0, 23.0, 24.0]
+
+
+def test_a_trial_that_was_half_written_is_completed(folder: Path) -> None:
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0), make_oom()])
+    log(spec, records[:1], study="half", ended=False)
+    _, (trial,) = runs_of(spec, "half")
+    client_of(spec).update_run(trial.info.run_id, status="RUNNING")
+
+    log(spec, records[1:], before=records[:1], study="half")
+
+    _, trials = runs_of(spec, "half")
+    assert [run.info.status for run in trials] == ["FINISHED", "FAILED"]
+    assert trials[0].info.run_id == trial.info.run_id
+
+
+def test_another_study_of_the_same_name_gets_a_run_of_its_own(folder: Path) -> None:
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0)])
+    later = tuple(
+        replace(record, started_at=record.started_at + 999, ended_at=record.ended_at + 999)
+        for record in records
+    )
+    log(spec, records, study="twice")
+    log(spec, [], before=later, study="twice")
+
+    parents, trials = runs_of(spec, "twice")
+
+    assert (len(parents), len(trials)) == (2, 2)
+
+
+def test_a_changed_budget_and_memory_limit_do_not_stop_it(folder: Path) -> None:
+    log(spec_in(folder), [], study="changed")
+    log(spec_in(folder, cluster={"workers": 2, "memory_gib": 1.0}), [], study="changed")
+
+    (parent,), _ = runs_of(spec_in(folder), "changed")
+
+    assert parent.data.params["memory_limit_gib"] == "0.5"
+
+
+def test_two_studies_share_an_experiment(folder: Path) -> None:
+    spec = spec_in(folder, tracking={"experiment": "team's"})
+    records = make_records(make_space(spec), [make_measured(20.0)])
+    for study in ("left", "it's right"):
+        log(spec, records, study=study)
+        log(spec, [], before=records, study=study)
+
+    parents, trials = runs_of(spec, "unused")
+
+    assert (len(parents), len(trials)) == (2, 2)
+
+
+def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
+    spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
+    (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")
+    said: list[str] = []
+    listener = MlflowListener(say=said.append)
+    records = make_records(make_space(spec), [make_measured(20.0), make_oom()])
+    for event, state in sweep(spec, make_space(spec), records):
+        listener.on_event(event, state)
+    listener.close()
+
+    assert listener.problem is not None
+    assert len(said) == 1
+    assert "Running `plimsoll tune` again adds what is missing" in said[0]
+
+
+def test_a_listener_that_heard_of_nothing_closes() -> None:
+    MlflowListener().close()
+
+
+def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) -> None:
+    parent, _, _ = everything
+    spec = spec_in(folder)
+    page = f"/#/experiments/{parent.info.experiment_id}/runs?viewStateShareKey=plimsoll"
+
+    assert ui_address(spec, "everything") == f"http://127.0.0.1:5000{page}"
+    assert ui_address(spec, "unknown") == "http://127.0.0.1:5000"
+    tags = client_of(spec).get_experiment(parent.info.experiment_id).tags
+    state = json.loads(tags["mlflow.sharedViewState.plimsoll"])
+    shown = {key.split("`")[1] for key in state["selectedColumns"]}
+    logged = {*parent.data.tags}
+    for run in everything[1]:
+        logged |= {*run.data.metrics, *run.data.params, *run.data.tags}
+    assert shown <= logged

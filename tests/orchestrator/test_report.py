@@ -1,0 +1,157 @@
+"""The report of a sweep, as text of 80 columns."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from orchestrator.core.events import SweepStarted
+from orchestrator.core.state import SweepState, begin
+from orchestrator.report import render_report
+from tests.orchestrator.records import (
+    every_outcome,
+    make_conditions,
+    make_measured,
+    make_oom,
+    make_records,
+    make_space,
+    make_spec,
+    make_state,
+    sweep,
+)
+
+COMMAND = "plimsoll ui demo.yaml"
+
+
+def told(state: SweepState, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(render_report(state, COMMAND))
+    return console.export_text()
+
+
+def words(state: SweepState) -> str:
+    return " ".join(told(state).split())
+
+
+def test_a_report_of_everything_fits_80_columns() -> None:
+    state = make_state(every_outcome())
+    lines = told(state).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].strip() == COMMAND
+    text = words(state)
+    for part in (
+        "trial 2 is best (ddp micro 2 x 4 sdpa padded fp32): 41.2 ± 0.6 samples/s",
+        "2.29 x (2.24 to 2.34) the speed of the plan that a user would start with",
+        "the line: 0.475 GiB, 95 % of the limit of 0.500 GiB per rank",
+        "= statistically equal to the best (2 plans in all); trial 3 leaves the most memory free",
+        "activations and temporaries 0.264 66 %",
+        "measured, over the line 1 trial 4: 44.00 samples/s ± 1.5 %, peak 97 % of the limit",
+        "out of memory 2 trial 1: out of device memory in forward, wanted 131 % of the limit",
+        "crashed 1 trial 5: crashed in build: ValueError: [no head] size given",
+        "cancelled 1",
+    ):
+        assert part in text
+
+
+def test_the_table_holds_five_plans_and_the_baseline() -> None:
+    state = make_state([make_measured(10.0)] + [make_measured(20.0 + rate) for rate in range(9)])
+    table = told(state, 140).partition("Best plans")[2].partition("the line")[0]
+
+    rates = [line.split("±")[0].split()[-1] for line in table.splitlines() if "±" in line]
+
+    assert rates == ["28.0", "27.0", "26.0", "25.0", "24.0", "10.0"]
+    assert "(baseline)" in table
+
+
+def test_a_baseline_that_ran_out_of_memory_is_said_plainly() -> None:
+    state = make_state([make_oom(1.31), make_measured(30.0)])
+
+    assert "no speed-up to tell, the plan that a user would start with" in words(state)
+    assert "did not run: out of device memory in forward, wanted 131 %" in words(state)
+    assert "(baseline, out of memory)" in " ".join(told(state, 140).split())
+
+
+def test_a_baseline_that_was_not_tried_is_said_plainly() -> None:
+    state = make_state([make_measured(20.0), make_measured(30.0)])
+    state = replace(state, records=state.records[1:])
+
+    assert "was not tried" in words(state)
+    assert "(baseline, not tried)" in " ".join(told(state, 140).split())
+
+
+def test_a_best_baseline_is_no_speedup() -> None:
+    assert "nothing tried beats the plan" in words(make_state([make_measured(20.0)]))
+
+
+def test_a_baseline_over_the_line_is_compared_and_labelled() -> None:
+    state = make_state([make_measured(20.0, 0.98), make_measured(30.0)])
+
+    assert "1.50 x" in words(state)
+    assert "which goes over the line itself" in words(state)
+
+
+def test_nothing_feasible_names_what_came_nearest() -> None:
+    state = make_state([make_oom(1.31), make_oom(1.14), make_oom(None)])
+
+    assert "no plan is feasible; nearest is trial 1, 20 % over the line" in words(state)
+    assert "Best plans" not in words(state)
+
+
+def test_no_trials_at_all() -> None:
+    assert "no trial has ended yet" in words(make_state([]))
+
+
+def test_lossy_plans_are_labelled_and_the_best_lossless_one_is_named() -> None:
+    spec = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
+    space = make_space(spec)
+    plans = [space.baseline]
+    plans += [next(plan for plan in space.candidates if plan.precision == "bf16")]
+    plans += [
+        next(
+            plan for plan in space.candidates if plan.precision == "fp32" and plan != space.baseline
+        )
+    ]
+    state = make_state([make_measured(10.0), make_measured(40.0), make_measured(20.0)], spec)
+    records = tuple(replace(record, plan=plans[record.number]) for record in state.records)
+    state = replace(state, records=records)
+
+    assert "lossy: it trains in bf16 where train asks for fp32" in words(state)
+    assert "the best lossless plan is trial 2" in words(state)
+    assert "(lossy: bf16)" in " ".join(told(state, 140).split())
+
+
+def test_rules_resumed_trials_and_throttling_are_told() -> None:
+    spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2]})
+    space = make_space(spec)
+    outcome = make_measured(30.0, conditions=make_conditions(("power cap",)))
+    records = make_records(space, [make_measured(20.0), outcome])
+    *_, (_, state) = sweep(spec, space, records[1:], before=records[:1])
+
+    text = words(state)
+
+    assert "2 trials, 1 of them from earlier runs" in text
+    assert "ended after" in text
+    assert "global batch is kept" in text
+    assert "sharding needs ranks" in text
+    assert "throttled: power cap" in text
+
+
+def test_a_study_that_is_only_read_says_so() -> None:
+    spec = make_spec()
+    space = make_space(spec)
+    event, _ = next(sweep(spec, space, [], before=make_records(space, every_outcome())))
+    assert isinstance(event, SweepStarted)
+    state = begin(event)
+
+    assert "11 trials of the study" in words(state)
+    assert "ended after" not in words(state)
+
+
+def test_no_command_where_nothing_is_tracked() -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(render_report(make_state([make_measured()]), ""))
+
+    assert "MLflow" not in console.export_text()

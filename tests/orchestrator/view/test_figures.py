@@ -1,0 +1,66 @@
+"""Figures that are derived from a sweep's state."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from orchestrator.view.figures import baseline_record, nearest, over_the_line, progress, speedup
+from search_spaces.estimate import Estimate
+from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_state
+
+
+def test_speedup_is_the_ratio_to_the_baseline() -> None:
+    state = make_state([make_measured(20.0), make_measured(50.0)])
+
+    gain = speedup(state.best, baseline_record(state))
+
+    assert gain is not None
+    assert gain.value == pytest.approx(2.5)
+    assert gain.low < 2.5 < gain.high
+
+
+def test_the_interval_of_a_ratio_holds_what_sampling_gives() -> None:
+    fast, slow = (make_measured(rate) for rate in (50.0, 20.0))
+    state = make_state([slow, fast])
+    gain = speedup(state.best, baseline_record(state))
+    random.seed(0)
+    sigma = 0.015 / 1.96  # of both, relative: the interval is 95 %
+    drawn = [50 * random.gauss(1, sigma) / (20 * random.gauss(1, sigma)) for _ in range(20_000)]
+
+    cuts = statistics.quantiles(drawn, n=40)  # 2.5 % apart
+
+    assert gain is not None
+    assert (gain.low, gain.high) == pytest.approx((cuts[0], cuts[-1]), rel=0.002)
+
+
+def test_the_baseline_is_as_fast_as_itself() -> None:
+    state = make_state([make_measured(20.0)])
+
+    assert speedup(state.best, baseline_record(state)) == Estimate(value=1, low=1, high=1)
+
+
+def test_no_speedup_over_a_plan_that_did_not_run() -> None:
+    state = make_state([make_oom(), make_measured(50.0)])
+
+    assert speedup(state.best, baseline_record(state)) is None
+
+
+def test_time_left_follows_the_median_trial_within_the_budget() -> None:
+    state = make_state([make_measured()] * 4)
+
+    assert progress(state, BEGAN + 60).left_seconds == 20 * 6.0
+    assert progress(state, BEGAN + 590).left_seconds == 10.0
+    assert progress(make_state([]), BEGAN).left_seconds is None
+
+
+def test_nearest_is_the_least_over_the_line() -> None:
+    state = make_state([make_oom(1.3), make_oom(None), make_measured(40, 0.97), make_oom(1.1)])
+
+    near = nearest(state.records, 0.05)
+
+    assert near is not None
+    assert near.number == 2
+    assert over_the_line(near, 0.05) == pytest.approx(0.97 / 0.95 - 1, abs=1e-6)

@@ -1,0 +1,171 @@
+"""What the views show, at two widths and without a terminal."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from orchestrator.core.events import SweepEnded, TrialStarted
+from orchestrator.core.state import SweepState, advance
+from orchestrator.view import LiveView, PlainView, make_view
+from orchestrator.view.bars import memory_bar
+from orchestrator.view.panel import picture
+from tests.orchestrator.records import (
+    BEGAN,
+    every_outcome,
+    make_measured,
+    make_plan,
+    make_records,
+    make_space,
+    make_spec,
+    make_state,
+    sweep,
+)
+
+
+def busy_state() -> SweepState:
+    trial = TrialStarted(number=11, plan=make_plan(), why="proposed by tpe", at=BEGAN + 120)
+    return advance(make_state(every_outcome()), trial)
+
+
+def shown(state: SweepState, width: int, height: int = 24, after: float = 134) -> str:
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(picture(state, now=BEGAN + after, width=width, height=height))
+    return console.export_text()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 40)])
+def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
+    lines = shown(busy_state(), width, height).splitlines()
+    text = "\n".join(lines)
+
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    for part in (
+        "trial 11 ddp micro 4 x 2 ckpt 50 % sdpa packed",
+        "14 s of at most 1 min",
+        "proposed by tpe",
+        "2.29 x the baseline plan",
+        "0.400 of 0.500 GiB, 80 %",
+        "11 of 24",
+        "2 min 14 s of 10 min, about 1 min 18 s left",
+        "4 measured · 2 out of memory",
+        "crashed in build",
+        "note: the group was replaced after a crash",
+        "all fp32",
+    ):
+        assert part in text
+
+
+def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
+    assert "44.00 samples/s ± 1.5 % over" in shown(busy_state(), 80)
+    assert "peak 97 %: above the line" in shown(busy_state(), 160)
+
+
+def test_the_first_moments_have_a_picture_too() -> None:
+    text = shown(make_state([]), 80, after=1)
+
+    assert "no plan yet that keeps the head-room" in text
+    assert "0 of 24" in text
+
+
+def test_the_memory_bar_marks_the_line() -> None:
+    assert memory_bar(0.5, 0.9, 13, " ab").plain == "█████░░░░┃ ab"
+    assert memory_bar(1.4, 0.9, 13, " ab").plain == "█████████┃ ab"
+
+
+def test_live_view_draws_and_takes_its_picture_away() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, height=30)
+    view = LiveView(console, clock=lambda: BEGAN + 30)
+    spec = make_spec()
+    space = make_space(spec)
+    for event, state in sweep(spec, space, make_records(space, [make_measured(20.0)])):
+        view.on_event(event, state)
+    view.close()
+    view.close()
+
+    assert "20.00 samples/s" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K")  # the last line it drew is erased
+
+
+def test_a_live_view_that_heard_of_nothing_closes() -> None:
+    LiveView(Console(file=io.StringIO(), force_terminal=True)).close()
+
+
+def test_drawing_is_cheap() -> None:
+    """It shares the cores with the measurement: two pictures a second, well under 5 % of one."""
+    state = make_state([make_measured(20.0 + index % 7) for index in range(120)])
+    started = time.process_time()
+    for _ in range(10):
+        shown(state, 160, 40)
+
+    assert (time.process_time() - started) / 10 < 0.025
+
+
+def plain_lines() -> list[str]:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    spec = make_spec()
+    space = make_space(spec)
+    for event, state in sweep(spec, space, make_records(space, every_outcome())):
+        view.on_event(event, state)
+    view.close()
+    return stream.getvalue().splitlines()
+
+
+def test_plain_lines_have_no_codes_and_one_line_per_event() -> None:
+    lines = plain_lines()
+
+    assert not any("\x1b" in line or "\r" in line for line in lines)
+    assert lines[0].startswith("[0:00:00] study demo: ")
+    assert sum("starts: " in line for line in lines) == len(every_outcome())
+    assert sum("ended: " in line and "trial" in line for line in lines) >= len(every_outcome())
+    assert any(
+        "[0:00:36] trial 2 ended: 41.20 samples/s ± 1.5 %; peak 0.400 GiB" in line
+        and "2.29 x the baseline; best so far [3 of 24" in line
+        for line in lines
+    )
+    assert "sweep ended: all 24 trials are used" in lines[-1]
+    assert "best is trial 2" in lines[-1]
+
+
+def test_plain_lines_survive_a_stream_in_ascii() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    for event, state in sweep(
+        make_spec(), make_space(make_spec()), make_state([make_measured(20.0)]).records
+    ):
+        PlainView(stream).on_event(event, state)
+
+    assert b"20.00 samples/s ? 1.5 %" in raw.getvalue()
+
+
+def test_a_reason_of_many_lines_stays_on_one() -> None:
+    stream = io.StringIO()
+    state = replace(make_state([]), study="x")
+    PlainView(stream).on_event(SweepEnded(reason="one\n  two", at=BEGAN), state)
+
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_without_a_terminal_the_view_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert isinstance(make_view(), PlainView)
+    assert isinstance(make_view(plain=True), PlainView)
+
+
+def test_a_terminal_gets_the_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    assert isinstance(make_view(), LiveView)
+    assert isinstance(make_view(plain=True), PlainView)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_view(), PlainView)

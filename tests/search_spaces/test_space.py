@@ -1,0 +1,121 @@
+"""`space`: whatever is searched, each candidate is legal and none is lost."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from search_spaces.errors import SpecError
+from search_spaces.knobs import KNOBS
+from search_spaces.plan import CHOICES, Plan
+from search_spaces.rules import RULES, refusal
+from search_spaces.space import build_space
+from search_spaces.spec.schema import SpaceSpec
+from tests.search_spaces.values import a_cluster, a_model, a_spec, around
+
+
+def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | st.lists(values, min_size=1, max_size=4)
+
+
+SPACES = st.fixed_dictionaries(
+    {
+        "zero_stage": some(st.sampled_from(CHOICES["zero_stage"])),
+        "micro_batch": some(st.sampled_from([1, 2, 3, 4, 5, 8, 16])),
+        "checkpoint_ratio": some(st.floats(0, 1)),
+        "attention": some(st.sampled_from(CHOICES["attention"])),
+        "precision": some(st.sampled_from(CHOICES["precision"])),
+        "batching": some(st.sampled_from(CHOICES["batching"])),
+        "data": some(st.sampled_from([1, 2, 4, 7])),
+    }
+)
+MODELS = st.builds(
+    a_model,
+    blocks=st.integers(0, 40),
+    attentions=st.sampled_from([(), ("sdpa",), ("sdpa", "eager")]),
+    packing=st.booleans(),
+)
+
+
+@given(
+    space=SPACES,
+    model=MODELS,
+    workers=st.sampled_from([1, 2, 3, 4, 8]),
+    global_batch=st.sampled_from([1, 7, 24, 32, 48, 96]),
+    lengths=st.sampled_from([{}, {64: 1.0, 128: 1.0}]),
+)
+def test_candidates_are_legal_and_all_are_counted(
+    space: Any, model: Any, workers: int, global_batch: int, lengths: Any
+) -> None:
+    spec = a_spec(space=space, train={"global_batch": global_batch}, data={"lengths": lengths})
+    surroundings = around(spec=spec, model=model, cluster=a_cluster(slots=workers))
+    try:
+        built = build_space(surroundings, workers)
+    except SpecError:  # nothing is legal; the tests below look at what is said
+        event("nothing is legal")
+        return
+
+    assert all(refusal(plan, surroundings) is None for plan in built.candidates)
+    assert {plan.global_batch for plan in built.candidates} == {global_batch}
+    assert len(set(built.candidates)) == len(built.candidates)
+    assert built.baseline in built.candidates
+    assert len(built.candidates) + sum(count for _, count in built.ruled_out) == math.prod(
+        len(values) for _, values in built.domains
+    )
+    assert {name for name, _ in built.ruled_out} <= set(RULES)
+
+
+def test_each_knob_is_a_field_of_plan_and_of_the_spec() -> None:
+    names = {knob.name for knob in KNOBS}
+
+    assert names == set(SpaceSpec.model_fields)
+    assert names | {"accumulation"} == set(Plan.__dataclass_fields__)
+
+
+def test_the_baseline_is_what_a_user_would_start_with() -> None:
+    baseline = build_space(around(), 2).baseline
+
+    knobs = baseline.as_dict()
+    assert knobs["zero_stage"] == 0
+    assert knobs["micro_batch"] == 1
+    assert knobs["checkpoint_ratio"] == 0
+    assert (knobs["attention"], knobs["batching"]) == ("sdpa", "padded")
+
+
+def test_a_global_batch_that_no_plan_can_meet_names_the_nearest() -> None:
+    spec = a_spec(train={"global_batch": 32}, space={"micro_batch": [5], "data": [2]})
+
+    with pytest.raises(SpecError, match=r"train.global_batch is 32: .* that works is 30$"):
+        build_space(around(spec=spec), 2)
+
+
+def test_a_space_without_a_legal_plan_says_which_rules_forbid_it() -> None:
+    spec = a_spec(space={"data": [4]})
+
+    with pytest.raises(SpecError, match=r"cluster_has_room \(needs 4 ranks") as caught:
+        build_space(around(spec=spec), 2)
+
+    assert caught.value.faults[0].path == "space"
+
+
+def test_too_many_combinations_are_refused_before_they_are_made() -> None:
+    many = list(range(1, 2001))
+    spec = a_spec(space={"micro_batch": many, "data": many})
+
+    with pytest.raises(SpecError, match="combinations: at most 1,000,000"):
+        build_space(around(spec=spec), 2)
+
+
+def test_a_huge_global_batch_takes_no_time() -> None:
+    spec = a_spec(train={"global_batch": 1_000_000_000})
+    started = time.perf_counter()
+
+    built = build_space(around(spec=spec), 2)
+
+    assert time.perf_counter() - started < 2
+    assert built.baseline.global_batch == 1_000_000_000

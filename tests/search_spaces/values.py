@@ -1,0 +1,65 @@
+"""Values that the tests of this folder start from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.plan import Plan
+from search_spaces.rules import Surroundings
+from search_spaces.spec.schema import SweepSpec
+
+GLOBAL_BATCH = 32
+
+
+def a_plan(**knobs: Any) -> Plan:
+    """DDP on two ranks, micro-batch 4, 32 samples a step; `knobs` on top."""
+    return Plan(
+        **{
+            "zero_stage": 0,
+            "micro_batch": 4,
+            "accumulation": 4,
+            "checkpoint_ratio": 0.0,
+            "attention": "sdpa",
+            "precision": "fp32",
+            "batching": "padded",
+            "data": 2,
+        }
+        | knobs
+    )
+
+
+def a_spec(**sections: Any) -> SweepSpec:
+    tree = {"model": "gpt2", "train": {"global_batch": GLOBAL_BATCH, "precision": "fp32"}}
+    return SweepSpec.model_validate(tree | sections)
+
+
+def a_model(**facts: Any) -> ModelFacts:
+    return ModelFacts(
+        **{
+            "name": "gpt2",
+            "architecture": "GPT2LMHeadModel",
+            "parameters": 124_000_000,
+            "blocks": 12,
+            "attentions": ("sdpa", "eager"),
+            "packing": True,
+            "max_sequence_length": 1024,
+        }
+        | facts
+    )
+
+
+def a_cluster(**facts: Any) -> ClusterFacts:
+    return ClusterFacts(**{"device": "cpu", "slots": 2, "memory_limit_bytes": None} | facts)
+
+
+def around(
+    spec: SweepSpec | None = None,
+    model: ModelFacts | None = None,
+    cluster: ClusterFacts | None = None,
+) -> Surroundings:
+    """Surroundings in which `a_plan()` is legal."""
+    lengths = {"lengths": {128: 1.0, 512: 2.0}}
+    return Surroundings(
+        spec=spec or a_spec(data=lengths), model=model or a_model(), cluster=cluster or a_cluster()
+    )

@@ -1,0 +1,135 @@
+"""What keeps the architecture, where import-linter looks at whole packages only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("search_spaces", "workers", "orchestrator")
+SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+MAX_LINES = 300
+
+# who may name it, itself or something below it; a path ends with / if it is a package
+ONLY_IN = {
+    "ray.tune": ("orchestrator/ray_tune",),
+    "ray.train": ("orchestrator/ray_train",),
+    "optuna": ("orchestrator/study",),
+    "mlflow": ("orchestrator/mlflow_tracking",),
+    "torch": ("workers/",),
+    "transformers": ("workers/",),
+    "tokenizers": ("workers/",),
+    "deepspeed": ("workers/",),
+    "typer": ("orchestrator/cli/",),
+}
+CORE_MAY_IMPORT = ("orchestrator.core", "search_spaces")
+
+
+def relative(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Full names of what a module imports: `from ray import tune` names `ray.tune`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def parsed(file: Path) -> ast.AST:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=relative)
+def test_frameworks_are_named_only_where_they_are_known(file: Path) -> None:
+    strays = [
+        name
+        for name in imports_of(parsed(file))
+        for framework, places in ONLY_IN.items()
+        if is_within(name, framework) and not relative(file).startswith(places)
+    ]
+
+    assert not strays
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in SOURCES if relative(file).startswith("orchestrator/core/")],
+    ids=relative,
+)
+def test_the_core_knows_only_values(file: Path) -> None:
+    ours = [name for name in imports_of(parsed(file)) if name.split(".")[0] in PACKAGES]
+
+    assert all(any(is_within(name, may) for may in CORE_MAY_IMPORT) for name in ours)
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=relative)
+def test_only_the_single_door_catches_everything(file: Path) -> None:
+    if relative(file) == "workers/entry.py":
+        return
+    broad = [
+        handler.lineno
+        for handler in ast.walk(parsed(file))
+        if isinstance(handler, ast.ExceptHandler) and is_broad(handler)
+    ]
+
+    assert not broad
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Whether it takes every exception and does not pass it on."""
+    caught, last = handler.type, handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=relative)
+def test_modules_stay_short(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(SOURCES) > 30
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import ray.tune as t", ["ray.tune"]),
+        ("from ray import train, tune", ["ray.train", "ray.tune"]),
+        ("def f():\n    from ray.tune.search import Searcher", ["ray.tune.search.Searcher"]),
+    ],
+)
+def test_imports_are_found_in_every_form(source: str, names: list[str]) -> None:
+    assert list(imports_of(ast.parse(source))) == names
+
+
+@pytest.mark.parametrize(
+    ("source", "broad"),
+    [
+        ("except: pass", True),
+        ("except Exception as error: g()", True),
+        ("except (OSError, BaseException): raise OSError from None", True),
+        ("except BaseException:\n    g()\n    raise", False),
+        ("except OSError: pass", False),
+    ],
+)
+def test_broad_handlers_are_found_in_every_form(source: str, broad: bool) -> None:
+    tree = ast.parse(f"try:\n    f()\n{source}")
+    handler = next(node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
+
+    assert is_broad(handler) is broad

@@ -1,0 +1,124 @@
+"""The tensors of one micro-batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.plan import Batching
+from search_spaces.spec.schema import Task
+from workers.data.collate import Layout, collate, targets_of
+from workers.data.masking import mask
+
+IGNORED = -100
+
+
+def _layout(task: Task, batching: Batching = "padded", sequence_length: int = 64) -> Layout:
+    return Layout(
+        task=task,
+        batching=batching,
+        sequence_length=sequence_length,
+        vocab_size=100,
+        mask_token_id=99,
+        seed=0,
+    )
+
+
+def _samples(*lengths: int) -> list[Any]:
+    return [np.arange(1, length + 1, dtype=np.int32) for length in lengths]
+
+
+def test_padded_causal() -> None:
+    batch = collate((0, 1), _samples(4, 2), _layout("causal-lm"))
+
+    assert batch.inputs["input_ids"].tolist() == [[1, 2, 3, 4], [1, 2, 0, 0]]
+    assert batch.inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert batch.inputs["labels"].tolist() == [[1, 2, 3, 4], [1, 2, IGNORED, IGNORED]]
+    assert (batch.samples, batch.tokens, batch.targets) == (2, 6, 4)
+
+
+def test_packed_causal() -> None:
+    batch = collate((0, 1, 2), _samples(5, 3, 2), _layout("causal-lm", "packed", 6))
+
+    assert set(batch.inputs) == {"input_ids", "position_ids", "labels"}
+    assert batch.inputs["input_ids"].tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 1, 2]]
+    assert batch.inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 0, 1]]
+    assert batch.inputs["labels"].tolist() == [[IGNORED, 2, 3, 4, 5], [IGNORED, 2, 3, IGNORED, 2]]
+    assert (batch.samples, batch.tokens, batch.targets) == (3, 10, 7)
+
+
+def test_what_fills_a_packed_row_up_is_apart() -> None:
+    batch = collate((0, 1), _samples(5, 2), _layout("causal-lm", "packed", 5))
+
+    assert batch.inputs["position_ids"].tolist()[1] == [0, 1, 0, 1, 2]
+    assert batch.inputs["labels"].tolist()[1] == [IGNORED, 2, IGNORED, IGNORED, IGNORED]
+
+
+@given(
+    lengths=st.lists(st.integers(2, 30), min_size=1, max_size=12),
+    case=st.sampled_from(
+        [
+            ("causal-lm", "padded"),
+            ("causal-lm", "packed"),
+            ("masked-lm", "grouped"),
+            ("seq2seq", "padded"),
+        ]
+    ),
+)
+def test_targets_are_the_labels_that_count(lengths: list[int], case: Any) -> None:
+    task, batching = case
+    batch = collate(range(len(lengths)), _samples(*lengths), _layout(task, batching))
+    labels = batch.inputs["labels"]
+
+    counted = labels[:, 1:] if task == "causal-lm" else labels  # the model shifts
+    assert int((counted != IGNORED).sum()) == batch.targets
+    assert batch.targets == sum(targets_of(task, length) for length in lengths) > 0
+    assert batch.tokens == sum(lengths)
+
+
+def test_masks_do_not_depend_on_the_layout() -> None:
+    samples = _samples(40, 20, 30)
+    layout = _layout("masked-lm")
+    whole = collate((7, 8, 9), samples, layout).inputs
+    alone = collate((8,), samples[1:2], layout).inputs
+
+    assert whole["input_ids"][1, :20].tolist() == alone["input_ids"][0].tolist()
+    assert whole["labels"][1, :20].tolist() == alone["labels"][0].tolist()
+
+
+def test_masking_follows_bert() -> None:
+    tokens = np.full(100_000, 5, dtype=np.int32)
+
+    hidden, labels = mask(tokens, number=0, seed=0, vocab_size=50_000, mask_token_id=3)
+
+    chosen = labels != IGNORED
+    assert chosen.sum() == 15_000
+    assert (labels[chosen] == 5).all()
+    assert (hidden[~chosen] == 5).all()
+    assert (hidden[chosen] == 3).mean() == pytest.approx(0.8, abs=0.02)
+    assert (hidden[chosen] == 5).mean() == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_short_sample_has_both_halves() -> None:
+    batch = collate((0, 1), _samples(1, 3), _layout("seq2seq"))
+
+    assert batch.inputs["input_ids"].tolist() == [[1], [1]]
+    assert batch.inputs["labels"].tolist() == [[1, IGNORED], [2, 3]]
+    assert batch.targets == 3
+
+
+def test_classes_are_the_samples_own() -> None:
+    layout = _layout("sequence-classification")
+    labels = collate(range(50), _samples(*[3] * 50), layout).inputs["labels"]
+
+    assert set(labels.tolist()) == {0, 1}
+    assert collate((17,), _samples(3), layout).inputs["labels"].item() == labels[17]
+
+
+def test_only_causal_samples_are_packed() -> None:
+    with pytest.raises(ValueError, match="not masked-lm"):
+        collate((0,), _samples(3), _layout("masked-lm", "packed"))

@@ -1,0 +1,160 @@
+"""The decisive test: however a global batch is laid out, it is the same optimisation problem.
+
+Real models, real English text, fp32 on the CPU: loss and gradient of a step are those of the
+plain padded batch, whatever batching, micro-batch and ranks.
+"""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.plan import Attention, Plan
+from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec, TrainSpec
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from workers.data import BatchSource, batch_source
+from workers.models import BuiltModel, build
+
+GLOBAL_BATCH, SEQUENCE_LENGTH = 16, 96
+RELATIVE = 2e-5  # fp32 sums in another order
+SHAPES = [(16, 1, 1), (4, 4, 1), (4, 2, 2), (1, 4, 4), (2, 8, 1)]
+TRAIN = TrainSpec(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE_LENGTH)
+
+
+def _plan(shape: tuple[int, int, int], batching: Any, attention: Attention = "sdpa") -> Plan:
+    micro_batch, accumulation, data = shape
+    return Plan(
+        zero_stage=0,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        checkpoint_ratio=0.0,
+        attention=attention,
+        precision="fp32",
+        batching=batching,
+        data=data,
+    )
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("english") / "topics.txt"
+    path.write_text("\n\n".join(pydoc_data.topics.topics.values()), "utf-8")
+    return str(path)
+
+
+@cache
+def _built(name: str, attention: Attention) -> BuiltModel:
+    specs = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2, "bert": TINY_BERT}
+    return build(specs[name], TRAIN, attention=attention)
+
+
+def _spec(model: ModelSpec, english: str) -> SweepSpec:
+    return SweepSpec(model=model, data=DataSpec(files=(english,)), train=TRAIN)
+
+
+def _step(
+    built: BuiltModel, source: BatchSource, plan: Plan, step: int
+) -> tuple[float, torch.Tensor, int, int]:
+    """Loss, one gradient, samples and tokens of a whole step: all ranks, one after another."""
+    built.module.zero_grad()
+    loss, samples, tokens = 0.0, 0, 0
+    for rank in range(plan.data):
+        given = source.step(plan, rank, step)
+        for batch in given.batches:
+            part = built.module(**batch.inputs).loss * (batch.targets / given.targets)
+            part.backward()
+            loss += part.item()
+            samples, tokens = samples + batch.samples, tokens + batch.tokens
+    assert tokens == given.tokens
+    gradient = next(iter(built.blocks[0].parameters())).grad
+    assert gradient is not None
+    return loss, gradient.clone(), samples, tokens
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("step", [0, -1])
+def test_causal_losses_agree(name: str, attention: Attention, step: int, english: str) -> None:
+    built = _built(name, attention)
+    source = batch_source(built, _spec(TINY_LLAMA, english))
+    whole = _plan(SHAPES[0], "padded", attention)
+    loss, gradient, _, tokens = _step(built, source, whole, step)
+
+    for shape in SHAPES:
+        for batching in ("padded", "grouped", "packed"):
+            plan = _plan(shape, batching, attention)
+            seen = _step(built, source, plan, step)
+            assert seen[0] == pytest.approx(loss, rel=RELATIVE), plan
+            torch.testing.assert_close(seen[1], gradient, rtol=1e-3, atol=1e-5)
+            assert seen[2:] == (GLOBAL_BATCH, tokens)
+
+
+def test_masked_losses_agree(english: str) -> None:
+    built = _built("bert", "sdpa")
+    source = batch_source(built, _spec(TINY_BERT, english))
+    loss, gradient, _, tokens = _step(built, source, _plan(SHAPES[0], "padded"), 3)
+
+    for shape in SHAPES:
+        for batching in ("padded", "grouped"):
+            seen = _step(built, source, _plan(shape, batching), 3)
+            assert seen[0] == pytest.approx(loss, rel=RELATIVE)
+            torch.testing.assert_close(seen[1], gradient, rtol=1e-3, atol=1e-5)
+            assert seen[2:] == (GLOBAL_BATCH, tokens)
+
+
+def test_a_packed_row_that_is_not_kept_apart_would_show(english: str) -> None:
+    """The witness of the witness: joined without restarting positions, the loss differs."""
+    built = _built("llama", "sdpa")
+    source = batch_source(built, _spec(TINY_LLAMA, english))
+    plan = _plan((16, 1, 1), "packed")
+    (batch,) = source.step(plan, 0, 0).batches
+    joined = {name: tensor for name, tensor in batch.inputs.items() if name != "position_ids"}
+
+    with torch.no_grad():
+        apart, together = built.module(**batch.inputs).loss, built.module(**joined).loss
+
+    assert abs(apart - together) > 100 * RELATIVE * apart
+
+
+def test_classes_do_not_depend_on_the_layout(english: str) -> None:
+    model = TINY_LLAMA.model_copy(update={"task": "sequence-classification"})
+    built = build(model, TRAIN, attention="sdpa")
+    source = batch_source(built, _spec(model, english))
+    loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
+
+    for shape in SHAPES:
+        assert _step(built, source, _plan(shape, "grouped"), 0)[0] == pytest.approx(loss, rel=1e-4)
+
+
+def test_seq2seq_losses_agree(english: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "t5", "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4,'
+        ' "num_layers": 2, "vocab_size": 512, "decoder_start_token_id": 0, "dropout_rate": 0.0}'
+    )
+    model = ModelSpec(name=str(tmp_path), task="seq2seq")
+    built = build(model, TRAIN, attention="eager")
+    source = batch_source(built, _spec(model, english))
+    loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
+
+    for shape in SHAPES:
+        assert _step(built, source, _plan(shape, "grouped"), 0)[0] == pytest.approx(loss, rel=1e-4)
+
+
+def test_grouped_and_packed_waste_less(english: str) -> None:
+    source = batch_source(_built("llama", "sdpa"), _spec(TINY_LLAMA, english))
+    cells = {
+        batching: sum(
+            batch.inputs["input_ids"].numel()
+            for step in range(8)
+            for batch in source.step(_plan((4, 4, 1), batching), 0, step).batches
+        )
+        for batching in ("padded", "grouped", "packed")
+    }
+
+    assert cells["packed"] < cells["padded"]
+    assert cells["grouped"] < cells["padded"]

@@ -1,0 +1,63 @@
+"""Which samples a step takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.data import longest_samples, step_samples
+
+LENGTHS = st.lists(st.integers(2, 500), min_size=1, max_size=60).map(
+    lambda lengths: np.array(lengths, dtype=np.int32)
+)
+
+
+@given(lengths=LENGTHS, global_batch=st.integers(1, 70), seed=st.integers(0, 3))
+def test_no_sample_twice_in_an_epoch(lengths: np.ndarray, global_batch: int, seed: int) -> None:
+    steps = max(len(lengths) // global_batch, 1)
+    for epoch in (0, 1):
+        drawn = [
+            number
+            for step in range(epoch * steps, (epoch + 1) * steps)
+            for number in step_samples(lengths, step, global_batch, seed)
+        ]
+        times = np.bincount(drawn, minlength=len(lengths))
+
+        assert len(drawn) == steps * global_batch
+        assert times.max() <= -(-global_batch // len(lengths))
+
+
+@given(lengths=LENGTHS, global_batch=st.integers(1, 70))
+def test_longest_come_first(lengths: np.ndarray, global_batch: int) -> None:
+    drawn = lengths[list(longest_samples(lengths, global_batch))].tolist()
+
+    assert len(drawn) == global_batch
+    assert drawn == sorted(drawn, reverse=True)
+    assert drawn[0] == lengths.max()
+    if global_batch <= len(lengths):
+        assert drawn == sorted(lengths.tolist(), reverse=True)[:global_batch]
+
+
+def test_steps_are_alike_in_length_but_not_in_samples() -> None:
+    lengths = np.random.default_rng(0).geometric(0.01, size=4096).clip(2, 1024).astype(np.int32)
+    stratified = [lengths[list(step_samples(lengths, step, 32, 0))].sum() for step in range(100)]
+    random = [lengths[np.random.default_rng(i).integers(4096, size=32)].sum() for i in range(100)]
+
+    assert np.std(stratified) < np.std(random) / 4
+    assert np.mean(stratified) == pytest.approx(32 * lengths.mean(), rel=0.02)
+    assert set(step_samples(lengths, 0, 32, 0)).isdisjoint(step_samples(lengths, 1, 32, 0))
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch() -> None:
+    lengths = np.arange(2, 66, dtype=np.int32)
+
+    assert step_samples(lengths, 5, 8, 0) == step_samples(lengths.copy(), 5, 8, 0)
+    assert step_samples(lengths, 5, 8, 0) != step_samples(lengths, 5, 8, 1)
+    assert step_samples(lengths, 5, 8, 0) != step_samples(lengths, 5 + 8, 8, 0)
+
+
+def test_needs_samples() -> None:
+    with pytest.raises(ValueError, match="0 samples"):
+        step_samples(np.array([], dtype=np.int32), 0, 8, 0)

@@ -1,0 +1,107 @@
+"""Functions of the user's that return a model and its batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from search_spaces.errors import ModelError
+from search_spaces.spec.schema import ModelSpec, TrainSpec
+from workers.models import build, describe
+
+TRAIN = TrainSpec(global_batch=4)
+CODE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+def make(width=4, layers=3):
+    return Net(width, layers), lambda numbers: {"x": torch.ones(len(numbers), width)}
+
+def wrong():
+    return Net(2, 2)
+
+def broken():
+    raise KeyError("mine")
+
+def real_only():
+    net = Net(2, 2)
+    print(float(net.layers[0].weight[0, 0]))
+    return net, lambda numbers: {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "plimsoll_test_package"
+    package.mkdir()
+    (package / "net.py").write_text(CODE)
+    (package / "half.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "plimsoll_test_package", raising=False)
+
+
+def _spec(function: str, **config: int) -> ModelSpec:
+    return ModelSpec(name=f"plimsoll_test_package.{function}", config=config)
+
+
+def test_facts_and_build() -> None:
+    spec = _spec("net:make", layers=5)
+
+    facts, built = describe(spec, TRAIN), build(spec, TRAIN, attention="eager")
+
+    assert (facts.parameters, facts.blocks, facts.architecture) == (5 * 20, 5, "Net")
+    assert (facts.attentions, facts.packing) == (("sdpa",), False)
+    assert built.batch_maker is not None
+    assert len(built.blocks) == 5
+    assert torch.isfinite(built.module(**built.batch_maker((0, 1))))
+
+
+def test_weights_depend_on_the_seed() -> None:
+    weights = [
+        next(build(_spec("net:make"), train, attention="sdpa").module.parameters())
+        for train in (TRAIN, TRAIN, TRAIN.model_copy(update={"seed": 7}))
+    ]
+
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("function", ["net:broken", "net:real_only"])
+def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
+    facts = describe(_spec(function), TRAIN)
+
+    assert (facts.parameters, facts.blocks) == (0, 0)
+
+
+def test_what_the_function_raises_passes_through() -> None:
+    with pytest.raises(KeyError, match="mine"):
+        build(_spec("net:broken"), TRAIN, attention="sdpa")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("net:wrong", r"returned Net, must return \(module, batch maker\)"),
+        ("net:mke", "has no function mke, did you mean make"),
+        ("nett:make", "plimsoll_test_package.nett cannot be imported: No module named"),
+        ("half:make", "cannot be imported: No module named 'not_installed_anywhere'"),
+        ("net:", "is not of the form package.module:function"),
+    ],
+)
+def test_says_what_is_wrong(function: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        describe(_spec(function), TRAIN)
+    with pytest.raises(ModelError, match=said):
+        build(_spec(function), TRAIN, attention="sdpa")

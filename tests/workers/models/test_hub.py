@@ -1,0 +1,193 @@
+"""Models of transformers: facts, builds, and what is said of models that cannot be."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.errors import ModelError
+from search_spaces.spec.schema import ModelSpec, TrainSpec
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from workers.models import build, describe
+
+TRAIN = TrainSpec(global_batch=8, sequence_length=64)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def _folder(path: Path, **config: Any) -> str:
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def test_facts_of_a_changed_preset() -> None:
+    facts = describe(TINY_LLAMA, TRAIN)
+
+    assert facts.architecture == "LlamaForCausalLM"
+    assert (facts.blocks, facts.vocab_size, facts.packing) == (2, 512, True)
+    assert facts.attentions == ("sdpa", "eager")
+    assert facts.parameters == sum(
+        weight.numel() for weight in build(TINY_LLAMA, TRAIN, attention="eager").module.parameters()
+    )
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_attention_is_the_one_asked_for(attention: Any) -> None:
+    module: Any = build(TINY_GPT2, TRAIN, attention=attention).module
+
+    assert module.config._attn_implementation == attention
+    assert module.config.use_cache is False
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = build(TINY_LLAMA, TRAIN, attention="eager").module.state_dict()
+    torch.manual_seed(2)
+    before = torch.random.get_rng_state()
+    second = build(TINY_LLAMA, TRAIN, attention="sdpa").module.state_dict()
+    other = build(
+        TINY_LLAMA, TRAIN.model_copy(update={"seed": 1}), attention="sdpa"
+    ).module.state_dict()
+
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+    assert {tensor.dtype for tensor in first.values()} == {torch.float32}
+
+
+def test_blocks_are_the_layers_in_order() -> None:
+    built = build(TINY_BERT, TRAIN, attention="sdpa")
+    module: Any = built.module
+
+    assert built.blocks == tuple(module.bert.encoder.layer)
+
+
+def test_encoder_and_decoder_have_blocks(tmp_path: Path) -> None:
+    name = _folder(
+        tmp_path, model_type="t5", d_model=32, d_ff=64, d_kv=8, num_heads=4, num_layers=3,
+        num_decoder_layers=2, vocab_size=512, decoder_start_token_id=0,
+    )  # fmt: skip
+    spec = ModelSpec(name=name, task="seq2seq")
+
+    assert describe(spec, TRAIN).blocks == 5
+    assert len(build(spec, TRAIN, attention="eager").blocks) == 5
+
+
+def test_experts_are_no_blocks(tmp_path: Path) -> None:
+    name = _folder(
+        tmp_path, model_type="mixtral", hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, vocab_size=512,
+    )  # fmt: skip
+
+    assert describe(ModelSpec(name=name), TRAIN).blocks == 2
+
+
+def test_mamba_does_not_keep_packed_samples_apart(tmp_path: Path) -> None:
+    name = _folder(
+        tmp_path, model_type="mamba", hidden_size=32, num_hidden_layers=2, vocab_size=512,
+        state_size=4,
+    )  # fmt: skip
+
+    assert describe(ModelSpec(name=name), TRAIN).packing is False
+
+
+def test_a_folder_of_changed_layers_has_its_layer_types_cut(tmp_path: Path) -> None:
+    name = _folder(
+        tmp_path, model_type="qwen2", hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=512,
+        layer_types=["full_attention"] * 4,
+    )  # fmt: skip
+
+    assert describe(ModelSpec(name=name, config={"num_hidden_layers": 3}), TRAIN).blocks == 3
+
+
+@pytest.mark.parametrize(("task", "sequence_length"), [("causal-lm", 129), ("causal-lm", 4096)])
+def test_learned_positions_end(task: Any, sequence_length: int) -> None:
+    spec = TINY_GPT2.model_copy(update={"task": task})
+    train = TrainSpec(global_batch=8, sequence_length=sequence_length)
+
+    with pytest.raises(ModelError, match=rf"sequence_length is {sequence_length}.*128 tokens"):
+        describe(spec, train)
+
+
+def test_padding_takes_rows_of_robertas_positions(tmp_path: Path) -> None:
+    name = _folder(
+        tmp_path, model_type="roberta", hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, vocab_size=512, max_position_embeddings=66, pad_token_id=1,
+    )  # fmt: skip
+    spec = ModelSpec(name=name, task="masked-lm")
+
+    assert describe(spec, TRAIN).max_sequence_length == 64
+
+
+def test_rotary_positions_do_not_end() -> None:
+    spec = TINY_LLAMA.model_copy(
+        update={"config": {**TINY_LLAMA.config, "max_position_embeddings": 32}}
+    )
+
+    assert describe(spec, TRAIN).max_sequence_length == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "said"),
+    [
+        ("llama-3.2-1b", {"num_hidden_layer": 2}, "no field of LlamaConfig.*num_hidden_layers"),
+        ("gpt2", {"n_layers": 2}, "no field of GPT2Config, did you mean n_layer"),
+        ("llama-3.2-1b", {"num_attention_heads": 3}, r"2048.*not a multiple.*\(3\)"),
+        ("llama-3.2-1b", {"num_key_value_heads": 3}, "heads is 32, must be a multiple.*is 3"),
+        ("llama-3.2-1b", {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
+        ("llama-3.2-1b", {"hidden_act": "sillu"}, "cannot be built: 'sillu' is not known"),
+        ("gpt2", {"n_head": 7}, "cannot be built.*768.*7"),
+        ("gpt2", {"use_cache": True}, "use_cache cannot be set"),
+        ("./nowhere", {}, "no folder with a config.json"),
+        ("llama3-8b", {}, "nearest preset is 'llama-3-8b'"),
+        ("meta-llama/Llama-3.2-3B", {}, "nearest preset is 'llama-3.2-3b'"),
+        ("two words", {}, "no preset, folder or Hub id"),
+        ("bert-large", {}, "is an encoder.*masked-lm"),
+    ],
+)
+def test_says_what_is_wrong(name: str, config: dict[str, Any], said: str) -> None:
+    started = time.perf_counter()
+
+    with pytest.raises(ModelError, match=said) as caught:
+        describe(ModelSpec(name=name, config=config), TRAIN)
+
+    assert "\n" not in str(caught.value)
+    assert time.perf_counter() - started < 5
+
+
+def test_build_says_it_too() -> None:
+    with pytest.raises(ModelError, match="cannot be built"):
+        build(ModelSpec(name="gpt2", config={"n_head": 7}), TRAIN, attention="sdpa")
+
+
+def test_a_task_without_a_head_names_those_with_one() -> None:
+    with pytest.raises(ModelError, match=r"no head for task masked-lm.*causal-lm"):
+        describe(ModelSpec(name="gpt2", task="masked-lm"), TRAIN)
+
+
+def test_code_of_its_own_must_be_trusted(tmp_path: Path) -> None:
+    name = _folder(tmp_path, model_type="mine", auto_map={"AutoConfig": "mine.MineConfig"})
+
+    with pytest.raises(ModelError, match="trust_remote_code: true"):
+        describe(ModelSpec(name=name), TRAIN)
+
+
+def test_a_folder_without_use(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        describe(ModelSpec(name=str(tmp_path)), TRAIN)
+    with pytest.raises(ModelError, match="has no model_type"):
+        describe(ModelSpec(name=_folder(tmp_path, hidden_size=3)), TRAIN)
+    with pytest.raises(ModelError, match=r"'lama'.*did you mean 'llama'"):
+        describe(ModelSpec(name=_folder(tmp_path, model_type="lama")), TRAIN)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        describe(ModelSpec(name=str(tmp_path)), TRAIN)

@@ -1,0 +1,56 @@
+"""Presets against the parameter counts that their publishers give."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.errors import ModelError
+from search_spaces.presets import preset_config, preset_names
+from search_spaces.spec.schema import ModelSpec, TrainSpec
+from workers.models import describe
+
+# Hugging Face model cards (safetensors counts), tied weights once
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+}
+TRAIN = TrainSpec(global_batch=8, sequence_length=512)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_has_the_published_parameters(name: str) -> None:
+    assert describe(ModelSpec(name=name), TRAIN).parameters == PUBLISHED[name]
+
+
+def test_bert_large_has_about_the_published_parameters() -> None:
+    facts = describe(ModelSpec(name="bert-large", task="masked-lm"), TRAIN)
+
+    assert 334e6 < facts.parameters < 341e6  # Devlin et al. 2018: 340M, with a pooler
+    assert (facts.blocks, facts.max_sequence_length, facts.packing) == (24, 512, False)
+
+
+def test_every_preset_is_checked() -> None:
+    assert set(preset_names()) == {*PUBLISHED, "bert-large"}
+
+
+def test_configs_name_their_architecture() -> None:
+    for name in preset_names():
+        config = preset_config(name)
+        assert config["model_type"]
+        assert len(config["architectures"]) == 1
+
+
+def test_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ModelError, match=r"no preset 'llama-3-7b'.*'llama-3-70b'"):
+        preset_config("llama-3-7b")

@@ -1,0 +1,45 @@
+"""Small models for tests: the real architectures, few and narrow layers."""
+
+from __future__ import annotations
+
+from search_spaces.spec.schema import ModelSpec
+
+TINY_LLAMA = ModelSpec(
+    name="llama-3.2-1b",
+    config={
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+        "initializer_range": 0.2,  # attention shows in the loss
+    },
+)
+TINY_GPT2 = ModelSpec(
+    name="gpt2",
+    config={
+        "hidden_size": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 128,
+        "vocab_size": 512,
+        "initializer_range": 0.2,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+)
+TINY_BERT = ModelSpec(
+    name="bert-large",
+    task="masked-lm",
+    config={
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "vocab_size": 512,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+)

@@ -1,0 +1,117 @@
+"""Samples of tokens, held in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.errors import DataError
+from search_spaces.spec.schema import DataSpec, TrainSpec
+from workers.data.synthetic import draw_samples
+from workers.data.text import read_samples
+from workers.data.tokenization import load_encoder
+
+LEAST_TOKENS = 2  # a sample of one token has nothing to predict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dataset:
+    """Samples of `LEAST_TOKENS` tokens up to the sequence length.
+
+    Sample `i` is `tokens[offsets[i]:offsets[i + 1]]`; the arrays cannot be written to.
+    """
+
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]  # one more than there are samples
+    lengths: NDArray[np.int32]
+    vocab_size: int  # of the model
+    mask_token_id: int  # stands for a hidden token in masked language modelling
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def sample(self, number: int) -> NDArray[np.int32]:
+        """The tokens of a sample."""
+        return self.tokens[self.offsets[number] : self.offsets[number + 1]]
+
+
+def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
+    """The samples that the spec describes, each cut at `train.sequence_length` tokens.
+
+    The same spec and files give the same data set in every process; it is made once per
+    process. Text beyond a bound is thinned out evenly (see `text.read_samples`); generated
+    samples are as many as fit a bound of tokens (see `synthetic.draw_samples`).
+
+    Raises:
+        DataError: If a file cannot be read, a tokenizer does not fit the model, or no sample
+            of `LEAST_TOKENS` tokens is left.
+    """
+    stamps = tuple(_stamp(Path(file).expanduser()) for file in data.files)
+    tokenizer = data.tokenizer or ""
+    stamp = _stamp(Path(tokenizer).expanduser() / "tokenizer.json") if tokenizer else (0, 0)
+    return _load(
+        data.model_dump_json(),
+        (train.sequence_length, train.global_batch, train.seed),
+        vocab_size,
+        (*stamps, stamp),
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Tells one content of a file from another: when it was changed, and its bytes."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0)  # reading it will say what is wrong
+    return (status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _load(
+    data_json: str, train: tuple[int, int, int], vocab_size: int, _: tuple[tuple[int, int], ...]
+) -> Dataset:
+    data = DataSpec.model_validate_json(data_json)
+    sequence_length, global_batch, seed = train
+    if sequence_length < LEAST_TOKENS:
+        raise DataError(
+            f"train.sequence_length is {sequence_length}, a sample needs {LEAST_TOKENS} tokens"
+            " or more to have something to predict"
+        )
+    if data.kind == "text":
+        texts = read_samples(data, sequence_length)
+        encoder = load_encoder(data.tokenizer, texts, vocab_size)
+        mask_token_id = encoder.mask_token_id
+        samples = [
+            np.array(tokens[:sequence_length], dtype=np.int32) for tokens in encoder.encode(texts)
+        ]
+    else:
+        mask_token_id = vocab_size - 1
+        samples = draw_samples(
+            data, sequence_length, least=global_batch, vocab_size=vocab_size, seed=seed
+        )
+    return _assemble(samples, vocab_size, mask_token_id)
+
+
+def _assemble(samples: list[NDArray[np.int32]], vocab_size: int, mask_token_id: int) -> Dataset:
+    kept = [tokens for tokens in samples if len(tokens) >= LEAST_TOKENS]
+    if not kept:
+        raise DataError(
+            f"data has no sample of {LEAST_TOKENS} tokens or more, out of {len(samples)}:"
+            " at least one is needed"
+        )
+    lengths = np.array([len(tokens) for tokens in kept], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    tokens = np.concatenate(kept)
+    for array in (tokens, offsets, lengths):
+        array.flags.writeable = False
+    return Dataset(
+        tokens=tokens,
+        offsets=offsets,
+        lengths=lengths,
+        vocab_size=vocab_size,
+        mask_token_id=mask_token_id,
+    )

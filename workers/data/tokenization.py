@@ -1,0 +1,123 @@
+"""Text into tokens: by a tokenizer that is given, or by one trained on the text itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from search_spaces.errors import DataError
+
+_PAD, _MASK = "<pad>", "<mask>"  # get the ids 0 and 1
+_BYTES = 256
+_TRAINING_CHARACTERS = 4 * 2**20  # merges hardly change beyond
+_CHUNK = 1024  # texts encoded at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoder:
+    """Texts to token ids below the model's `vocab_size`."""
+
+    encode_batch: Callable[[list[str]], list[list[int]]]
+    mask_token_id: int
+
+    def encode(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """The token ids of each text."""
+        for start in range(0, len(texts), _CHUNK):
+            yield from self.encode_batch(list(texts[start : start + _CHUNK]))
+
+
+def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Encoder:
+    """The tokenizer `name`: a tokenizer.json, a folder or a Hub id; None trains one on `texts`.
+
+    A Hub id is looked for in the local cache only. The mask token of a tokenizer that has
+    none is the last id of the model's vocabulary.
+
+    Raises:
+        DataError: If there is no such tokenizer, or if it has ids that the model does not.
+    """
+    if name is None:
+        tokenizer = _train(texts, vocab_size)
+    else:
+        path = Path(name).expanduser()
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            return _from_transformers(name, vocab_size)
+        tokenizer = _from_file(file)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    _refuse_larger(name, max(vocabulary.values(), default=0) + 1, vocab_size)
+    masks = [vocabulary[token] for token in (_MASK, "[MASK]") if token in vocabulary]
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return Encoder(
+        encode_batch=lambda batch: [coded.ids for coded in tokenizer.encode_batch(batch)],
+        mask_token_id=masks[0] if masks else vocab_size - 1,
+    )
+
+
+def _train(texts: Sequence[str], vocab_size: int) -> Any:
+    """A byte-level BPE of at most `vocab_size` tokens; the same texts give the same one."""
+    if vocab_size < _BYTES + 2:
+        raise DataError(
+            f"the model's vocab_size is {vocab_size}, a byte-level tokenizer needs {_BYTES + 2}"
+            " or more: give data.tokenizer, or a larger model.config.vocab_size"
+        )
+    every = max(1, sum(map(len, texts)) // _TRAINING_CHARACTERS)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[_PAD, _MASK],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts[::every], trainer)
+    return tokenizer
+
+
+def _from_file(file: Path) -> Any:
+    try:
+        content = file.read_text("utf-8")
+        described = json.loads(content)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the tokenizer {file} cannot be read: {error}") from error
+    # asked beforehand: the library raises bare `Exception`, which is not to be caught here
+    model = described.get("model") if isinstance(described, dict) else None
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise DataError(f"{file} is no tokenizer.json: it has no model with a vocab")
+    return Tokenizer.from_str(content)
+
+
+def _from_transformers(name: str, vocab_size: int) -> Encoder:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise DataError(
+            f"data.tokenizer {name!r} is no tokenizer.json, no folder with a tokenizer and no"
+            " Hub id in the local cache"
+        ) from error
+    _refuse_larger(name, max(tokenizer.get_vocab().values(), default=0) + 1, vocab_size)
+    mask_token_id = tokenizer.mask_token_id
+
+    def encode_batch(batch: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = tokenizer(batch, verbose=False)["input_ids"]
+        return ids
+
+    return Encoder(
+        encode_batch=encode_batch,
+        mask_token_id=vocab_size - 1 if mask_token_id is None else mask_token_id,
+    )
+
+
+def _refuse_larger(name: str | None, tokens: int, vocab_size: int) -> None:
+    if tokens > vocab_size:
+        raise DataError(
+            f"the tokenizer {name or 'trained on the files'} has {tokens} tokens, the model's"
+            f" vocab_size is {vocab_size}: it must have as many or more"
+        )

@@ -1,0 +1,131 @@
+"""The single door of a worker: a request goes in, an outcome comes out, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from search_spaces.outcome import (
+    Costs,
+    Crashed,
+    CrashKind,
+    Diverged,
+    Measured,
+    Outcome,
+    OutOfMemory,
+)
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from workers.agreement import agree
+from workers.measure.stopwatch import stopwatch_for
+from workers.memory.oom import memory_wanted
+from workers.ranks import forget_meshes
+from workers.trial import train_and_measure, train_once
+from workers.worker import Worker
+
+_DETAIL_LETTERS = 300
+NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
+# gloo raises plain RuntimeErrors; its texts name its own sources or say what the peer did
+_COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+_DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
+    """Runs one trial together with the other ranks of the group.
+
+    Every rank calls it with the same request and gets the same outcome. Memory is given back
+    before it returns; what did not come back is part of the outcome.
+
+    Raises:
+        RuntimeError: If the ranks cannot agree, because one of them is gone: the group has to
+            be replaced. Each rank has announced its own ending by then.
+    """
+    started = time.perf_counter()
+    ending = _attempt(request, worker)
+    forget_meshes()
+    residual_bytes = worker.meter.close()
+    ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
+    worker.announce(ending)
+    return agree(worker.ranks.gather(ending))
+
+
+def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
+    watch = stopwatch_for(worker.device)
+    try:
+        with worker.ranks.trial_group(request.collective_seconds) as group:
+            return train_and_measure(request, worker, group, watch)
+    except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
+        return _ending_of(error, watch.phase, worker.meter.held(), worker)
+
+
+def rehearse(spec: SweepSpec, worker: Worker) -> None:
+    """Trains a step of the spec's model on this rank alone, and forgets it.
+
+    Libraries, threads and caches that come with a first step belong to the process and not to
+    the plan that happens to be first. What goes wrong here goes wrong in the trial too, where
+    it is told.
+    """
+    with contextlib.suppress(Exception, SystemExit):
+        train_once(spec, worker)
+    worker.meter.ground()
+
+
+def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
+    """What an exception means. It is not kept: its frames hold the model."""
+    nearly_full = held_bytes > NEARLY_FULL * worker.meter.limit_bytes
+    if wanted := memory_wanted(error, worker.device, nearly_full=nearly_full):
+        asked = wanted.asked_bytes
+        on_device = wanted.where == "device"
+        return OutOfMemory(
+            where=wanted.where,
+            wanted_bytes=held_bytes + asked if on_device and asked is not None else None,
+            limit_bytes=worker.meter.limit_bytes if on_device else None,
+            rank=worker.ranks.rank,
+            phase=phase,
+            detail=_sentence(error),
+            costs=None,
+        )
+    return Crashed(
+        cause=_cause(error),
+        rank=worker.ranks.rank,
+        phase=phase,
+        detail=_sentence(error),
+        trace="".join(traceback.format_exception(error)),
+    )
+
+
+def _cause(error: BaseException) -> CrashKind:
+    text = str(error)
+    if isinstance(error, dist.DistError) or any(phrase in text for phrase in _COLLECTIVE):
+        return "collective"
+    device_error = isinstance(error, getattr(torch, "AcceleratorError", ()))
+    if device_error or any(phrase in text for phrase in _DEVICE):
+        return "device_error"
+    return "exception"
+
+
+def _sentence(error: BaseException) -> str:
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first_line}"[:_DETAIL_LETTERS]
+
+
+def _with_costs(ending: Outcome, total_seconds: float, residual_bytes: int) -> Outcome:
+    match ending:
+        case Measured(costs=costs):
+            costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
+            return replace(ending, costs=costs)
+        case OutOfMemory() | Diverged() | Crashed():
+            costs = Costs(
+                build_seconds=0.0,
+                measured_seconds=0.0,
+                total_seconds=total_seconds,
+                residual_bytes=residual_bytes,
+            )
+            return replace(ending, costs=costs)
+        case _:
+            return ending

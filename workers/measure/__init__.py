@@ -1,0 +1,1 @@
+"""How fast whole optimizer steps are, under which conditions, and how sure that is."""

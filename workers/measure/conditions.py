@@ -1,0 +1,130 @@
+"""What the machine does while steps are measured: host by psutil, NVIDIA GPUs by NVML."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Self
+
+import psutil
+import torch
+
+from search_spaces.outcome import Conditions
+
+SAMPLE_SECONDS = 0.25
+
+# Reasons for lower clocks that make a measurement doubtful. Idle and application clocks do not.
+# Source: NVML API reference, nvmlClocksEventReasons.
+_THROTTLES = {
+    "power cap": "nvmlClocksThrottleReasonSwPowerCap",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+    "software thermal": "nvmlClocksThrottleReasonSwThermalSlowdown",
+    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+}
+
+
+@dataclass
+class _Samples:
+    cpu: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    utilisation: list[float] = field(default_factory=list)
+    watts: list[float] = field(default_factory=list)
+    device_bytes: list[int] = field(default_factory=list)
+    throttled: set[str] = field(default_factory=set)
+
+
+class ConditionsSampler:
+    """Samples in a thread of its own, from `begin` to the end of its context.
+
+    The thread starts with the context and not with the sampling: a thread takes memory, and
+    samples may begin when a limit is in force.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._samples = _Samples()
+        self._begun = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(device,), daemon=True)
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, device: torch.device) -> Iterator[Self]:
+        """A sampler that is ready to begin while the context is open."""
+        sampler = cls(device)
+        sampler._thread.start()
+        try:
+            yield sampler
+        finally:
+            sampler._stopped.set()
+            sampler._begun.set()
+            sampler._thread.join()
+
+    def begin(self) -> None:
+        """Samples from now on."""
+        self._begun.set()
+
+    def read(self) -> Conditions:
+        """What was sampled so far."""
+        samples = self._samples
+        return Conditions(
+            host_cpu_percent=_mean(samples.cpu),
+            host_memory_percent=_mean(samples.memory),
+            device_utilisation_percent=_mean(samples.utilisation),
+            device_power_watts=_mean(samples.watts),
+            device_memory_bytes=max(samples.device_bytes, default=None),
+            throttled=tuple(sorted(samples.throttled)),
+        )
+
+    def _run(self, device: torch.device) -> None:
+        with _nvml(device) as (nvml, handle):
+            self._begun.wait()
+            psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
+            while not self._stopped.wait(SAMPLE_SECONDS):
+                self._samples.cpu.append(psutil.cpu_percent())
+                self._samples.memory.append(psutil.virtual_memory().percent)
+                if nvml is not None:
+                    _sample_gpu(nvml, handle, self._samples)
+
+
+@contextlib.contextmanager
+def _nvml(device: torch.device) -> Iterator[tuple[ModuleType | None, Any]]:
+    """NVML and the device's handle, or None twice where there is no NVIDIA driver."""
+    if device.type != "cuda":
+        yield None, None
+        return
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        yield None, None
+        return
+    try:
+        yield pynvml, handle
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _sample_gpu(nvml: Any, handle: Any, samples: _Samples) -> None:
+    with contextlib.suppress(nvml.NVMLError):
+        samples.utilisation.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with contextlib.suppress(nvml.NVMLError):
+        samples.watts.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+    with contextlib.suppress(nvml.NVMLError):
+        samples.device_bytes.append(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    with contextlib.suppress(nvml.NVMLError):
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        samples.throttled |= {
+            name for name, mask in _THROTTLES.items() if reasons & getattr(nvml, mask)
+        }
+
+
+def _mean(values: list[float]) -> float | None:
+    return statistics.fmean(values) if values else None

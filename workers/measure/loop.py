@@ -1,0 +1,156 @@
+"""Whole optimizer steps, timed between barriers until their median is known well enough."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import Diverged, Phases
+from search_spaces.spec.schema import ObjectiveSpec
+from workers.data import StepBatches
+from workers.measure.steady import median_estimate, warmup_length
+from workers.measure.stopwatch import PHASES, AbstractStopwatch
+from workers.ranks import total
+from workers.step import Training, optimizer_step
+
+# Shorter steps are timed several at once, so that the barriers do not count for much.
+MIN_WINDOW_SECONDS = 0.1
+STOP = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Some steps that were timed together; seconds are per step."""
+
+    steps: int
+    seconds: float
+    phases: tuple[float, ...]  # in the order of PHASES
+    tokens: float  # per step, all ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """All that was timed: the first `warmup` windows do not count."""
+
+    windows: tuple[Window, ...]
+    losses: tuple[float, ...]
+    warmup: int
+
+    @property
+    def steady(self) -> tuple[Window, ...]:
+        """The windows that count."""
+        return self.windows[self.warmup :]
+
+    @property
+    def step_seconds(self) -> Estimate:
+        """Median seconds of a step."""
+        return median_estimate([window.seconds for window in self.steady])
+
+    @property
+    def phases(self) -> Phases:
+        """Median seconds of a step by phase."""
+        columns = zip(*(window.phases for window in self.steady), strict=True)
+        medians = [statistics.median(column) for column in columns]
+        return Phases(**dict(zip(PHASES, medians, strict=True)))
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens of a step, all ranks."""
+        return statistics.fmean(window.tokens for window in self.steady)
+
+
+def measure_steps(
+    training: Training,
+    feed: Callable[[int], StepBatches],
+    objective: ObjectiveSpec,
+    group: dist.ProcessGroup | None,
+    watch: AbstractStopwatch,
+) -> Series | Diverged:
+    """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
+
+    All ranks run the same steps: rank 0 decides from its clock, the others are told.
+
+    Args:
+        training: The model and its optimizer.
+        feed: Gives this rank's input of a step; its time counts as data.
+        objective: How exactly to measure, and for how long at most.
+        group: The ranks that train together, None if there is one.
+        watch: Told which phase is under way.
+    """
+    windows: list[Window] = []
+    losses: list[float] = []
+    lead = group is None or dist.get_rank(group) == 0
+    steps = 1
+    while steps != STOP:
+        window, parts = _timed(training, feed, len(losses), steps, group, watch)
+        windows.append(window)
+        wanted = _next_steps(windows, objective) if lead else STOP
+        steps_told, *summed = total([float(wanted), *parts], group, training.device)
+        losses.extend(summed)
+        for step, loss in enumerate(summed, start=len(losses) - len(summed)):
+            if not math.isfinite(loss):
+                return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
+        steps = int(steps_told)
+    warmup = warmup_length([window.seconds for window in windows])
+    return Series(windows=tuple(windows), losses=tuple(losses), warmup=warmup)
+
+
+def _timed(
+    training: Training,
+    feed: Callable[[int], StepBatches],
+    first: int,
+    steps: int,
+    group: dist.ProcessGroup | None,
+    watch: AbstractStopwatch,
+) -> tuple[Window, list[float]]:
+    """Times so many steps from step `first` on; also returns this rank's parts of the losses."""
+    parts, tokens = [], 0
+    _meet(group, watch)
+    watch.read()
+    started = time.perf_counter()
+    for step in range(first, first + steps):
+        with watch.during("data"):
+            given = feed(step)
+        parts.append(optimizer_step(training, given.batches, given.targets, watch))
+        tokens += given.tokens
+    _meet(group, watch)
+    seconds = (time.perf_counter() - started) / steps
+    spent = watch.read()
+    window = Window(
+        steps=steps,
+        seconds=seconds,
+        phases=tuple(spent[phase] / steps for phase in PHASES),
+        tokens=tokens / steps,
+    )
+    return window, [part.item() for part in parts]
+
+
+def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
+    """Waits for the device, then for the other ranks."""
+    watch.synchronize()
+    if group is not None:
+        dist.barrier(group=group)
+
+
+def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec) -> int:
+    """How many steps the next window takes, or STOP."""
+    seconds = [window.seconds for window in windows]
+    done = sum(window.steps for window in windows)
+    spent = sum(window.seconds * window.steps for window in windows)
+    steady = seconds[warmup_length(seconds) :]
+    if len(steady) >= objective.min_steps:
+        if median_estimate(steady).relative_half_width <= objective.interval:
+            return STOP
+        if spent >= objective.max_seconds:
+            return STOP
+    # a plan too slow for min_steps within max_seconds still gets a second look
+    if done >= objective.max_steps or (spent >= objective.max_seconds and len(seconds) > 1):
+        return STOP
+    wanted = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
+    return max(1, min(wanted, objective.max_steps - done))

@@ -1,0 +1,95 @@
+"""Seconds by phase of a training step, on a clock that belongs to the device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+class AbstractStopwatch(ABC):
+    """Adds up seconds by phase until `read` empties it. `phase` is what is under way."""
+
+    def __init__(self) -> None:
+        self.phase = "build"
+
+    @abstractmethod
+    def _start(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _stop(self, name: str) -> None: ...
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits until the device has done all that it was given."""
+
+    @abstractmethod
+    def read(self) -> dict[str, float]:
+        """Seconds by phase since the last `read`; the device must be synchronized."""
+
+    @contextlib.contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Counts what happens inside towards a phase."""
+        self.phase = name
+        self._start(name)
+        yield
+        self._stop(name)
+
+
+class HostStopwatch(AbstractStopwatch):
+    """For a device that computes while Python waits (CPU)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._started = 0.0
+
+    def _start(self, name: str) -> None:
+        self._started = time.perf_counter()
+
+    def _stop(self, name: str) -> None:
+        self._seconds[name] += time.perf_counter() - self._started
+
+    def synchronize(self) -> None:
+        pass
+
+    def read(self) -> dict[str, float]:
+        seconds, self._seconds = self._seconds, dict.fromkeys(PHASES, 0.0)
+        return seconds
+
+
+class CudaStopwatch(AbstractStopwatch):
+    """For CUDA, which computes after Python has gone on: events on the stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def _start(self, name: str) -> None:
+        begin = torch.cuda.Event(enable_timing=True)
+        begin.record()
+        self._spans.append((name, begin, torch.cuda.Event(enable_timing=True)))
+
+    def _stop(self, name: str) -> None:
+        self._spans[-1][2].record()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def read(self) -> dict[str, float]:
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for name, begin, end in self._spans:
+            seconds[name] += begin.elapsed_time(end) / 1000
+        self._spans.clear()
+        return seconds
+
+
+def stopwatch_for(device: torch.device) -> AbstractStopwatch:
+    """The stopwatch of a device."""
+    return CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()

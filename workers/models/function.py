@@ -1,0 +1,140 @@
+"""Models that a function of the user's returns, with the batches that feed them."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from search_spaces.errors import ModelError
+from search_spaces.facts import ModelFacts
+from search_spaces.spec.schema import ModelSpec, TrainSpec
+from workers.models.blocks import find_blocks
+from workers.models.built import BatchMaker, BuiltModel
+from workers.models.config import BAD_VALUES, one_sentence
+from workers.models.seeding import seeded
+
+_NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
+
+
+def is_function(spec: ModelSpec) -> bool:
+    """Whether the name is meant as package.module:function."""
+    return ":" in spec.name
+
+
+def describe_function(spec: ModelSpec) -> ModelFacts:
+    """What a call on the meta device tells, made once per process and spec.
+
+    A function may be unable to build there, or may raise for reasons of its own: then 0
+    parameters and 0 blocks are given, and the first trial shows what is wrong, as a crash
+    with its traceback.
+
+    Raises:
+        ModelError: If there is no such function, or if it returns something else than
+            (module, batch maker).
+    """
+    return _facts(spec.model_dump_json())
+
+
+def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
+    """What the function returns, its weights drawn from `train.seed`.
+
+    What the function itself raises passes through.
+
+    Raises:
+        ModelError: If there is no such function, or if it returns something else than
+            (module, batch maker).
+    """
+    with _importable_from_here(), seeded(train.seed):
+        module, batch_maker = _call(spec)
+    return BuiltModel(
+        module=module,
+        blocks=find_blocks(module),
+        task=spec.task,
+        vocab_size=None,
+        batch_maker=batch_maker,
+    )
+
+
+@lru_cache(maxsize=32)
+def _facts(spec_json: str) -> ModelFacts:
+    spec = ModelSpec.model_validate_json(spec_json)
+    module: nn.Module | None = None
+    with _importable_from_here():
+        _find(spec.name)  # a name that leads nowhere is no matter of the meta device
+        try:
+            with seeded(0), torch.device("meta"):
+                module, _ = _call(spec)
+        except ModelError:
+            raise
+        except BAD_VALUES:
+            module = None
+    return ModelFacts(
+        name=spec.name,
+        architecture=type(module).__name__ if module is not None else spec.name,
+        parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
+        blocks=len(find_blocks(module)) if module is not None else 0,
+        attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
+        packing=False,
+        max_sequence_length=None,
+    )
+
+
+def _call(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
+    returned = _find(spec.name)(**spec.config)
+    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+    if not is_pair or not isinstance(returned[0], nn.Module) or not callable(returned[1]):
+        raise ModelError(
+            f"{spec.name} returned {_shape(returned)}, must return (module, batch maker):"
+            " an nn.Module and a function of sample numbers"
+        )
+    return returned[0], returned[1]
+
+
+def _find(name: str) -> Callable[..., Any]:
+    matched = _NAME.fullmatch(name)
+    if matched is None:
+        raise ModelError(f"model {name!r} is not of the form package.module:function")
+    module_name, function_name = matched["module"], matched["function"]
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError) as error:
+        raise ModelError(f"{module_name} cannot be imported: {one_sentence(error)}") from error
+    found = getattr(module, function_name, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value)]
+        near = difflib.get_close_matches(function_name, names, n=1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        raise ModelError(f"{module_name} has no function {function_name}{hint}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _shape(returned: object) -> str:
+    if isinstance(returned, tuple | list):
+        return f"({', '.join(type(part).__name__ for part in returned)})"
+    return type(returned).__name__
+
+
+@contextlib.contextmanager
+def _importable_from_here() -> Iterator[None]:
+    """Modules in the current directory can be imported, as under `python -m`."""
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

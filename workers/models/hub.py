@@ -1,0 +1,137 @@
+"""Models of transformers: presets, folders with a config.json and Hub ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from search_spaces.errors import ModelError
+from search_spaces.facts import ModelFacts
+from search_spaces.plan import Attention
+from search_spaces.spec.schema import ModelSpec, Task, TrainSpec
+from workers.models.blocks import find_blocks
+from workers.models.built import BuiltModel
+from workers.models.config import BAD_VALUES, make_config, one_sentence
+from workers.models.packing import keeps_packed_samples_apart
+from workers.models.positions import learned_positions, stated_positions
+from workers.models.seeding import seeded
+from workers.models.source import config_class, raw_config
+
+_HEADS: dict[Task, Any] = {
+    "causal-lm": AutoModelForCausalLM,
+    "masked-lm": AutoModelForMaskedLM,
+    "seq2seq": AutoModelForSeq2SeqLM,
+    "sequence-classification": AutoModelForSequenceClassification,
+}
+
+PAD_TOKEN_ID = 0  # what `workers.data` pads with
+
+
+def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
+    """What is known of a model of transformers, from a build on the meta device.
+
+    Raises:
+        ModelError: If it cannot be found or built, or if `train.sequence_length` is beyond
+            the last of its learned positions.
+    """
+    facts, positions = _facts(spec.model_dump_json())
+    if positions is not None and train.sequence_length > positions:
+        raise ModelError(
+            f"train.sequence_length is {train.sequence_length}, {spec.name} has learned"
+            f" positions for {positions} tokens"
+        )
+    return replace(facts, name=spec.name)
+
+
+def build_hub(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
+    """A model of transformers on the CPU, in fp32, with weights drawn from `train.seed`.
+
+    Raises:
+        ModelError: If it cannot be found or built; seen on the meta device beforehand, so
+            that running out of memory is not taken for a fault of the model.
+    """
+    config = _configure(spec)
+    _build_on_meta(spec, _configure(spec), attention)
+    with seeded(train.seed):
+        module = _from_config(spec, config, attention)
+    return BuiltModel(
+        module=module,
+        blocks=find_blocks(module),
+        task=spec.task,
+        vocab_size=config.get_text_config().vocab_size,
+        batch_maker=None,
+    )
+
+
+@lru_cache(maxsize=32)
+def _facts(spec_json: str) -> tuple[ModelFacts, int | None]:
+    spec = ModelSpec.model_validate_json(spec_json)
+    config = _configure(spec)
+    module = _build_on_meta(spec, config, "eager")
+    attentions: tuple[Attention, ...] = ("sdpa", "eager") if module._supports_sdpa else ("eager",)
+    learned = learned_positions(module)
+    facts = ModelFacts(
+        name=spec.name,
+        architecture=type(module).__name__,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        blocks=len(find_blocks(module)),
+        attentions=attentions,
+        packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),
+        max_sequence_length=learned or stated_positions(config),
+        vocab_size=config.get_text_config().vocab_size,
+    )
+    return facts, learned
+
+
+def _configure(spec: ModelSpec) -> Any:
+    raw = raw_config(spec)
+    config = make_config(spec.name, config_class(spec, raw), raw, spec.config)
+    if spec.task == "sequence-classification":
+        # decoders classify at the last token that is not padding: must be the data's padding
+        config.pad_token_id = PAD_TOKEN_ID
+        config.get_text_config().pad_token_id = PAD_TOKEN_ID
+    _refuse_other_task(spec, config)
+    return config
+
+
+def _refuse_other_task(spec: ModelSpec, config: Any) -> None:
+    if hasattr(config, "auto_map"):
+        return  # code of its own, which says so itself
+    fitting = [task for task, head in _HEADS.items() if type(config) in head._model_mapping]
+    if spec.task not in fitting:
+        raise ModelError(
+            f"{spec.name} ({config.model_type}) has no head for task {spec.task},"
+            f" it has one for {' and '.join(fitting) or 'none of the tasks'}"
+        )
+    is_encoder = getattr(config, "is_decoder", None) is False and "masked-lm" in fitting
+    if spec.task == "causal-lm" and is_encoder:
+        raise ModelError(
+            f"{spec.name} ({config.model_type}) is an encoder, whose tokens see those after"
+            " them: set model.task: masked-lm, or model.config.is_decoder: true"
+        )
+
+
+def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:
+    try:
+        with torch.device("meta"):
+            return _from_config(spec, config, attention)
+    except BAD_VALUES as error:
+        raise ModelError(f"{spec.name} cannot be built: {one_sentence(error)}") from error
+
+
+def _from_config(spec: ModelSpec, config: Any, attention: Attention) -> Any:
+    return _HEADS[spec.task].from_config(
+        config,
+        trust_remote_code=spec.trust_remote_code,
+        dtype=torch.float32,
+        attn_implementation=attention,
+    )

@@ -1,0 +1,67 @@
+"""One trial without Ray: in this process alone, or as one rank of a torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from search_spaces.errors import ClusterError
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.rules import Surroundings, refusal
+from search_spaces.spec.schema import SweepSpec
+from workers.entry import rehearse, run_trial
+from workers.preparation import prepare
+from workers.worker import Worker, pick_device
+
+
+def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
+    """Runs one plan in the ranks that were started; None on all ranks but the first.
+
+    Raises:
+        ClusterError: If the plan needs another number of ranks than were started.
+        UserError: If the model or the data cannot be used.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if plan.world_size != world_size:
+        raise ClusterError(
+            f"the plan needs {plan.world_size} ranks and {world_size} were started;"
+            f" use: torchrun --nproc-per-node {plan.world_size} --no-python plimsoll trial ..."
+        )
+    around = Surroundings(
+        spec=spec,
+        model=prepare(spec),
+        cluster=ClusterFacts(
+            device=spec.cluster.device,
+            slots=world_size,
+            memory_limit_bytes=spec.memory_limit_bytes,
+        ),
+    )
+    first = os.environ.get("RANK", "0") == "0"
+    if refused := refusal(plan, around):
+        return refused if first else None
+    with _process_group(spec, world_size):
+        worker = Worker.start(spec)
+        rehearse(spec, worker)
+        outcome = run_trial(TrialRequest(number=0, plan=plan, spec=spec), worker)
+    return outcome if first else None
+
+
+@contextlib.contextmanager
+def _process_group(spec: SweepSpec, world_size: int) -> Iterator[None]:
+    if world_size == 1:
+        yield
+        return
+    device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        torch.cuda.empty_cache()

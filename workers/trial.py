@@ -1,0 +1,153 @@
+"""One trial on one rank: build, put the limit in force, take the worst step, measure."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import Anatomy, Costs, Diverged, Measured, MemoryReading
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from workers.data import StepBatches, batch_source
+from workers.data.batches import WORST_STEP
+from workers.measure import flops
+from workers.measure.conditions import ConditionsSampler
+from workers.measure.loop import Series, measure_steps
+from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
+from workers.memory.meter import Peak
+from workers.models import build
+from workers.preparation import prepare
+from workers.ranks import touch
+from workers.step import Training, optimizer_step
+from workers.training import StateBytes, build_training, state_bytes
+from workers.worker import Worker
+
+
+def train_and_measure(
+    request: TrialRequest,
+    worker: Worker,
+    group: dist.ProcessGroup | None,
+    watch: AbstractStopwatch,
+) -> Measured | Diverged:
+    """Trains the request's plan and says what it measured, as this rank saw it.
+
+    The model is built before the limit is in force: each rank initialises the whole model on
+    the host and then keeps its shard, which is not what the plan is judged by.
+    """
+    plan, spec = request.plan, request.spec
+    prepare(spec)  # kept for the next trial, so that it is no part of what this one takes
+    worker.meter.open()
+    started = time.perf_counter()
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec)
+    training = build_training(request, model, group, worker.device)
+    del model
+    build_seconds = time.perf_counter() - started
+
+    def feed(step: int) -> StepBatches:
+        return source.step(plan, worker.ranks.rank, step)
+
+    if group is not None:
+        touch(group, worker.device)
+    with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
+        worst = feed(WORST_STEP)  # the longest samples: what a long run will meet some day
+        optimizer_step(training, worst.batches, worst.targets, watch)
+        flops_per_token = _flops_per_token(training, worst, watch)
+        sampler.begin()
+        series = measure_steps(training, feed, spec.objective, group, watch)
+        conditions = sampler.read()
+        peak, states = worker.meter.peak(), state_bytes(training)
+    if isinstance(series, Diverged):
+        return series
+    step = series.step_seconds
+    flops_per_step = (1 + flops.BACKWARD_RATIO) * flops_per_token * series.tokens
+    peak_flops = flops.peak_flops(worker.device, plan.precision, group)
+    return Measured(
+        samples_per_second=_per_second(plan.global_batch, series),
+        tokens_per_second=series.tokens / step.value,
+        step_seconds=step,
+        phases=series.phases,
+        mfu=flops_per_step / step.value / (peak_flops * plan.world_size) if peak_flops else None,
+        flops_per_step=flops_per_step,
+        memory=_reading(worker, peak, states),
+        conditions=conditions,
+        warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
+        measured_steps=sum(window.steps for window in series.steady),
+        losses=series.losses,
+        costs=Costs(
+            build_seconds=build_seconds,
+            measured_seconds=sum(window.seconds * window.steps for window in series.windows),
+            total_seconds=0.0,  # known when the trial is over
+            residual_bytes=0,
+        ),
+    )
+
+
+def train_once(spec: SweepSpec, worker: Worker) -> None:
+    """One step of one sample of the spec's model, on this rank alone, without a limit."""
+    facts = prepare(spec)
+    plan = Plan(
+        zero_stage=0,
+        micro_batch=1,
+        accumulation=1,
+        checkpoint_ratio=0.0,
+        attention=facts.attentions[0],
+        precision=spec.train.precision,
+        batching="padded",
+        data=1,
+    )
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec)
+    request = TrialRequest(number=-1, plan=plan, spec=spec)
+    training = build_training(request, model, None, worker.device)
+    given = source.step(plan, 0, 0)
+    watch = stopwatch_for(worker.device)
+    optimizer_step(training, given.batches, given.targets, watch)
+    _flops_per_token(training, given, watch)
+
+
+def _flops_per_token(training: Training, given: StepBatches, watch: AbstractStopwatch) -> float:
+    """FLOPs of one forward pass for each token that went through, padding included.
+
+    Counted without a graph, so that it takes no memory that training does not.
+    """
+    batch = given.batches[0]
+    inputs = {name: tensor.to(training.device) for name, tensor in batch.inputs.items()}
+    passed = inputs["input_ids"].numel() if "input_ids" in inputs else batch.tokens
+    with watch.during("forward"), torch.no_grad(), flops.counter() as counter:
+        training.module(**inputs)
+    return counter.get_total_flops() / passed
+
+
+def _per_second(samples: int, series: Series) -> Estimate:
+    seconds = series.step_seconds
+    return Estimate(
+        value=samples / seconds.value, low=samples / seconds.high, high=samples / seconds.low
+    )
+
+
+def _reading(worker: Worker, peak: Peak, states: StateBytes) -> MemoryReading:
+    used = peak.reserved_bytes if peak.allocated_bytes is None else peak.allocated_bytes
+    return MemoryReading(
+        rank=worker.ranks.rank,
+        limit_bytes=worker.meter.limit_bytes,
+        peak_bytes=peak.held_bytes,
+        reserved_bytes=peak.reserved_bytes,
+        allocated_bytes=peak.allocated_bytes,
+        anatomy=Anatomy(
+            weights=states.weights,
+            gradients=states.gradients,
+            optimizer_states=states.optimizer_states,
+            activations=max(used - states.total, 0),
+            fragmentation=(
+                None
+                if peak.allocated_bytes is None
+                else max(peak.reserved_bytes - peak.allocated_bytes, 0)
+            ),
+            outside=peak.outside_bytes,
+        ),
+    )

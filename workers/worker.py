@@ -1,0 +1,83 @@
+"""This process as a worker: its rank, its device, and how it counts memory."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from search_spaces.errors import ClusterError
+from search_spaces.outcome import Outcome
+from search_spaces.spec.schema import Device, SweepSpec
+from workers.memory.cpu import CpuMeter
+from workers.memory.cuda import CudaMeter
+from workers.memory.meter import AbstractMeter
+from workers.ranks import Ranks
+
+_WARMUP_SIZE = 64
+CONTROL_SECONDS = 120.0  # longest wait for the other ranks when agreeing on an outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One rank, ready to run trials one after the other.
+
+    `announce` is told this rank's own ending before the ranks agree on one, so that it is
+    known even if they never do.
+    """
+
+    ranks: Ranks
+    device: torch.device
+    meter: AbstractMeter
+    announce: Callable[[Outcome], None]
+
+    @property
+    def device_name(self) -> str:
+        """What the device calls itself."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return platform.processor() or platform.machine()
+
+    @classmethod
+    def start(cls, spec: SweepSpec, announce: Callable[[Outcome], None] = lambda _: None) -> Self:
+        """Joins the default process group, if there is one, and takes the ground of memory."""
+        ranks = Ranks.join(CONTROL_SECONDS)
+        device = pick_device(spec.cluster.device, ranks.local_rank)
+        if device.type == "cpu":
+            torch.set_num_threads(spec.cluster.cpus_per_worker)
+        _load_what_training_loads(device)
+        meter: AbstractMeter
+        if device.type == "cuda":
+            meter = CudaMeter(spec.memory_limit_bytes, device)
+        else:
+            meter = CpuMeter(spec.memory_limit_bytes, ranks.local_world_size)
+        return cls(ranks=ranks, device=device, meter=meter, announce=announce)
+
+
+def pick_device(wanted: Device, local_rank: int) -> torch.device:
+    """The device of a rank; `auto` takes CUDA where there is one.
+
+    Raises:
+        ClusterError: If CUDA is asked for and this process sees none.
+    """
+    found = torch.cuda.is_available()
+    if wanted == "cuda" and not found:
+        raise ClusterError(
+            "cluster.device is cuda, but this machine offers no CUDA device to torch"
+        )
+    if wanted == "cpu" or not found:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _load_what_training_loads(device: torch.device) -> None:
+    """Runs a tiny step, so that libraries and threads that load lazily are not counted later."""
+    layer = torch.nn.Linear(_WARMUP_SIZE, _WARMUP_SIZE, device=device)
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+    layer(torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device)).sum().backward()
+    optimizer.step()
