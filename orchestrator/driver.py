@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from orchestrator.core.events import (
     Event,
@@ -86,7 +86,7 @@ class Driver(AbstractDriver):
             request=TrialRequest(number=asked.number, plan=asked.plan, spec=self.state.spec),
             device=self._cluster.device,
             deadline_seconds=trial_deadline_seconds(self.state, now),
-            folder=os.getcwd(),
+            folder=str(Path.cwd()),
         )
 
     def conclude(self, report: TrialReport) -> None:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -48,7 +49,6 @@ class GroupLost(Exception):  # an event more than an error
         self.outcome = outcome
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
 class Mailbox:
     """Requests on their way to the ranks, and what comes back. Lives as long as its group."""
 
@@ -132,7 +132,7 @@ def _enter_folder(folder: str) -> None:
 
     On another host the folder may not exist; there a job's working directory is already set.
     """
-    if os.path.isdir(folder):
+    if Path(folder).is_dir():
         os.chdir(folder)
 
 
@@ -152,7 +152,9 @@ class WorkerGroup:
             GroupLost: If they do not come up in `START_SECONDS`, or die at once.
         """
         self.world_size = world_size
-        self._mailbox = Mailbox.remote(world_size)
+        self._mailbox = (
+            ray.remote(Mailbox).options(num_cpus=0, max_concurrency=1000).remote(world_size)
+        )
         self._died = threading.Event()
         self._error: TrainingFailedError | None = None
         self._workers: list[ActorHandle] = []

@@ -106,7 +106,8 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         assert self._driver is not None
         given = self._driver.propose()
         if given is None:
-            return Searcher.FINISHED
+            finished: str = Searcher.FINISHED
+            return finished
         self._numbers[trial_id] = given.request.number
         return {_REQUEST: given}
 

@@ -78,14 +78,15 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the trial took beside its measured steps, in seconds, and what it left behind.
+    """What the trial took on its workers, in seconds, and what it left behind.
 
-    `residual_bytes` is the memory that did not come back after the trial (largest over the
-    ranks, against the baseline before it).
+    `steps_seconds` is all optimizer steps, the worst case and warm-up included.
+    `residual_bytes` is the memory that did not come back after the trial (largest over the ranks,
+    against the baseline before it).
     """
 
     build_seconds: float
-    measured_seconds: float
+    steps_seconds: float
     total_seconds: float
     residual_bytes: int
 
@@ -100,7 +101,7 @@ class Measured:
     step_seconds: Estimate
     phases: Phases
     mfu: float | None  # model FLOPs over the device's peak, 0 to 1; None if the peak is unknown
-    flops_per_step: float  # counted, all ranks, recomputation left out
+    flops_per_step: float | None  # counted, all ranks, recomputation left out
     memory: MemoryReading
     conditions: Conditions
     warmup_steps: int

@@ -22,8 +22,10 @@ from search_spaces.outcome import (
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.agreement import agree
+from workers.measure.flops import forward_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
-from workers.memory.oom import memory_wanted
+from workers.memory.oom import MemoryWanted, memory_wanted
+from workers.preparation import prepare
 from workers.ranks import forget_meshes
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
@@ -68,22 +70,25 @@ def rehearse(spec: SweepSpec, worker: Worker) -> None:
 
     Libraries, threads and caches that come with a first step belong to the process and not to
     the plan that happens to be first. What goes wrong here goes wrong in the trial too, where
-    it is told.
+    it is told. On CUDA they take the device's memory and rightly count, and a model may be too
+    large for one rank: there only what is counted without memory is done beforehand.
     """
     with contextlib.suppress(Exception, SystemExit):
-        train_once(spec, worker)
-    worker.meter.ground()
+        prepare(spec)
+        forward_flops_per_token(spec)
+        if worker.device.type == "cpu":
+            train_once(spec, worker)
+    worker.meter.open()
 
 
 def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
     """What an exception means. It is not kept: its frames hold the model."""
     nearly_full = held_bytes > NEARLY_FULL * worker.meter.limit_bytes
     if wanted := memory_wanted(error, worker.device, nearly_full=nearly_full):
-        asked = wanted.asked_bytes
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,
-            wanted_bytes=held_bytes + asked if on_device and asked is not None else None,
+            wanted_bytes=_wanted_in_all(wanted, held_bytes) if on_device else None,
             limit_bytes=worker.meter.limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
@@ -97,6 +102,12 @@ def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker
         detail=_sentence(error),
         trace="".join(traceback.format_exception(error)),
     )
+
+
+def _wanted_in_all(wanted: MemoryWanted, held_bytes: int) -> int | None:
+    if wanted.asked_bytes is None:
+        return wanted.total_bytes
+    return held_bytes + wanted.asked_bytes
 
 
 def _cause(error: BaseException) -> CrashKind:
@@ -122,7 +133,7 @@ def _with_costs(ending: Outcome, total_seconds: float, residual_bytes: int) -> O
         case OutOfMemory() | Diverged() | Crashed():
             costs = Costs(
                 build_seconds=0.0,
-                measured_seconds=0.0,
+                steps_seconds=0.0,
                 total_seconds=total_seconds,
                 residual_bytes=residual_bytes,
             )

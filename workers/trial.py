@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-import torch
 import torch.distributed as dist
 
 from search_spaces.estimate import Estimate
@@ -54,24 +54,25 @@ def train_and_measure(
     if group is not None:
         touch(group, worker.device)
     with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
-        worst = feed(WORST_STEP)  # the longest samples: what a long run will meet some day
-        optimizer_step(training, worst.batches, worst.targets, watch)
-        flops_per_token = _flops_per_token(training, worst, watch)
+        worst_seconds = _worst_step(training, feed, watch)
+        worker.meter.check()
         sampler.begin()
         series = measure_steps(training, feed, spec.objective, group, watch)
         conditions = sampler.read()
+        worker.meter.check()
         peak, states = worker.meter.peak(), state_bytes(training)
     if isinstance(series, Diverged):
         return series
     step = series.step_seconds
-    flops_per_step = (1 + flops.BACKWARD_RATIO) * flops_per_token * series.tokens
+    per_token = flops.forward_flops_per_token(spec)
+    flops_per_step = per_token and (1 + flops.BACKWARD_RATIO) * per_token * series.tokens
     peak_flops = flops.peak_flops(worker.device, plan.precision, group)
     return Measured(
         samples_per_second=_per_second(plan.global_batch, series),
         tokens_per_second=series.tokens / step.value,
         step_seconds=step,
         phases=series.phases,
-        mfu=flops_per_step / step.value / (peak_flops * plan.world_size) if peak_flops else None,
+        mfu=_mfu(flops_per_step, step.value, plan.world_size, peak_flops),
         flops_per_step=flops_per_step,
         memory=_reading(worker, peak, states),
         conditions=conditions,
@@ -80,11 +81,22 @@ def train_and_measure(
         losses=series.losses,
         costs=Costs(
             build_seconds=build_seconds,
-            measured_seconds=sum(window.seconds * window.steps for window in series.windows),
+            steps_seconds=worst_seconds + series.total_seconds,
             total_seconds=0.0,  # known when the trial is over
             residual_bytes=0,
         ),
     )
+
+
+def _worst_step(
+    training: Training, feed: Callable[[int], StepBatches], watch: AbstractStopwatch
+) -> float:
+    """Trains on the longest samples there are, which a long run will meet; returns seconds."""
+    started = time.perf_counter()
+    worst = feed(WORST_STEP)
+    optimizer_step(training, worst.batches, worst.targets, watch)
+    watch.synchronize()
+    return time.perf_counter() - started
 
 
 def train_once(spec: SweepSpec, worker: Worker) -> None:
@@ -107,20 +119,15 @@ def train_once(spec: SweepSpec, worker: Worker) -> None:
     given = source.step(plan, 0, 0)
     watch = stopwatch_for(worker.device)
     optimizer_step(training, given.batches, given.targets, watch)
-    _flops_per_token(training, given, watch)
 
 
-def _flops_per_token(training: Training, given: StepBatches, watch: AbstractStopwatch) -> float:
-    """FLOPs of one forward pass for each token that went through, padding included.
-
-    Counted without a graph, so that it takes no memory that training does not.
-    """
-    batch = given.batches[0]
-    inputs = {name: tensor.to(training.device) for name, tensor in batch.inputs.items()}
-    passed = inputs["input_ids"].numel() if "input_ids" in inputs else batch.tokens
-    with watch.during("forward"), torch.no_grad(), flops.counter() as counter:
-        training.module(**inputs)
-    return counter.get_total_flops() / passed
+def _mfu(
+    flops_per_step: float | None, seconds: float, ranks: int, peak: float | None
+) -> float | None:
+    """Share of the devices' peak that the model's own FLOPs reach; None if either is unknown."""
+    if flops_per_step is None or not peak:
+        return None
+    return flops_per_step / seconds / (peak * ranks)
 
 
 def _per_second(samples: int, series: Series) -> Estimate:

@@ -159,7 +159,7 @@ def _measured(outcome: Measured) -> Mapping[str, float | None]:
         "forward_seconds": phases.forward,
         "backward_seconds": phases.backward,
         "optimizer_seconds": phases.optimizer,
-        "tera_flops_per_step": outcome.flops_per_step / 1e12,
+        "tera_flops_per_step": outcome.flops_per_step and outcome.flops_per_step / 1e12,
         "warmup_steps": outcome.warmup_steps,
         "measured_steps": outcome.measured_steps,
         **_memory(outcome.memory),
@@ -201,7 +201,7 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
         return {}
     return {
         "build_seconds": costs.build_seconds,
-        "measured_seconds": costs.measured_seconds,
+        "steps_seconds": costs.steps_seconds,
         "worker_seconds": costs.total_seconds,
         "residual_gib": _gib(costs.residual_bytes),
     }

@@ -147,9 +147,7 @@ def make_conditions(throttled: tuple[str, ...] = ()) -> Conditions:
 
 def make_costs() -> Costs:
     """What a short trial costs."""
-    return Costs(
-        build_seconds=0.4, measured_seconds=4.8, total_seconds=5.6, residual_bytes=3 * 2**20
-    )
+    return Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=3 * 2**20)
 
 
 def make_oom(wanted: float | None = 1.3, **changes: Any) -> OutOfMemory:

@@ -28,7 +28,7 @@ from search_spaces.outcome import (
     sentence,
 )
 
-COSTS = Costs(build_seconds=0.5, measured_seconds=6.0, total_seconds=7.25, residual_bytes=4096)
+COSTS = Costs(build_seconds=0.5, steps_seconds=6.0, total_seconds=7.25, residual_bytes=4096)
 MEASURED = Measured(
     samples_per_second=Estimate(value=100.0, low=98.0, high=102.0),
     tokens_per_second=12_800.5,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from search_spaces.errors import DataError, ModelError
-from search_spaces.plan import Plan
+from search_spaces.plan import Batching, Plan
 from search_spaces.spec.schema import SweepSpec
 from workers.data.arrange import arrange
 from workers.data.batch import MicroBatch
@@ -52,14 +52,7 @@ class DatasetSource:
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
-        layout = Layout(
-            task=task,
-            batching=plan.batching,
-            sequence_length=train.sequence_length,
-            vocab_size=self.dataset.vocab_size,
-            mask_token_id=self.dataset.mask_token_id,
-            seed=train.seed,
-        )
+        layout = self._layout(plan.batching)
         return StepBatches(
             batches=tuple(
                 collate(chosen, [self.dataset.sample(number) for number in chosen], layout)
@@ -68,6 +61,22 @@ class DatasetSource:
             targets=sum(targets_of(task, length) for length in lengths),
             tokens=sum(lengths),
         )
+
+    def _layout(self, batching: Batching) -> Layout:
+        return Layout(
+            task=self.spec.model.task,
+            batching=batching,
+            sequence_length=self.spec.train.sequence_length,
+            vocab_size=self.dataset.vocab_size,
+            mask_token_id=self.dataset.mask_token_id,
+            seed=self.spec.train.seed,
+        )
+
+    def typical(self) -> MicroBatch:
+        """One sample whose length is nearest the mean."""
+        lengths = self.dataset.lengths
+        number = int(abs(lengths - lengths.mean()).argmin())
+        return collate([number], [self.dataset.sample(number)], self._layout("padded"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,10 @@ class FunctionSource:
             targets=plan.global_batch,
             tokens=plan.data * sum(batch.tokens for batch in batches),
         )
+
+    def typical(self) -> MicroBatch:
+        """The first sample."""
+        return self._batch((0,))
 
     def _batch(self, numbers: tuple[int, ...]) -> MicroBatch:
         inputs = self.batch_maker(numbers)

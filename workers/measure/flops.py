@@ -7,19 +7,43 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.hardware import dense_peak_flops
 from search_spaces.plan import Precision
+from search_spaces.spec.schema import SweepSpec
+from workers.data import batch_source
+from workers.models import build
+from workers.models.config import BAD_VALUES
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size
 _PROBE_SIZE = 768
 _PROBE_REPEATS = 5
 
 
-def counter() -> FlopCounterMode:
-    """A context in which matrix multiplications, convolutions and attention are counted."""
-    return FlopCounterMode(display=False)
+def forward_flops_per_token(spec: SweepSpec) -> float | None:
+    """FLOPs of one forward pass for each token of a sample of mean length.
+
+    Counted once per process with tensors that have no values, so that it costs no trial any time
+    or memory. None for a model that cannot run so, such as one that looks at its tensors' values.
+    """
+    return _forward_flops_per_token(spec.model_dump_json())
+
+
+@functools.lru_cache(maxsize=8)
+def _forward_flops_per_token(spec_json: str) -> float | None:
+    spec = SweepSpec.model_validate_json(spec_json)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = build(spec.model, spec.train, attention="eager")
+            batch = batch_source(model, spec).typical()
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                model.module(**batch.inputs)
+    except BAD_VALUES:
+        return None
+    total_flops: int = counter.get_total_flops()
+    return total_flops / batch.tokens
 
 
 def peak_flops(
@@ -34,12 +58,12 @@ def peak_flops(
         return dense_peak_flops(torch.cuda.get_device_name(device), precision)
     if group is not None:
         dist.barrier(group=group)
-    return _measured_cpu_peak(precision, torch.get_num_threads())
+    return _measured_cpu_peak(precision)
 
 
 @functools.cache
-def _measured_cpu_peak(precision: Precision, threads: int) -> float:
-    """The fastest of some square matmuls with this many threads, in FLOP/s."""
+def _measured_cpu_peak(precision: Precision) -> float:
+    """The fastest of some square matmuls with this process's threads, in FLOP/s."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
     seconds = []

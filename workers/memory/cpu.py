@@ -1,13 +1,14 @@
-"""Memory of a CPU rank: a budget that torch's allocator really runs into.
+"""Memory of a CPU rank: a budget of resident memory that torch's allocator really runs into.
 
-`RLIMIT_DATA` bounds the private writable memory of the process, so that an allocation past the
-budget fails with an error and the process goes on. The limit is fixed once for a process
-(what it held before its first trial plus the budget) and not anew for each trial: the heap
-keeps holes of earlier trials, which count as held but can be used again.
+`RLIMIT_DATA` bounds the private writable memory of the process: an allocation past it fails with
+an error and the process goes on. It counts address space, and that of a warm process has holes
+where earlier trials were, which can be used again and are not resident. So the bound is what the
+process holds when the trial starts plus the budget, and a trial that fits it by way of holes is
+held to the budget by its resident peak (`AbstractMeter.check`).
 
-The resident peak is VmHWM, which the kernel resets on request. Glibc's own thresholds stay as
-they are, since a lower mmap threshold was measured to halve the speed of small models; memory
-is given back by `malloc_trim` after each trial instead.
+The resident peak is VmHWM, which the kernel resets on request. Glibc's thresholds stay as they
+are, since a lower mmap threshold was measured to halve the speed of small models; memory is given
+back by `malloc_trim` after each trial instead.
 
 Source: setrlimit(2), proc(5) (status, clear_refs), malloc_trim(3).
 """
@@ -33,7 +34,7 @@ class CpuMeter(AbstractMeter):
     """Resident memory above the worker's baseline, held under a budget."""
 
     def __init__(self, budget_bytes: int | None, local_world_size: int) -> None:
-        """Takes the process's own footprint as the ground on which the budget stands.
+        """Looks at the machine.
 
         Args:
             budget_bytes: Bytes a trial may use; None: an equal share of the free memory.
@@ -41,15 +42,11 @@ class CpuMeter(AbstractMeter):
         """
         free = int(psutil.virtual_memory().available * _MACHINE_SHARE / local_world_size)
         self._budget_bytes = min(budget_bytes, free) if budget_bytes else free
-        self.ground()
-
-    def ground(self) -> None:
-        _give_back()
-        self._ground_bytes = _status("VmData")
-        self._baseline_bytes = _status("VmRSS")
+        self.open()
 
     def open(self) -> None:
         _give_back()
+        self._ground_bytes = _status("VmData")
         self._baseline_bytes = _status("VmRSS")
 
     @property
@@ -57,13 +54,15 @@ class CpuMeter(AbstractMeter):
         return self._budget_bytes
 
     def _enforce(self) -> None:
-        gc.collect()
-        _trim()
+        _give_back()
         _CLEAR_REFS.write_text(_RESET_PEAK)
         _set_soft_limit(self._ground_bytes + self._budget_bytes)
 
+    def _lift(self) -> None:
+        _set_soft_limit(None)
+
     def held(self) -> int:
-        return max(_status("VmData") - self._ground_bytes, 0)
+        return max(_status("VmRSS") - self._baseline_bytes, 0)
 
     def peak(self) -> Peak:
         resident = max(_status("VmHWM") - self._baseline_bytes, 0)
@@ -73,9 +72,6 @@ class CpuMeter(AbstractMeter):
             allocated_bytes=None,
             outside_bytes=self._baseline_bytes,
         )
-
-    def _lift(self) -> None:
-        _set_soft_limit(None)
 
     def close(self) -> int:
         _give_back()

@@ -25,9 +25,6 @@ class CudaMeter(AbstractMeter):
         self._budget_bytes = min(budget_bytes or total, total)
         self._baseline_bytes = 0
 
-    def ground(self) -> None:
-        pass  # context and libraries count on CUDA: they take the device's memory
-
     def open(self) -> None:
         _give_back()
         self._baseline_bytes = torch.cuda.memory_allocated(self._device)

@@ -22,11 +22,19 @@ class Peak:
     outside_bytes: int
 
 
+class OverLimit(MemoryError):
+    """More memory was held than the limit allows."""
+
+    def __init__(self, wanted_bytes: int, limit_bytes: int) -> None:
+        self.wanted_bytes = wanted_bytes
+        super().__init__(f"held {wanted_bytes} bytes, the limit is {limit_bytes}")
+
+
 class AbstractMeter(ABC):
     """Memory of one rank on one kind of device.
 
     A trial calls, in this order: `open`, `enforced` around its steps once the model is in place,
-    `peak`, and in any case `close`.
+    in there `check` and `peak`, and in any case `close`.
     """
 
     @abstractmethod
@@ -51,10 +59,6 @@ class AbstractMeter(ABC):
             self._lift()
 
     @abstractmethod
-    def ground(self) -> None:
-        """Takes what the process holds now as its own footprint, which no limit counts."""
-
-    @abstractmethod
     def _enforce(self) -> None: ...
 
     @abstractmethod
@@ -67,6 +71,16 @@ class AbstractMeter(ABC):
     @abstractmethod
     def peak(self) -> Peak:
         """The most that was held since `enforced` was entered."""
+
+    def check(self) -> None:
+        """Compares the peak with the limit, for what the allocator itself let pass.
+
+        Raises:
+            OverLimit: If more was held than the limit allows.
+        """
+        wanted_bytes = self.peak().held_bytes
+        if wanted_bytes > self.limit_bytes:
+            raise OverLimit(wanted_bytes, self.limit_bytes)
 
     @abstractmethod
     def close(self) -> int:

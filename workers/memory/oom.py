@@ -13,6 +13,8 @@ from typing import Literal
 
 import torch
 
+from workers.memory.meter import OverLimit
+
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _CUDA = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
@@ -23,10 +25,14 @@ _VAGUE = ("could not create a primitive", "could not execute a primitive")  # on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryWanted:
-    """What an allocation asked for when it failed; `asked_bytes` is None if nobody said."""
+    """What an allocation asked for when it failed; `asked_bytes` is None if nobody said.
+
+    `total_bytes` is all that was wanted, where that is known and not only the last request.
+    """
 
     where: Literal["device", "host"]
     asked_bytes: int | None
+    total_bytes: int | None = None
 
 
 def memory_wanted(
@@ -44,6 +50,8 @@ def memory_wanted(
     """
     text = str(error)
     host: Literal["device", "host"] = "device" if device.type == "cpu" else "host"
+    if isinstance(error, OverLimit):
+        return MemoryWanted(where="device", asked_bytes=None, total_bytes=error.wanted_bytes)
     if isinstance(error, torch.OutOfMemoryError):
         return MemoryWanted(where="device", asked_bytes=_bytes(_CUDA.search(text)))
     if isinstance(error, MemoryError):
