@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 import traceback
 from dataclasses import replace
@@ -78,6 +79,8 @@ def rehearse(spec: SweepSpec, worker: Worker) -> None:
         forward_flops_per_token(spec)
         if worker.device.type == "cpu":
             train_once(spec, worker)
+    gc.collect()
+    gc.freeze()  # the libraries live on: else each trial looks through them, which takes longest
     worker.meter.open()
 
 

@@ -26,7 +26,6 @@ class CudaMeter(AbstractMeter):
         self._baseline_bytes = 0
 
     def open(self) -> None:
-        _give_back()
         self._baseline_bytes = torch.cuda.memory_allocated(self._device)
 
     @property

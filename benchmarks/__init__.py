@@ -1,0 +1,1 @@
+"""Programs that measure Plimsoll itself; their output is kept under `benchmarks/results/`."""

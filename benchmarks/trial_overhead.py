@@ -1,0 +1,182 @@
+"""What a trial costs beyond its work: on a warm group, and started cold, in one run.
+
+    python -m benchmarks.trial_overhead [--trials 20] [--cold 3] [--out FILE]
+
+A trial's overhead is the time from asking the study for its plan to the outcome told to the
+study, less the model build and all optimizer steps. Warm trials are those of a sweep after its
+first. Cold trials are the same plans as one `TorchTrainer.fit()` each, which is what plain Ray
+Tune with Ray Train does; their overhead is the time of the call, less the same. Seconds depend on
+the machine, so the ratio is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.events import Event, TrialEnded, TrialStarted
+from orchestrator.core.state import SweepState
+from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.listener import AbstractListener
+from orchestrator.sweep import run_sweep
+from search_spaces.outcome import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+
+RANKS = 2
+
+
+def spec_for(folder: str, trials: int) -> SweepSpec:
+    """A small model whose steps take milliseconds, so that overhead is what is seen."""
+    return SweepSpec.model_validate(
+        {
+            "model": {
+                "name": "llama-3.2-1b",
+                "config": {
+                    "hidden_size": 64,
+                    "intermediate_size": 128,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 2,
+                    "num_key_value_heads": 2,
+                    "head_dim": 32,
+                    "vocab_size": 512,
+                },
+            },
+            "cluster": {"device": "cpu", "workers": RANKS, "memory_gib": 1},
+            "train": {"global_batch": 32, "sequence_length": 64, "precision": "fp32"},
+            "objective": {"max_seconds": 1.0, "interval": 0.1},
+            "budget": {"trials": trials},
+            "study": {"folder": folder, "name": "overhead"},
+        }
+    )
+
+
+class Stopwatch(AbstractListener):
+    """Seconds from ask to told, with the outcome, by plan."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, float] = {}
+        self.trials: list[tuple[Plan, float, Outcome]] = []
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Notes when a trial was asked for and when it was told."""
+        match event:
+            case TrialStarted():
+                self.asked[event.number] = event.at
+            case TrialEnded(record=record):
+                seconds = event.at - self.asked[record.number]
+                self.trials.append((record.plan, seconds, record.outcome))
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+def overhead(seconds: float, outcome: Outcome) -> float | None:
+    """Seconds beyond build and steps; None for a trial that measured nothing."""
+    if not isinstance(outcome, Measured):
+        return None
+    costs: Costs = outcome.costs
+    return seconds - costs.build_seconds - costs.steps_seconds
+
+
+def cold_trial(config: dict[str, Any]) -> str:
+    """One trial in workers that were started for it."""
+    from ray.train import get_context
+
+    from search_spaces.request import TrialRequest
+    from workers.entry import run_trial
+    from workers.worker import Worker
+
+    worker = Worker.start(config["spec"])
+    request = TrialRequest(number=0, plan=config["plan"], spec=config["spec"])
+    outcome = run_trial(request, worker)
+    if get_context().get_world_rank() == 0:
+        Path(config["out"]).write_text(json.dumps(outcome_to_json(outcome)))
+    return outcome.kind
+
+
+def run_cold(spec: SweepSpec, plan: Plan, folder: str) -> tuple[float, Outcome]:
+    """Seconds and outcome of one plan as one `TorchTrainer.fit()`."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    out = Path(folder, f"cold-{plan.key}.json")
+    started = time.perf_counter()
+    TorchTrainer(
+        cold_trial,
+        train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=RANKS),
+        run_config=RunConfig(name=f"cold-{plan.key}", storage_path=folder),
+    ).fit()
+    seconds = time.perf_counter() - started
+    return seconds, outcome_from_json(json.loads(out.read_text()))
+
+
+def summary(label: str, seconds: Sequence[float]) -> dict[str, Any]:
+    """Figures of one way of running trials."""
+    return {
+        "way": label,
+        "trials": len(seconds),
+        "median_seconds": round(statistics.median(seconds), 4),
+        "max_seconds": round(max(seconds), 4),
+    }
+
+
+def measure(trials: int, cold: int) -> dict[str, Any]:
+    """Runs both ways and compares them."""
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
+        spec = spec_for(folder, trials)
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        watch = Stopwatch()
+        run_sweep(spec, "overhead", (watch,))
+        warm = [overhead(seconds, outcome) for _, seconds, outcome in watch.trials[1:]]
+        plans = [plan for plan, _, outcome in watch.trials if isinstance(outcome, Measured)]
+        cold_runs = [run_cold(spec, plan, folder) for plan in plans[:cold]]
+        ray.shutdown()
+    results = [
+        summary("warm group", [seconds for seconds in warm if seconds is not None]),
+        summary(
+            "cold TorchTrainer.fit()",
+            [found for run in cold_runs if (found := overhead(*run)) is not None],
+        ),
+    ]
+    facts = system_facts()
+    return {
+        "ways": results,
+        "cold_over_warm": round(results[1]["median_seconds"] / results[0]["median_seconds"], 1),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": facts["cpu"],
+        "cores": facts.get("cores_logical"),
+        "versions": dict(package_versions()),
+    }
+
+
+def main() -> None:
+    """Prints the comparison as a table, and as JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--cold", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    result = measure(options.trials, options.cold)
+    for way in result["ways"]:
+        print(
+            f"{way['way']:<26} {way['trials']:>3} trials   overhead: median"
+            f" {way['median_seconds'] * 1000:>9.1f} ms, max {way['max_seconds'] * 1000:>9.1f} ms"
+        )
+    print(f"cold over warm: {result['cold_over_warm']} x")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Real ranks for tests: processes over gloo that stay warm and do what they are asked.
+
+A start costs seconds, nearly all of it imports, a trial some tenths of one: so a group serves
+many tests. Every wait is bounded; a group that lost a rank is of no further use.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch.distributed as dist
+
+from search_spaces.outcome import Outcome
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from workers.entry import rehearse, run_trial
+from workers.worker import Worker
+
+START_SECONDS = 100.0
+CALL_SECONDS = 60.0
+_HOST = "127.0.0.1"
+
+Job = Callable[..., Any]
+
+
+class Group:
+    """Some ranks on this machine, each a process of its own."""
+
+    def __init__(self, size: int, spec: SweepSpec) -> None:
+        """Starts the ranks and lets them rehearse `spec`, whose budget they keep."""
+        self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+        context = multiprocessing.get_context("spawn")
+        self._ends: list[Connection] = []
+        self._processes = []
+        threads, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"
+        try:
+            for rank in range(size):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=_serve, args=(theirs, rank, size, self._store.port, spec), daemon=True
+                )
+                process.start()
+                theirs.close()
+                self._ends.append(ours)
+                self._processes.append(process)
+        finally:
+            del os.environ["OMP_NUM_THREADS"]
+            if threads is not None:
+                os.environ["OMP_NUM_THREADS"] = threads
+        self._answers(START_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether every rank is up."""
+        return all(process.is_alive() for process in self._processes)
+
+    def call(self, job: Job, *arguments: Any, seconds: float = CALL_SECONDS) -> list[Any]:
+        """What `job(worker, *arguments)` returns on each rank, in the order of ranks."""
+        for end in self._ends:
+            end.send((job, arguments))
+        return self._answers(seconds)
+
+    def run_on_all(self, request: TrialRequest) -> list[Outcome]:
+        """Runs a trial; the outcome that each rank returned."""
+        return self.call(_run, request)
+
+    def run(self, request: TrialRequest) -> Outcome:
+        """Runs a trial; its outcome, on which the ranks must agree."""
+        first, *others = self.run_on_all(request)
+        assert all(other == first for other in others), "the ranks do not agree"
+        return first
+
+    def stop(self) -> None:
+        """Asks the ranks to leave; ends those that do not."""
+        for end in self._ends:
+            if not end.closed:
+                try:
+                    end.send(None)
+                except BrokenPipeError:
+                    pass
+        for process in self._processes:
+            process.join(10)
+        self._kill()
+
+    def _answers(self, seconds: float) -> list[Any]:
+        until = time.monotonic() + seconds
+        answers = []
+        for rank, end in enumerate(self._ends):
+            try:
+                if not end.poll(max(until - time.monotonic(), 0)):
+                    raise TimeoutError(f"rank {rank} did not answer in {seconds} s")
+                answers.append(end.recv())
+            except (EOFError, ConnectionResetError, TimeoutError) as error:
+                self._kill()
+                raise AssertionError(f"rank {rank} is gone: {error!r}") from error
+        return answers
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join(10)
+        for end in self._ends:
+            end.close()
+
+
+def _run(worker: Worker, request: TrialRequest) -> Outcome:
+    return run_trial(request, worker)
+
+
+def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) -> None:
+    """A rank: does what it is asked until it is asked to leave. What it raises ends it."""
+    if size > 1:
+        store = dist.TCPStore(_HOST, port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    worker = Worker.start(spec)
+    rehearse(spec, worker)
+    end.send("ready")
+    while (asked := end.recv()) is not None:
+        job, arguments = asked
+        end.send(job(worker, *arguments))
+    if size > 1:
+        dist.destroy_process_group()

@@ -1,0 +1,109 @@
+"""Models of a user's who makes mistakes: `make` returns one with a fault of choice.
+
+A fault shows on one rank or on all, in one forward pass or in the backward pass after it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+WIDTH, LAYERS = 16, 2
+HUGE_BYTES = 2**30  # four times the budget of the tests
+SAID = "the sea is rough today"
+
+
+class Net(nn.Module):
+    """Some linear layers; in pass `call`, counted from 1, `act` changes the loss."""
+
+    def __init__(self, width: int, layers: int, call: int, act: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+        self.call, self.act, self.calls = call, act, 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        self.calls += 1
+        loss = (x - 1).square().mean()
+        return self.act(loss) if self.calls == self.call else loss
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, act: Callable[[Any], Any]) -> torch.Tensor:
+        ctx.act = act
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.act(gradients[0]), None
+
+
+def _allocate(value: Any) -> Any:
+    return value + torch.ones(HUGE_BYTES // 4)[0]
+
+
+def _complain(_: Any) -> Any:
+    raise LookupError(f"{SAID}\nand this line is for the trace alone")
+
+
+ACTS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda value: value,
+    "allocates": _allocate,
+    "raises": _complain,
+    "exits": lambda _: sys.exit("user code called exit"),
+    "nan": lambda value: value * float("nan"),
+    "infinite": lambda value: value + float("inf"),
+    "tuple": lambda value: (value,),
+    "vector": lambda value: value * torch.ones(3),
+}
+
+
+def make(
+    *,
+    fault: str = "none",
+    where: str = "forward",
+    rank: int | None = None,
+    call: int = 1,
+    width: int = WIDTH,
+    layers: int = LAYERS,
+) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
+    """A model with a fault.
+
+    Args:
+        fault: One of `ACTS`.
+        where: forward, backward, build or data.
+        rank: The only rank it happens on; None: on all.
+        call: In which forward pass, or the backward pass after it; or batch.
+        width: Of the layers.
+        layers: How many.
+    """
+    mine = rank is None or (dist.is_initialized() and dist.get_rank() == rank)
+    act = ACTS[fault] if mine else ACTS["none"]
+    if where == "build":
+        act(torch.zeros(()))
+    net = Net(
+        width,
+        layers,
+        call,
+        {"forward": act, "backward": lambda loss: _Backward.apply(loss, act)}.get(
+            where, ACTS["none"]
+        ),
+    )
+    made = 0
+
+    def batch(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:
+        nonlocal made
+        made += 1
+        x = torch.stack([torch.full((width,), 1.0 / (1 + number)) for number in numbers])
+        if where == "data" and made == call:
+            act(x)
+        return {"x": x}
+
+    return net, batch

@@ -1,0 +1,195 @@
+"""Every plan trains the same: losses and gradients are those of a plain loop over samples.
+
+The reference knows nothing of plans: one process, one sample at a time without padding, the
+definition of the mean loss over a global batch, torch's own AdamW. Ranks are real processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
+
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from tests.workers.launch import Group
+from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
+from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.measure.stopwatch import stopwatch_for
+from workers.models import build
+from workers.ranks import forget_meshes
+from workers.step import optimizer_step
+from workers.training import build_training
+from workers.worker import Worker
+
+STEPS = 8
+# fp32 keeps 7 digits; sums run in another order, and AdamW carries it on through 9 updates
+LOSS_TOLERANCE = 2e-5  # relative
+GRADIENT_TOLERANCE = 2e-5  # of the largest gradient
+WORST_STEP = -1
+SPEC = a_spec()
+
+
+def _every_pair() -> list[Plan]:
+    """Each combination of sharding, micro-batch and batching; attention and recomputation in turn.
+
+    So every pair of values of any two knobs occurs, in 27 plans instead of 162.
+    """
+    found = []
+    thirds = tuple(itertools.product(enumerate((0, 2, 3)), enumerate((1, 2, 4)), range(3)))
+    for (z, zero_stage), (m, micro_batch), b in thirds:
+        plan = a_plan(
+            zero_stage=zero_stage,
+            micro_batch=micro_batch,
+            batching=("padded", "grouped", "packed")[b],
+            checkpoint_ratio=(0.0, 0.5, 1.0)[(z + m + b) % 3],
+            attention=("sdpa", "eager")[(z + m + b) % 2],
+        )
+        found.append(plan)
+    return found
+
+
+PLANS = _every_pair()
+
+
+def plan_id(plan: Plan) -> str:
+    return (
+        f"zero{plan.zero_stage}-micro{plan.micro_batch}x{plan.accumulation}-{plan.batching}"
+        f"-ckpt{plan.checkpoint_ratio:g}-{plan.attention}"
+    )
+
+
+def test_every_pair_of_knob_values_is_among_the_plans() -> None:
+    knobs = ("zero_stage", "micro_batch", "batching", "checkpoint_ratio", "attention")
+    values = {knob: {getattr(plan, knob) for plan in PLANS} for knob in knobs}
+    for one, other in itertools.combinations(knobs, 2):
+        met = {(getattr(plan, one), getattr(plan, other)) for plan in PLANS}
+        assert met == set(itertools.product(values[one], values[other])), (one, other)
+
+
+@cache
+def reference_losses() -> list[float]:
+    """Losses of a plain loop after its step on the longest samples, one for each step."""
+    module = build(SPEC.model, SPEC.train, attention="eager").module
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
+    )
+    losses = []
+    for step in range(WORST_STEP, STEPS):
+        losses.append(_accumulate(module, step))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses[1:]
+
+
+def _accumulate(module: torch.nn.Module, step: int) -> float:
+    """The mean loss over all targets of a step's samples; its gradient is added up."""
+    data = load_dataset(SPEC.data, SPEC.train, 500)
+    if step == WORST_STEP:
+        numbers = longest_samples(data.lengths, GLOBAL_BATCH)
+    else:
+        numbers = step_samples(data.lengths, step, GLOBAL_BATCH, SPEC.train.seed)
+    samples = [torch.from_numpy(data.sample(number).astype("int64")) for number in numbers]
+    targets = sum(len(sample) - 1 for sample in samples)
+    loss = 0.0
+    for sample in samples:
+        logits = module(input_ids=sample[None]).logits[0]
+        part = cross_entropy(logits[:-1], sample[1:], reduction="sum") / targets
+        part.backward()
+        loss += part.item()
+    return loss
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=plan_id)
+def test_the_losses_of_a_plan_are_those_of_the_plain_loop(pair: Group, plan: Plan) -> None:
+    outcome = pair.run(TrialRequest(number=0, plan=plan, spec=SPEC))
+
+    assert isinstance(outcome, Measured)
+    assert len(outcome.losses) == STEPS
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def test_one_rank_alone_trains_the_same(alone: Group) -> None:
+    plan = a_plan(data=1, micro_batch=4)
+
+    outcome = alone.run(TrialRequest(number=0, plan=plan, spec=SPEC))
+
+    assert isinstance(outcome, Measured)
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def test_the_reference_learns_so_that_a_wrong_update_would_show() -> None:
+    frozen = build(SPEC.model, SPEC.train, attention="eager").module
+    unmoved = [_accumulate(frozen, step) for step in range(STEPS)]
+
+    apart = [abs(a - b) / a for a, b in zip(unmoved, reference_losses(), strict=True)]
+    assert min(apart) > 100 * LOSS_TOLERANCE
+
+
+# AdamW divides the gradient by its own size, so that losses alone cannot tell a gradient from
+# its half. Plain SGD with a rate of 1 can: it moves the weights by the gradient itself.
+
+
+@cache
+def reference_gradients() -> dict[str, torch.Tensor]:
+    module = build(SPEC.model, SPEC.train, attention="eager").module
+    _accumulate(module, 0)
+    return {
+        name: weight.grad.clone()
+        for name, weight in module.named_parameters()
+        if weight.grad is not None
+    }
+
+
+def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
+    """By how much one step of SGD moves each weight on this rank; sharded ones made whole."""
+    with worker.ranks.trial_group(30.0) as group:
+        model = build(SPEC.model, SPEC.train, attention="eager")
+        source = batch_source(model, SPEC)
+        training = build_training(request, model, group, worker.device)
+        weights = dict(training.module.named_parameters())
+        before = {name: _whole(weight) for name, weight in weights.items()}
+        sgd = torch.optim.SGD(training.module.parameters(), lr=1.0)
+        given = source.step(request.plan, worker.ranks.rank, 0)
+        optimizer_step(
+            dataclasses.replace(training, optimizer=sgd),
+            given.batches,
+            given.targets,
+            stopwatch_for(worker.device),
+        )
+        moved = {
+            name.removeprefix("module."): (before[name] - _whole(weight)).numpy()
+            for name, weight in weights.items()
+        }
+    forget_meshes()
+    return moved
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    full = weight.full_tensor() if isinstance(weight, DTensor) else weight
+    return full.detach().clone()
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+def test_a_step_moves_the_weights_by_the_gradient_of_the_mean_loss(
+    pair: Group, zero_stage: int, micro_batch: int
+) -> None:
+    plan = a_plan(zero_stage=zero_stage, micro_batch=micro_batch)
+    expected = reference_gradients()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+
+    ranks: list[dict[str, Any]] = pair.call(_moved, TrialRequest(number=0, plan=plan, spec=SPEC))
+
+    for moved in ranks:
+        assert moved.keys() == expected.keys()
+        for name, gradient in expected.items():
+            worst = (torch.from_numpy(moved[name]) - gradient).abs().max().item()
+            assert worst < GRADIENT_TOLERANCE * largest, name

@@ -1,0 +1,76 @@
+"""Specs, plans and requests that the tests of workers start from: tiny, fp32, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+
+GLOBAL_BATCH = 8
+MEMORY_GIB = 0.25  # what a rank may use: plenty for the tiny models, little for the large plans
+LLAMA = {
+    "name": "llama-3.2-1b",
+    "config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 500,
+        "initializer_range": 0.2,  # attention shows in the loss
+    },
+}
+
+
+def a_spec(**sections: Any) -> SweepSpec:
+    """The tiny Llama on samples of very different lengths; sections and their keys on top."""
+    tree: dict[str, Any] = {
+        "model": LLAMA,
+        "data": {"lengths": {4: 1, 16: 2, 40: 2, 64: 1}},
+        "cluster": {"device": "cpu", "workers": 2, "memory_gib": MEMORY_GIB},
+        "train": {
+            "global_batch": GLOBAL_BATCH,
+            "sequence_length": 64,
+            "precision": "fp32",
+            "learning_rate": 3e-3,
+        },
+        "objective": {"max_steps": 8, "max_seconds": 30},  # 8 steps, however slow the machine
+    }
+    for name, section in sections.items():
+        tree[name] = section if name == "model" else tree.get(name, {}) | section
+    return SweepSpec.model_validate(tree)
+
+
+def odd_model(fault: str, **config: Any) -> dict[str, Any]:
+    """A model section: the function in `odd_models`, with its fault."""
+    return {"name": "tests.workers.odd_models:make", "config": {"fault": fault} | config}
+
+
+def a_plan(**knobs: Any) -> Plan:
+    """DDP on two ranks, micro-batch 2; `accumulation` fills up the global batch."""
+    full = {
+        "zero_stage": 0,
+        "micro_batch": 2,
+        "checkpoint_ratio": 0.0,
+        "attention": "sdpa",
+        "precision": "fp32",
+        "batching": "padded",
+        "data": 2,
+    } | knobs
+    if "accumulation" not in full:
+        full["accumulation"] = GLOBAL_BATCH // full["micro_batch"] // full["data"]
+    return Plan(**full)
+
+
+def a_request(
+    spec: SweepSpec | None = None, *, collective_seconds: float = 60.0, **knobs: Any
+) -> TrialRequest:
+    """A trial of `a_plan(**knobs)`."""
+    return TrialRequest(
+        number=0,
+        plan=a_plan(**knobs),
+        spec=spec or a_spec(),
+        collective_seconds=collective_seconds,
+    )
