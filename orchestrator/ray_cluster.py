@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study and MLflow hold what they would write
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the study is what a sweep resumes from
     "TUNE_RESULT_BUFFER_LENGTH": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the old output has a mode that prints nothing
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it ends the sweep, with its report
 }
 

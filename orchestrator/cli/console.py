@@ -15,10 +15,18 @@ OptionalSpecPath = Annotated[
     typer.Argument(metavar="[SPEC]", help="The specification; without it, the latest sweep here."),
 ]
 
+LOG_COLUMNS = 110
+
 
 def stdout() -> Console:
     """The console for results; made anew each time, since tests and shells swap the stream."""
     return Console(highlight=False, soft_wrap=True)
+
+
+def page() -> Console:
+    """The console for tables, which wrap; a log has no width of its own and gets a fair one."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=LOG_COLUMNS)
 
 
 def say(text: str, *, style: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import OptionalSpecPath, stdout
+from orchestrator.cli.console import OptionalSpecPath, page
 from orchestrator.cli.latest import spec_and_name, ui_hint
 from orchestrator.cli.stored import stored_state
 
@@ -15,4 +15,4 @@ def report(spec_path: OptionalSpecPath = None) -> None:
     from orchestrator.study import load_records
 
     state = stored_state(spec, name, load_records(spec, name))
-    stdout().print(render_report(state, ui_hint(spec, spec_path)))
+    page().print(render_report(state, ui_hint(spec, spec_path)))

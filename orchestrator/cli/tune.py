@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.console import SpecPath, say_error, stdout
+from orchestrator.cli.check import expected
+from orchestrator.cli.console import SpecPath, page, say_error
 from orchestrator.cli.latest import remember, ui_hint
 from orchestrator.core.ranking import counts, measured
 from search_spaces.spec.load import load_spec, study_name, with_budget
@@ -35,16 +36,20 @@ def tune(
     name = study_name(spec, spec_path)
 
     from orchestrator.report import render_report
+    from orchestrator.study import check_study
     from orchestrator.sweep import run_sweep
     from orchestrator.view import make_view
 
+    if spec.cluster.workers != "auto":
+        expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts
+    check_study(spec, name)  # another job must not replace the specification of this study's own
     remember(spec, name)
     try:
         state = run_sweep(spec, name, [make_view(plain)])
     except KeyboardInterrupt:
         say_error(f"Stopped. To go on where it stopped: plimsoll tune {spec_path}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    stdout().print(render_report(state, ui_hint(spec, spec_path)))
+    page().print(render_report(state, ui_hint(spec, spec_path)))
     if state.best is None:
         say_error(why_nothing(state))
         raise typer.Exit(EXIT_NOTHING_FOUND)

@@ -54,10 +54,10 @@ def trial_deadline_seconds(state: SweepState, now: float) -> float:
     """Hard limit of the next trial: the spec's, or what is left of the sweep if that is less."""
     budget = state.spec.budget
     left = state.started_at + budget.minutes * 60 - now
-    return max(min(budget.trial_seconds, left), MIN_TRIAL_SECONDS)
+    return min(budget.trial_seconds, max(left, LAST_TRIAL_SECONDS))
 
 
-MIN_TRIAL_SECONDS = 30.0  # less would end trials that had no chance
+LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
 
 
 def _tried(state: SweepState, plan: Plan) -> bool:

@@ -106,18 +106,22 @@ def anatomy_table(record: Record) -> Table:
     for name, size in anatomy_rows(memory.anatomy):
         share = f"{100 * size / memory.peak_bytes:.0f} %" if memory.peak_bytes else "-"
         table.add_row(name, gib(size), share)
+    # on CPU the bare worker lies outside, and the limit counts from there
+    counted = memory.peak_bytes > memory.reserved_bytes
+    outside = memory.anatomy.outside
+    share = f"{100 * outside / memory.peak_bytes:.0f} %" if counted else "not counted"
+    table.add_row("outside the allocator", gib(outside), share)
     return table
 
 
 def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
-    """The parts of a peak by readable names, in bytes; those that are unknown are left out."""
+    """What the allocator held at the peak, by readable names, in bytes; unknown ones left out."""
     yield "weights", anatomy.weights
     yield "gradients", anatomy.gradients
     yield "optimizer states", anatomy.optimizer_states
     yield "activations and temporaries", anatomy.activations
     if anatomy.fragmentation is not None:
         yield "fragmentation", anatomy.fragmentation
-    yield "outside the allocator", anatomy.outside
 
 
 def ends_table(state: SweepState) -> Table:
