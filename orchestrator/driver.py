@@ -49,11 +49,15 @@ class Driver(AbstractDriver):
             listener.on_event(begun, self.state)
 
     def repair(self) -> None:
-        """Takes up what an earlier driver left open: once more, or blamed if it was that."""
+        """Takes up what an earlier driver left open: once more, or blamed if it was that.
+
+        A plan that the space of today does not hold is dropped.
+        """
         for left in self._study.interrupted():
             if left.retry_of is None:
                 self._study.abandon(left.number)
-                self._retries.append(left)
+                if left.plan in self.state.space.candidates:
+                    self._retries.append(left)
                 continue
             blamed = Crashed(
                 cause="driver_lost",
@@ -81,11 +85,19 @@ class Driver(AbstractDriver):
         else:
             why = action.why
             asked = self._study.ask(action.plan, why)
-        self._emit(TrialStarted(number=asked.number, plan=asked.plan, why=why, at=now))
+        deadline_seconds = trial_deadline_seconds(self.state, now)
+        started = TrialStarted(
+            number=asked.number,
+            plan=asked.plan,
+            why=why,
+            deadline_seconds=deadline_seconds,
+            at=now,
+        )
+        self._emit(started)
         return Assignment(
             request=TrialRequest(number=asked.number, plan=asked.plan, spec=self.state.spec),
             device=self._cluster.device,
-            deadline_seconds=trial_deadline_seconds(self.state, now),
+            deadline_seconds=deadline_seconds,
             folder=str(Path.cwd()),
         )
 
@@ -112,7 +124,7 @@ class Driver(AbstractDriver):
         self._study.tell(record)
         self._emit(TrialEnded(record=record, at=self._clock()))
         for text in report.notes:
-            self._emit(Noted(text=text, at=self._clock()))
+            self.note(text)
 
     def lose(self, number: int) -> None:
         """The actor that ran the trial is gone, with its group."""
@@ -134,6 +146,10 @@ class Driver(AbstractDriver):
             record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
             self._emit(TrialEnded(record=record, at=self._clock()))
         self.end(reason)
+
+    def note(self, text: str) -> None:
+        """Passes on something that a person should read."""
+        self._emit(Noted(text=text, at=self._clock()))
 
     def end(self, reason: str) -> None:
         """Says that the sweep is over, once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.spec.schema import SweepSpec
 
 _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
+_KNOCK_SECONDS = 5.0
 _TOKEN_FILE = Path("~/.ray/auth_token")
 
 # Read by Ray when it is imported or started, so they have to stand in the environment before.
@@ -45,6 +47,7 @@ def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
         os.environ.setdefault(name, value)
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
     if address:
+        _knock(address)
         # a token that lies in the home directory is only sent if the mode says so
         token = os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists()
         if token:
@@ -70,6 +73,20 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ClusterError(
+            f"cluster.address is {address}: no Ray cluster answers there ({reason})"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Tries the port, since Ray waits for minutes where nothing listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # auto, or local
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
         raise ClusterError(
             f"cluster.address is {address}: no Ray cluster answers there ({reason})"
         ) from error

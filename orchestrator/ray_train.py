@@ -237,19 +237,23 @@ def _trainer(spec: SweepSpec, world_size: int, device: str, config: dict[str, An
 
 
 def _death(error: TrainingFailedError | None, doing: str) -> Death:
-    """What Ray says of the end of a group, as a plain value."""
+    """What Ray says of the end of a group, as a plain value: the cause goes before its echoes."""
     if error is None:
         return Death(doing=doing, host_memory=False, rank=None, detail="the workers left")
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-    for rank, failure in failures.items():
-        if isinstance(failure, OutOfMemoryError) or "OutOfMemoryError" in type(failure).__name__:
-            return Death(doing=doing, host_memory=True, rank=rank, detail=_line(failure))
-    for rank, failure in failures.items():
-        if isinstance(failure, RayActorError):
-            return Death(doing=doing, host_memory=False, rank=rank, detail=_line(failure))
-    for rank, failure in failures.items():
-        return Death(doing=doing, host_memory=False, rank=rank, detail=_line(failure))
+    causes = {rank: _root(failure) for rank, failure in failures.items()}
+    for kind in (OutOfMemoryError, RayActorError, Exception):
+        for rank, cause in causes.items():
+            if isinstance(cause, kind):
+                memory = isinstance(cause, OutOfMemoryError)
+                return Death(doing=doing, host_memory=memory, rank=rank, detail=_line(cause))
     return Death(doing=doing, host_memory=False, rank=None, detail=_line(error))
+
+
+def _root(failure: Exception) -> Exception:
+    """What a failed health check of Ray Train found, or the failure itself."""
+    found = getattr(failure, "health_check_failure", None)
+    return found if isinstance(found, Exception) else failure
 
 
 def _line(error: Exception) -> str:

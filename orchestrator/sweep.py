@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from orchestrator.driver import Driver
 from orchestrator.listener import AbstractListener
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.ray_cluster import connected
-from orchestrator.study import Study
+from orchestrator.study import Study, check_study
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
@@ -40,6 +41,7 @@ def run_sweep(spec: SweepSpec, name: str, listeners: Sequence[AbstractListener])
     """
     model = prepare(spec)
     check_tracking(spec)
+    check_study(spec, name)
     tracking = (MlflowListener(),) if spec.tracking.enabled else ()
     with connected(spec) as cluster:
         space = sweep_space(spec, model, cluster)
@@ -52,13 +54,29 @@ def run_sweep(spec: SweepSpec, name: str, listeners: Sequence[AbstractListener])
             memory_limit_bytes=cluster.memory_limit_bytes,
             at=time.time(),
         )
-        driver = Driver(study, cluster, (*tracking, *listeners), begun)
         try:
+            driver = Driver(study, cluster, (*tracking, *listeners), begun)
+            if warning := _short_lived(spec):
+                driver.note(warning)
             _run(driver)
         finally:
             for listener in (*listeners, *tracking):
                 listener.close()
     return driver.state
+
+
+def _short_lived(spec: SweepSpec) -> str | None:
+    """What to say if the study is kept where Ray unpacked a job, and would go with it."""
+    folder = Path(spec.study.folder).absolute()
+    if spec.study.storage or _JOB_FOLDER not in folder.parts:
+        return None
+    return (
+        f"the study is kept in {folder}, which Ray removes some time after the job:"
+        " set study.folder to an absolute path or study.storage to a database"
+    )
+
+
+_JOB_FOLDER = "runtime_resources"  # in a session's folder, where working directories are unpacked
 
 
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:

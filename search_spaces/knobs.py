@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
@@ -23,7 +23,8 @@ class Knob:
     """One dimension of the space.
 
     `default` gives the values to search where the spec names none. An `ordered` knob has
-    values that samplers may interpolate between; `lossy` ones change the numerics.
+    values that samplers may interpolate between; `lossy` ones change the numerics. `memory` is
+    1 if a larger value never takes less memory, -1 if it never takes more, 0 if nobody knows.
     """
 
     name: str  # of the field in Plan and in SpaceSpec
@@ -31,6 +32,7 @@ class Knob:
     default: Callable[[SweepSpec, ModelFacts, int], Values]
     ordered: bool = False
     lossy: bool = False
+    memory: Literal[-1, 0, 1] = 0
 
 
 def _powers_of_two(most: int) -> Values:
@@ -60,8 +62,14 @@ KNOBS: tuple[Knob, ...] = (
         label="zero",
         default=lambda _, __, workers: (0, 2, 3) if workers > 1 else (0,),
     ),
-    Knob(name="micro_batch", label="micro", default=_micro_batches, ordered=True),
-    Knob(name="checkpoint_ratio", label="ckpt", default=_checkpoint_ratios, ordered=True),
+    Knob(name="micro_batch", label="micro", default=_micro_batches, ordered=True, memory=1),
+    Knob(
+        name="checkpoint_ratio",
+        label="ckpt",
+        default=_checkpoint_ratios,
+        ordered=True,
+        memory=-1,
+    ),
     Knob(name="attention", label="attention", default=lambda _, model, __: model.attentions),
     Knob(
         name="precision",

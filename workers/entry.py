@@ -49,21 +49,27 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
             be replaced. Each rank has announced its own ending by then.
     """
     started = time.perf_counter()
-    ending = _attempt(request, worker)
+    ending, group = _attempt(request, worker)
     forget_meshes()
+    gc.collect()
+    # Last and from Python, which lets the GIL go: gloo's threads are joined, and may wait for it.
+    # Were a DDP model in a cycle the last to hold the group, both would wait for good.
+    del group
     residual_bytes = worker.meter.close()
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     return agree(worker.ranks.gather(ending))
 
 
-def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
+def _attempt(request: TrialRequest, worker: Worker) -> tuple[Outcome, dist.ProcessGroup | None]:
+    """How the trial ended on this rank; and its group, gone but for whoever holds it."""
     watch = stopwatch_for(worker.device)
+    group = None
     try:
         with worker.ranks.trial_group(request.collective_seconds) as group:
-            return train_and_measure(request, worker, group, watch)
+            return train_and_measure(request, worker, group, watch), group
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
-        return _ending_of(error, watch.phase, worker.meter.held(), worker)
+        return _ending_of(error, watch.phase, worker.meter.held(), worker), group
 
 
 def rehearse(spec: SweepSpec, worker: Worker) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -32,7 +34,7 @@ def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
     if plan.world_size != world_size:
         raise ClusterError(
             f"the plan needs {plan.world_size} ranks and {world_size} were started;"
-            f" use: torchrun --nproc-per-node {plan.world_size} --no-python plimsoll trial ..."
+            f" use: {_command(plan.world_size)}"
         )
     around = Surroundings(
         spec=spec,
@@ -51,6 +53,12 @@ def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
         rehearse(spec, worker)
         outcome = run_trial(TrialRequest(number=0, plan=plan, spec=spec), worker)
     return outcome if first else None
+
+
+def _command(ranks: int) -> str:
+    """What was typed, as it should have been: plimsoll's own arguments in so many ranks."""
+    typed = shlex.join(["plimsoll", *sys.argv[1:]])
+    return typed if ranks == 1 else f"torchrun --nproc-per-node {ranks} --no-python {typed}"
 
 
 @contextlib.contextmanager

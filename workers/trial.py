@@ -93,7 +93,8 @@ def _worst_step(
 ) -> float:
     """Trains on the longest samples there are, which a long run will meet; returns seconds."""
     started = time.perf_counter()
-    worst = feed(WORST_STEP)
+    with watch.during("data"):
+        worst = feed(WORST_STEP)
     optimizer_step(training, worst.batches, worst.targets, watch)
     watch.synchronize()
     return time.perf_counter() - started

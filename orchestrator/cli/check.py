@@ -6,7 +6,7 @@ import os
 
 from orchestrator.cli.console import SpecPath, say
 from orchestrator.cli.figures import count_words
-from search_spaces.facts import ClusterFacts
+from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.load import load_spec, study_name
@@ -16,15 +16,8 @@ from search_spaces.spec.schema import SweepSpec
 def check(spec_path: SpecPath) -> None:
     """Check a specification and say what it would do, without running anything."""
     spec = load_spec(spec_path)
-
-    from workers.models import describe
-
-    model = describe(spec.model, spec.train)
     ranks = _ranks(spec)
-    cluster = ClusterFacts(
-        device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
-    )
-    space = build_space(Surroundings(spec=spec, model=model, cluster=cluster), ranks)
+    model, space = expected(spec, ranks)
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({count_words(model.parameters)} parameters,"
@@ -33,6 +26,21 @@ def check(spec_path: SpecPath) -> None:
     )
     assumed = " (cluster.workers is auto: the sweep takes all there are)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
+
+
+def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
+    """The model, and the space on a cluster with room for so many ranks and no more.
+
+    Raises:
+        UserError: If the model cannot be found, or no plan is legal.
+    """
+    from workers.models import describe
+
+    model = describe(spec.model, spec.train)
+    cluster = ClusterFacts(
+        device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
+    )
+    return model, build_space(Surroundings(spec=spec, model=model, cluster=cluster), ranks)
 
 
 def _ranks(spec: SweepSpec) -> int:

@@ -21,7 +21,7 @@ def stored_state(spec: SweepSpec, name: str, records: tuple[Record, ...]) -> Swe
     started = SweepStarted(
         study=name,
         spec=spec,
-        space=space_of([record.plan for record in records]),
+        space=space_of([record.plan for record in records], spec),
         records=(),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=min(record.started_at for record in records),

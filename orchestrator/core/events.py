@@ -38,6 +38,7 @@ class TrialStarted:
     number: int
     plan: Plan
     why: str  # a sentence
+    deadline_seconds: float  # from `at` on; past it the trial is ended
     at: float
 
 

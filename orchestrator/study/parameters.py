@@ -1,4 +1,4 @@
-"""Plans as Optuna's parameters, and back."""
+"""Plans as Optuna's parameters."""
 
 from __future__ import annotations
 
@@ -11,33 +11,49 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from search_spaces.knobs import KNOBS
 from search_spaces.plan import CHOICES, Plan
 from search_spaces.space import Space
 
+Distributions = dict[str, BaseDistribution]
 
-def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """A distribution for each knob that has more than one value in the space.
+
+def distributions(space: Space) -> Distributions:
+    """A distribution for each knob that has more than one value in the space."""
+    return {name: _distribution(name, values) for name, values in space.domains if len(values) > 1}
+
+
+def for_keeping(searched: Distributions) -> Distributions:
+    """The distributions as a study on disk may hold them.
 
     Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a
     study whose choices change, and a resumed sweep may search more.
     """
-    domains = dict(space.domains)
     return {
-        knob.name: _distribution(knob.name, domains[knob.name])
-        for knob in KNOBS
-        if len(domains[knob.name]) > 1
+        name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
+        for name, distribution in searched.items()
     }
+
+
+def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
+    """The plan's values of the searched knobs, None if one lies outside its distribution."""
+    values = {name: getattr(plan, name) for name in searched}
+    inside = all(_contains(searched[name], value) for name, value in values.items())
+    return values if inside else None
 
 
 def _distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
     if name in CHOICES:
-        return CategoricalDistribution(CHOICES[name])
+        return CategoricalDistribution(values)
     if all(isinstance(value, int) for value in values):
         return IntDistribution(min(values), max(values), log=True)  # counts: powers matter
     return FloatDistribution(min(values), max(values))
 
 
-def parameters(plan: Plan, searched: dict[str, BaseDistribution]) -> dict[str, Any]:
-    """The plan's values of the searched knobs."""
-    return {name: getattr(plan, name) for name in searched}
+def _contains(distribution: BaseDistribution, value: Any) -> bool:
+    match distribution:
+        case CategoricalDistribution(choices=choices):
+            return value in choices
+        case IntDistribution(low=low, high=high) | FloatDistribution(low=low, high=high):
+            return bool(low <= value <= high)
+        case _:
+            raise TypeError(f"no knob has a {type(distribution).__name__}")

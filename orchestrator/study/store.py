@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-from collections.abc import Iterator
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import StorageInternalError
+from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from pydantic import TypeAdapter
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from orchestrator.study.parameters import distributions, parameters
-from orchestrator.study.sampler import CandidateSampler, make_sampler
+from orchestrator.study.constraint import CONSTRAINT, constraint_of
+from orchestrator.study.parameters import distributions, for_keeping, parameters
+from orchestrator.study.sampler import Proposer
+from orchestrator.study.storage import open_storage, storage_errors, storage_url
+from orchestrator.study.subject import check_subject
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
@@ -26,10 +25,8 @@ from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 
-_PLAN, _WHY, _RECORD, _RETRY, _SUBJECT = "plan", "why", "record", "retry_of", "subject"
-_CONSTRAINT = "memory"  # peak over the limit less head-room, less 1: feasible at 0 or below
+_PLAN, _WHY, _RECORD, _RETRY = "plan", "why", "record", "retry_of"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
-_BUSY_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +46,6 @@ class Interrupted:
     retry_of: int | None  # the trial of which it was the second try
 
 
-def storage_url(spec: SweepSpec, name: str) -> str:
-    """Where the study is kept: the spec's storage, or SQLite in the study's own folder."""
-    return spec.study.storage or f"sqlite:///{Path(spec.study.folder, name, 'study.db')}"
-
-
 def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
     """What a study holds, for reports.
 
@@ -63,8 +55,8 @@ def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
     url = storage_url(spec, name)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         raise StudyError(f"there is no study {name} yet: {url} does not exist; run plimsoll tune")
-    with _storage_errors(url):
-        storage = _open_storage(url)
+    with storage_errors(url):
+        storage = open_storage(url)
         try:
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError as error:
@@ -83,51 +75,47 @@ class Study:
         """
         self._space = space
         self._headroom = spec.objective.headroom
-        self._searched = distributions(space)
-        self._candidates = set(space.candidates)
-        self._taken: set[Plan] = set()
+        self._kept = for_keeping(distributions(space))
+        with storage_errors(storage_url(spec, name)):
+            self._storage, self._study = _open_study(spec, name)
+            self._id = self._storage.get_study_id_from_name(name)
+            self._finish_half_told()
+            self._records = list(_records(self._study))
+        self._taken = {record.plan for record in self._records}
         self._open: dict[int, Trial] = {}
-        url = storage_url(spec, name)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        sampler = CandidateSampler(
-            make_sampler(spec.study.sampler, spec.study.seed),
-            self._searched,
-            self.untried,
-            spec.study.seed,
-        )
-        with _storage_errors(url):
-            self._study = optuna.create_study(
-                study_name=name,
-                storage=_open_storage(url),
-                direction="maximize",
-                sampler=sampler,
-                load_if_exists=True,
-            )
-            _check_subject(self._study, spec, name)
-            self._taken = {record.plan for record in self.records()}
+        # drivers one after the other draw different numbers, and the same ones when run again
+        seed = (spec.study.seed + len(self._records)) % 2**32
+        self._proposer = Proposer(space, spec.study.sampler, self._headroom, seed)
 
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
-        return _records(self._study)
+        return tuple(sorted(self._records, key=lambda record: record.number))
 
     def untried(self) -> tuple[Plan, ...]:
         """Candidates of which no trial has ended or is under way, in the space's order."""
         return tuple(plan for plan in self._space.candidates if plan not in self._taken)
 
     def ask(self, plan: Plan | None, why: str, retry_of: int | None = None) -> Asked:
-        """Opens a trial of this plan, or of whichever the sampler proposes."""
-        if plan is not None:
-            self._study.enqueue_trial(parameters(plan, self._searched))
-        trial = self._study.ask(self._searched)
-        chosen = plan or self._plan_of(trial.params)
-        self._taken.add(chosen)
-        self._open[trial.number] = trial
-        attributes: dict[str, Any] = {_PLAN: chosen.as_dict(), _WHY: why}
+        """Opens a trial of this plan, or of whichever the sampler proposes.
+
+        One commit: a driver that dies in it leaves either no trial or one that says what it is.
+        """
+        if plan is None:
+            plan = self._proposer.propose(self._records, self.untried())
+        attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
-        for key, value in attributes.items():
-            trial.set_user_attr(key, value)
-        return Asked(number=trial.number, plan=chosen)
+        known = parameters(plan, self._kept)
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=known,
+            distributions=None if known is None else self._kept,
+            user_attrs=attributes,
+        )
+        trial = Trial(self._study, self._storage.create_new_trial(self._id, template))
+        self._taken.add(plan)
+        self._open[trial.number] = trial
+        return Asked(number=trial.number, plan=plan)
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record.
@@ -137,6 +125,7 @@ class Study:
         """
         trial = self._open.pop(record.number)
         trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
+        self._records.append(record)
         self._close(trial, record.outcome)
 
     def interrupted(self) -> tuple[Interrupted, ...]:
@@ -153,40 +142,69 @@ class Study:
         )
 
     def abandon(self, number: int, record: Record | None = None) -> None:
-        """Fails a trial that never ended; with a record it counts, without it can run again."""
+        """Fails a trial that never ended; with a record it counts, without it can run again.
+
+        Does nothing to a trial that has ended: who stops a sweep may come just too late.
+        """
+        trial = self._open.pop(number, None) or Trial(self._study, self._trial_id(number))
         if record is not None:
-            trial = self._study.get_trials(deepcopy=False)[number]
-            self._study._storage.set_trial_user_attr(
-                trial._trial_id, _RECORD, _RECORDS.dump_python(record, mode="json")
-            )
+            trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
+            self._records.append(record)
             self._taken.add(record.plan)
-        self._open.pop(number, None)
-        self._study.tell(number, state=TrialState.FAIL)
+        self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def _close(self, trial: Trial, outcome: Outcome) -> None:
+        if (excess := constraint_of(outcome, self._headroom)) is not None:
+            trial.set_constraint(CONSTRAINT, excess)
         match outcome:
-            case Measured(memory=memory):
-                allowed = memory.limit_bytes * (1 - self._headroom)
-                trial.set_constraint(_CONSTRAINT, memory.peak_bytes / allowed - 1)
-                self._study.tell(trial, outcome.samples_per_second.value)
+            case Measured(samples_per_second=rate):
+                self._end(trial, TrialState.COMPLETE, (rate.value,))
             case OutOfMemory():
-                excess = 1 + (outcome.excess or 0.0)
-                trial.set_constraint(_CONSTRAINT, excess / (1 - self._headroom) - 1 + _BEYOND)
-                self._study.tell(trial, state=TrialState.PRUNED)
+                self._end(trial, TrialState.PRUNED)
             case _:
-                self._study.tell(trial, state=TrialState.FAIL)
+                self._end(trial, TrialState.FAIL)
 
-    def _plan_of(self, values: dict[str, Any]) -> Plan:
-        matching = (
-            plan
-            for plan in self._space.candidates
-            if plan not in self._taken
-            and all(getattr(plan, name) == value for name, value in values.items())
-        )
-        return next(matching)
+    def _end(self, trial: Trial, state: TrialState, values: tuple[float] | None = None) -> None:
+        # `Study.tell` would read the whole trial twice more, a third of what telling takes
+        self._storage.set_trial_state_values(trial._trial_id, state, values)
+
+    def _finish_half_told(self) -> None:
+        """Closes trials whose driver died when their record was written, but they still open."""
+        for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if _RECORD not in left.user_attrs:
+                continue
+            record = _RECORDS.validate_python(left.user_attrs[_RECORD])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Optuna's, if the constraint was told as well
+                self._close(Trial(self._study, left._trial_id), record.outcome)
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
 
-_BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without head-room
+def check_study(spec: SweepSpec, name: str) -> None:
+    """Tries the study before a sweep starts; makes it if there is none.
+
+    Raises:
+        StudyError: If the storage cannot be opened, or the study measured another job.
+    """
+    with storage_errors(storage_url(spec, name)):
+        _open_study(spec, name)
+
+
+def _open_study(spec: SweepSpec, name: str) -> tuple[RDBStorage, optuna.Study]:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = open_storage(storage_url(spec, name))
+    study = optuna.create_study(
+        study_name=name,
+        storage=storage,
+        direction="maximize",
+        sampler=RandomSampler(),  # never asked: `Proposer` is
+        load_if_exists=True,
+    )
+    measured = any(_RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+    check_subject(study, spec, name, measured=measured)
+    return storage, study
 
 
 def _records(study: optuna.Study) -> tuple[Record, ...]:
@@ -198,53 +216,3 @@ def _records(study: optuna.Study) -> tuple[Record, ...]:
         for trial in study.get_trials(deepcopy=False)
         if with_record(trial)
     )
-
-
-def _open_storage(url: str) -> RDBStorage:
-    if url.startswith("sqlite:///"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}})
-    return RDBStorage(url)
-
-
-@contextlib.contextmanager
-def _storage_errors(url: str) -> Iterator[None]:
-    """Turns what a storage that cannot be opened raises into a sentence, without credentials."""
-    try:
-        yield
-    except (ArgumentError, SQLAlchemyError, StorageInternalError, OSError, ImportError) as error:
-        cause = error.__cause__ or error
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise StudyError(
-            f"study.storage {_without_password(url)} cannot be opened: {reason}"
-        ) from error
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-
-
-def _check_subject(study: optuna.Study, spec: SweepSpec, name: str) -> None:
-    """A study holds measurements of one job; numbers of two do not compare."""
-    subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
-    subject["cluster"].pop("address")
-    known = study.user_attrs.get(_SUBJECT)
-    if known is None:
-        study.set_user_attr(_SUBJECT, subject)
-        return
-    if _digest(known) != _digest(subject):
-        changed = [
-            f"{section}.{key}"
-            for section in subject
-            for key in subject[section]
-            if known.get(section, {}).get(key) != subject[section][key]
-        ]
-        raise StudyError(
-            f"study {name} holds measurements of another job ({', '.join(changed)} changed);"
-            " choose another study.name, or put the old values back"
-        )
-
-
-def _digest(subject: Any) -> str:
-    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()

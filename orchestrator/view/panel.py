@@ -91,7 +91,7 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
     trial = state.running[-1]
     words = plan_words(trial.plan, omit=fixed_knobs(state.space))
     yield "now", Text.assemble((f"trial {trial.number} ", "bold"), (words, "cyan"))
-    spent, deadline = now - trial.at, state.spec.budget.trial_seconds
+    spent, deadline = now - trial.at, trial.deadline_seconds
     late = "bold red" if spent > deadline else "bright_black"
     ran = f"{duration(spent)} of at most {duration(deadline)}"
     yield "", Text.assemble((f"{ran} · {trial.why}", late))

@@ -257,7 +257,11 @@ def _after_start(records: Sequence[Record], ended: bool) -> Iterator[Event]:
     yield GroupStarted(world_size=2, fingerprint=CPU_FINGERPRINT, at=BEGAN + 9.0)
     for record in records:
         yield TrialStarted(
-            number=record.number, plan=record.plan, why=record.why, at=record.started_at
+            number=record.number,
+            plan=record.plan,
+            why=record.why,
+            deadline_seconds=60.0,
+            at=record.started_at,
         )
         yield TrialEnded(record=record, at=record.ended_at)
         if record.outcome.kind == "crashed":

@@ -119,3 +119,19 @@ def test_a_huge_global_batch_takes_no_time() -> None:
 
     assert time.perf_counter() - started < 2
     assert built.baseline.global_batch == 1_000_000_000
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_baseline_trains_in_the_precision_that_was_asked_for(precision: str) -> None:
+    """What another precision gains is no speed-up of the same training."""
+    train = {"global_batch": 32, "precision": precision}
+    spec = a_spec(train=train, space={"precision": ["bf16", "fp32"]})
+
+    assert build_space(around(spec=spec), 2).baseline.precision == precision
+
+
+def test_more_workers_than_there_is_room_for() -> None:
+    spec = a_spec(cluster={"workers": 32})
+
+    with pytest.raises(SpecError, match=r"cluster.workers is 32: the cluster has room for 2 ranks"):
+        build_space(around(spec=spec), 32)

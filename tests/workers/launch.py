@@ -6,6 +6,7 @@ many tests. Every wait is bounded; a group that lost a rank is of no further use
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -79,10 +80,8 @@ class Group:
         """Asks the ranks to leave; ends those that do not."""
         for end in self._ends:
             if not end.closed:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     end.send(None)
-                except BrokenPipeError:
-                    pass
         for process in self._processes:
             process.join(10)
         self._kill()

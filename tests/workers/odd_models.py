@@ -53,10 +53,24 @@ def _complain(_: Any) -> Any:
     raise LookupError(f"{SAID}\nand this line is for the trace alone")
 
 
+def _complain_and_keep(value: Any) -> Any:
+    try:
+        _complain(value)
+    except LookupError as error:
+        kept = error  # in this frame, which the error's traceback holds: a cycle
+        raise kept from None
+
+
+def _peek(value: Any) -> Any:
+    return value * (1.0 if float(value) < 1e9 else 2.0)
+
+
 ACTS: dict[str, Callable[[Any], Any]] = {
     "none": lambda value: value,
     "allocates": _allocate,
     "raises": _complain,
+    "keeps": _complain_and_keep,
+    "peeks": _peek,
     "exits": lambda _: sys.exit("user code called exit"),
     "nan": lambda value: value * float("nan"),
     "infinite": lambda value: value + float("inf"),

@@ -168,6 +168,8 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
             name.removeprefix("module."): (before[name] - _whole(weight)).numpy()
             for name, weight in weights.items()
         }
+    # before the group: the last to hold it joins gloo's threads, which may wait for the GIL
+    del model, training, sgd, weights
     forget_meshes()
     return moved
 

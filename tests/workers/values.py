@@ -10,7 +10,7 @@ from search_spaces.spec.schema import SweepSpec
 
 GLOBAL_BATCH = 8
 MEMORY_GIB = 0.25  # what a rank may use: plenty for the tiny models, little for the large plans
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "name": "llama-3.2-1b",
     "config": {
         "hidden_size": 64,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 WIDTH = 64
-RAISES, DIVERGES, DIES, TOO_LARGE, HANGS = 2, 4, 8, 16, 32
+RAISES, DIVERGES, DIES, TOO_LARGE, HANGS, HOARDS = 2, 4, 8, 16, 32, 3
 
 
 class Awkward(nn.Module):
@@ -35,9 +35,19 @@ class Awkward(nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         if rows == TOO_LARGE and dist.get_rank() == 1:
             loss = loss + torch.ones(2**29).sum()  # 2 GiB, on one rank only
+        if rows == HOARDS and dist.get_rank() == 1:
+            _hoard()
         if rows == HANGS:
             time.sleep(600)
         return loss
+
+
+def _hoard() -> None:
+    """Takes host memory bit by bit, far past what the test lets Ray allow."""
+    held = []
+    for _ in range(64):
+        held.append(torch.ones(2**25))  # 128 MiB
+        time.sleep(0.1)
 
 
 def make() -> tuple[Awkward, object]:

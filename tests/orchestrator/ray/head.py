@@ -42,15 +42,23 @@ def ray_head(home: Path, *, token: bool, **extra: str) -> Iterator[dict[str, str
     path = f"{BIN}:{os.environ['PATH']}"
     environ = environment(home, **auth, **extra, PATH=path, RAY_USAGE_STATS_ENABLED="0")
     gcs, dashboard, client = free_port(), free_port(), free_port()
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # noqa: S108  # sockets
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # sockets
         head = subprocess.Popen(
             [
-                str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2",
-                f"--port={gcs}", f"--dashboard-port={dashboard}",
-                f"--ray-client-server-port={client}", "--dashboard-agent-listen-port=0",
-                "--min-worker-port=0", "--max-worker-port=0",
-                "--object-store-memory=100000000", f"--temp-dir={session}",
-            ],  # fmt: skip
+                str(BIN / "ray"),
+                "start",
+                "--head",
+                "--block",
+                "--num-cpus=2",
+                f"--port={gcs}",
+                f"--dashboard-port={dashboard}",
+                f"--ray-client-server-port={client}",
+                "--dashboard-agent-listen-port=0",
+                "--min-worker-port=0",
+                "--max-worker-port=0",
+                "--object-store-memory=100000000",
+                f"--temp-dir={session}",
+            ],
             env=environ,
             cwd=home,
             stdout=subprocess.DEVNULL,
@@ -60,13 +68,15 @@ def ray_head(home: Path, *, token: bool, **extra: str) -> Iterator[dict[str, str
         address = f"http://127.0.0.1:{dashboard}"
         try:
             _wait_until_it_serves(address, environ.get("RAY_AUTH_TOKEN"))
-            yield {**environ, "RAY_API_SERVER_ADDRESS": address}
+            yield {
+                **environ,
+                "RAY_API_SERVER_ADDRESS": address,
+                "RAY_ADDRESS": f"127.0.0.1:{gcs}",
+            }
         finally:
             head.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 head.wait(20)
-            except subprocess.TimeoutExpired:
-                pass
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(head.pid, signal.SIGKILL)
             head.wait(10)

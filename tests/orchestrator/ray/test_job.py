@@ -23,6 +23,8 @@ objective: {{max_seconds: 0.5, interval: 0.2}}
 study: {{folder: {folder}/kept}}
 """
 
+SUBMIT = ("job", "submit", "--working-dir", ".", "--")
+
 
 @pytest.mark.parametrize("token", [True, False], ids=["with a token", "without"])
 def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
@@ -33,8 +35,7 @@ def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
 
     with ray_head(tmp_path, token=token) as environ:
         job = subprocess.run(
-            [str(BIN / "ray"), "job", "submit", "--working-dir", ".", "--"]
-            + ["plimsoll", "tune", "sweep.yaml"],
+            [str(BIN / "ray"), *SUBMIT, "plimsoll", "tune", "sweep.yaml"],
             cwd=work,
             env=environ,
             capture_output=True,

@@ -28,7 +28,9 @@ from tests.orchestrator.records import (
 
 
 def busy_state() -> SweepState:
-    trial = TrialStarted(number=11, plan=make_plan(), why="proposed by tpe", at=BEGAN + 120)
+    trial = TrialStarted(
+        number=11, plan=make_plan(), why="proposed by tpe", deadline_seconds=60.0, at=BEGAN + 120
+    )
     return advance(make_state(every_outcome()), trial)
 
 

@@ -1,0 +1,41 @@
+"""What a study measures: numbers of two jobs do not compare."""
+
+from __future__ import annotations
+
+import optuna
+
+from search_spaces.errors import StudyError
+from search_spaces.spec.schema import SweepSpec
+
+_SUBJECT = "subject"
+
+
+def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
+    """Writes down what a new study measures, and compares it with what an old one has measured.
+
+    Args:
+        study: The study, which keeps it.
+        spec: What is to be measured now.
+        name: What the user calls the study.
+        measured: Whether it holds records; without any, nothing stands against another job.
+
+    Raises:
+        StudyError: If they differ; names what changed.
+    """
+    subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
+    subject["cluster"].pop("address")
+    known = study.user_attrs.get(_SUBJECT)
+    if known is None or not measured:
+        study.set_user_attr(_SUBJECT, subject)
+        return
+    changed = [
+        f"{section}.{key}"
+        for section in subject
+        for key in {**known.get(section, {}), **subject[section]}
+        if known.get(section, {}).get(key) != subject[section].get(key)
+    ]
+    if changed:
+        raise StudyError(
+            f"study {name} holds measurements of another job ({', '.join(changed)} changed);"
+            " choose another study.name, or put the old values back"
+        )

@@ -1,0 +1,89 @@
+"""The reference of the specification as Markdown, made from the schema itself.
+
+`python -m search_spaces.spec.reference > docs/spec.md` renews it; a test holds it up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from search_spaces.spec.schema import SweepSpec
+
+_HEAD = """\
+# The specification
+
+One YAML file says what a sweep is to do. Only `model.name` and `train.global_batch` have to be
+given; `plimsoll init` writes a file with every key at its default, `plimsoll check FILE` says
+whether a file can be used and what it would do. Unknown keys are faults, and all faults are told
+at once. Relative paths start from the current directory.
+
+This page is made from the schema (`python -m search_spaces.spec.reference > docs/spec.md`).
+"""
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def markdown_reference() -> str:
+    """Every key with its type, default and meaning, a table for each section."""
+    parts = [_HEAD]
+    for name, field in SweepSpec.model_fields.items():
+        section = cast("type[BaseModel]", field.annotation)
+        parts.append(f"## {name}\n\n{section.__doc__}\n")
+        rows = [_row(key, entry) for key, entry in section.model_fields.items()]
+        head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
+        parts.append(head + "".join(rows))
+    return "\n".join(parts)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    takes = _type_words(field.annotation)
+    if bounds := ", ".join(_bounds(field.metadata)):
+        takes = f"{takes}, {bounds}"
+    default = "required" if field.is_required() else f"`{_default(field)}`"
+    cells = (f"`{key}`", takes, default, field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
+    return str(value) if plain else json.dumps(value)
+
+
+def _type_words(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if origin is Literal:
+        return " / ".join(f"`{choice}`" for choice in arguments)
+    if origin is Annotated:
+        bounds = ", ".join(_bounds(arguments[1:]))
+        return f"{_type_words(arguments[0])} {bounds}".strip()
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_words(part) for part in arguments if part is not type(None))
+    if origin is tuple:
+        return f"list of {_type_words(arguments[0])}"
+    if origin is dict:
+        return f"mapping of {_type_words(arguments[0])} to {_type_words(arguments[1])}"
+    return "anything" if kind is Any else str(kind)
+
+
+def _bounds(metadata: Any) -> Iterator[str]:
+    for entry in metadata:
+        constraints = entry.metadata if isinstance(entry, FieldInfo) else [entry]
+        for constraint in constraints:
+            for name, words in _SIGNS.items():
+                if (bound := getattr(constraint, name, None)) is not None:
+                    yield f"{words} {bound:,}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown_reference())

@@ -1,0 +1,102 @@
+"""What comes next, as a table: the state, the time, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from orchestrator.core.policy import Stop, Try, next_action, trial_deadline_seconds
+from orchestrator.core.state import advance
+from search_spaces.outcome import Outcome
+from tests.orchestrator.core.values import started, state_after
+from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_plan
+
+MINUTE = 60.0
+GOOD, WORSE, TIGHT = make_measured(40.0), make_measured(30.0), make_measured(50.0, 0.97)
+
+
+def test_the_plan_that_one_would_start_with_goes_first() -> None:
+    state = state_after()
+
+    action = next_action(state, BEGAN, untried=9)
+    assert action == Try(plan=state.space.baseline, why="the plan that one would start with")
+
+    running = advance(state, started(0, state.space.baseline))
+    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by tpe")
+
+
+@pytest.mark.parametrize("first", [GOOD, make_oom()], ids=["measured", "out of memory"])
+def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
+    assert next_action(state_after([first]), BEGAN, untried=9) == Try(
+        plan=None, why="proposed by tpe"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "budget", "now", "untried", "reason"),
+    [
+        ([GOOD] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used"),
+        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used"),
+        ([GOOD] * 2, {"trials": 3}, 0.0, 9, None),
+        ([], {"minutes": 2}, 2 * MINUTE, 9, "the budget of 2 minutes is used"),
+        ([], {"minutes": 2}, 2 * MINUTE - 1, 9, None),
+        ([], {"minutes": 0.5}, 30.0, 9, "the budget of 0.5 minutes is used"),
+        ([GOOD], {}, 0.0, 0, "all {plans} plans have been tried"),
+        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better plan"),
+        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better"),
+        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better plan"),
+        ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, 9, None),
+        ([GOOD, WORSE], {"patience": 2}, 0.0, 9, None),
+        ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
+        ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
+    ],
+)
+def test_when_it_is_enough(
+    outcomes: Sequence[Outcome],
+    budget: dict[str, Any],
+    now: float,
+    untried: int,
+    reason: str | None,
+) -> None:
+    state = state_after(outcomes, budget=budget)
+
+    action = next_action(state, BEGAN + now, untried)
+
+    if reason is None:
+        assert isinstance(action, Try)
+    else:
+        assert isinstance(action, Stop)
+        assert action.reason.startswith(reason.format(plans=len(state.space.candidates)))
+
+
+def test_what_is_under_way_counts_towards_the_trials() -> None:
+    state = advance(state_after([GOOD], budget={"trials": 2}), started(1, make_plan()))
+
+    assert isinstance(next_action(state, BEGAN, untried=9), Stop)
+
+
+def test_time_of_earlier_drivers_does_not_count() -> None:
+    state = state_after([GOOD] * 5, budget={"minutes": 1})  # which began at BEGAN
+
+    assert isinstance(next_action(state, BEGAN + 59, untried=9), Try)
+
+
+@pytest.mark.parametrize(
+    ("trial_seconds", "minutes", "now", "deadline"),
+    [
+        (60, 10, 0.0, 60.0),  # the spec's
+        (600, 5, 0.0, 300.0),  # no more than is left of the sweep
+        (600, 5, 200.0, 100.0),
+        (60, 5, 299.0, 30.0),  # the last one gets a chance
+        (20, 5, 299.0, 20.0),  # but never more than the spec's
+        (5, 10, 0.0, 5.0),
+    ],
+)
+def test_deadline_of_a_trial(
+    trial_seconds: float, minutes: float, now: float, deadline: float
+) -> None:
+    state = state_after(budget={"trial_seconds": trial_seconds, "minutes": minutes})
+
+    assert trial_deadline_seconds(state, BEGAN + now) == pytest.approx(deadline)

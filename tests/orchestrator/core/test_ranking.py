@@ -1,0 +1,121 @@
+"""Which plans are better, as a table of rates and peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.ranking import (
+    best,
+    counts,
+    equals_of_the_best,
+    feasible,
+    ranked,
+    record_of,
+    throughput,
+    trials_since_best,
+)
+from search_spaces.outcome import Outcome
+from search_spaces.record import Record
+from tests.orchestrator.core.values import numbers
+from tests.orchestrator.records import (
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_plan,
+    make_record,
+    make_records,
+    make_space,
+    make_spec,
+)
+
+HEADROOM = 0.05
+
+
+def records_of(outcomes: Sequence[Outcome]) -> tuple[Record, ...]:
+    return make_records(make_space(make_spec()), outcomes)
+
+
+def measurements(*pairs: tuple[float, float]) -> tuple[Record, ...]:
+    """Records with these rates (± 1.5 %) and shares of the limit."""
+    return records_of([make_measured(rate, share) for rate, share in pairs])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "order", "equals"),
+    [
+        ([], [], []),
+        ([(40.0, 0.5)], [0], [0]),
+        ([(40.0, 0.5), (50.0, 0.5)], [1, 0], [1]),
+        ([(40.0, 0.5), (50.0, 0.951)], [0], [0]),  # above the line
+        ([(40.0, 0.5), (50.0, 0.949)], [1, 0], [1]),  # below it
+        ([(40.0, 0.8), (40.0, 0.5)], [1, 0], [1, 0]),  # a tie: the lower peak
+        ([(40.0, 0.9), (39.5, 0.3), (38.0, 0.2)], [0, 1, 2], [0, 1]),  # intervals that meet
+        ([(30.0, 0.97), (20.0, 1.0)], [], []),
+    ],
+)
+def test_order_and_equals(
+    pairs: list[tuple[float, float]], order: list[int], equals: list[int]
+) -> None:
+    records = measurements(*pairs)
+
+    assert numbers(ranked(records, HEADROOM)) == order
+    assert numbers(equals_of_the_best(records, HEADROOM)) == equals
+    top = best(records, HEADROOM)
+    assert (None if top is None else top.number) == (order[0] if order else None)
+
+
+def test_the_line_itself_may_be_reached() -> None:
+    (record,) = measurements((40.0, 0.5))
+
+    assert feasible(record, 0.5)
+    assert not feasible(record, 0.500001)
+
+
+def test_what_was_not_measured_is_never_ranked() -> None:
+    records = records_of(every_outcome())
+
+    assert numbers(ranked(records, HEADROOM)) == [2, 3, 0]
+    assert numbers(ranked(records, 0.0)) == [4, 2, 3, 0]
+    assert throughput(records[1]) == 0.0
+    assert counts(records)["measured"] == 4
+    assert sum(counts(records).values()) == len(records)
+
+
+def test_the_last_record_of_a_plan_counts() -> None:
+    first, last = (make_record(number, make_plan(), make_oom()) for number in (0, 5))
+
+    assert record_of((first, last), make_plan()) == last
+    assert record_of((first, last), make_plan(zero_stage=3)) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "waited"),
+    [
+        ([], 0),
+        ([make_oom()] * 3, 3),
+        ([make_measured(40.0)], 0),
+        ([make_measured(40.0), make_oom(), make_measured(39.0)], 2),
+        ([make_measured(40.0), make_measured(41.0)], 0),
+        ([make_measured(40.0), make_measured(90.0, 0.99)], 1),
+    ],
+)
+def test_trials_since_the_best(outcomes: list[Outcome], waited: int) -> None:
+    assert trials_since_best(records_of(outcomes), HEADROOM) == waited
+
+
+pairs = st.lists(st.tuples(st.floats(1.0, 99.0), st.floats(0.1, 1.0)), max_size=10)
+
+
+@given(pairs)
+def test_equals_begin_with_the_best_and_are_a_part_of_the_ranked(
+    drawn: list[tuple[float, float]],
+) -> None:
+    records = measurements(*drawn)
+    order, equals = ranked(records, HEADROOM), equals_of_the_best(records, HEADROOM)
+
+    assert equals[:1] == order[:1]
+    assert [record for record in order if record in equals] == equals

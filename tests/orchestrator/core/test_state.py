@@ -1,0 +1,132 @@
+"""State is what the events say, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    Noted,
+    SweepEnded,
+    SweepStarted,
+    TrialEnded,
+)
+from orchestrator.core.ranking import feasible, throughput
+from orchestrator.core.state import advance, begin
+from search_spaces.outcome import Cancelled, Outcome
+from tests.orchestrator.core.values import started, state_after
+from tests.orchestrator.records import (
+    BEGAN,
+    CPU_FINGERPRINT,
+    LIMIT_BYTES,
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_plan,
+    make_record,
+    make_space,
+    make_spec,
+    some_plans,
+)
+
+
+def test_each_event_changes_what_it_tells_of() -> None:
+    state = state_after([make_measured()])
+    assert (state.resumed, len(state.records)) == (1, 1)
+
+    state = advance(state, GroupStarted(world_size=2, fingerprint=CPU_FINGERPRINT, at=BEGAN))
+    assert state.fingerprint == CPU_FINGERPRINT
+
+    trial = started(1, make_plan())
+    state = advance(state, trial)
+    assert state.running == (trial,)
+
+    record = make_record(1, make_plan(), make_oom(1.2))
+    state = advance(state, TrialEnded(record=record, at=BEGAN))
+    assert state.running == ()
+    assert state.records[-1] == record
+    assert state.resumed == 1
+
+    note, end = Noted(text="replaced", at=BEGAN), SweepEnded(reason="enough", at=BEGAN)
+    state = advance(advance(state, note), end)
+    assert (state.notes, state.ended) == ((note,), end)
+
+
+def test_a_new_start_forgets_the_old_sweep() -> None:
+    state = state_after([make_measured()])
+    again = SweepStarted(
+        study="other",
+        spec=state.spec,
+        space=state.space,
+        records=(),
+        memory_limit_bytes=None,
+        at=BEGAN + 5,
+    )
+
+    assert advance(state, again) == begin(again)
+
+
+def test_the_limit_is_learned_from_the_first_trial_that_knows_it() -> None:
+    state = replace(state_after(), memory_limit_bytes=None)
+    host = make_oom(None, where="host", limit_bytes=None)
+    endings = (Cancelled(detail="stopped"), host, make_oom(1.2), Cancelled(detail="stopped"))
+    limits = []
+    for number, outcome in enumerate(endings):
+        ended = TrialEnded(record=make_record(number, make_plan(), outcome), at=BEGAN)
+        state = advance(state, ended)
+        limits.append(state.memory_limit_bytes)
+
+    assert limits == [None, None, LIMIT_BYTES, LIMIT_BYTES]
+
+
+rates = st.floats(1.0, 100.0, allow_nan=False)
+outcomes = st.one_of(
+    st.sampled_from(every_outcome()),
+    st.builds(make_measured, rates, st.floats(0.1, 1.0)),
+)
+
+
+def events_of(endings: list[Outcome], order: st.DataObject) -> list[Event]:
+    """Trials that start one after the other and end in any order, with notes between."""
+    space = make_space(make_spec())
+    plans = some_plans(space, len(endings))
+    events: list[Event] = [started(number, plan) for number, plan in enumerate(plans)]
+    numbers = order.draw(st.permutations(range(len(endings))))
+    for number in numbers:
+        record = make_record(number, plans[number], endings[number])
+        events += [TrialEnded(record=record, at=record.ended_at), Noted(text="so", at=BEGAN)]
+    return events
+
+
+@given(endings=st.lists(outcomes, max_size=8), order=st.data())
+def test_no_record_is_ever_lost(endings: list[Outcome], order: st.DataObject) -> None:
+    state = state_after([make_measured()])
+    told = list(state.records)
+    for event in events_of(endings, order):
+        before = state
+        state = advance(state, event)
+        told += [event.record] if isinstance(event, TrialEnded) else []
+        assert state.records[: len(before.records)] == before.records
+        assert list(state.records) == told
+    assert state.running == ()
+    assert len(state.notes) == len(endings)
+
+
+@given(endings=st.lists(outcomes, max_size=8), order=st.data())
+def test_the_best_is_feasible_and_none_is_faster(
+    endings: list[Outcome], order: st.DataObject
+) -> None:
+    state = state_after()
+    for event in events_of(endings, order):
+        state = advance(state, event)
+    fitting = [record for record in state.records if feasible(record, 0.05)]
+
+    if state.best is None:
+        assert not fitting
+    else:
+        assert state.best in fitting
+        assert throughput(state.best) == max(map(throughput, fitting))

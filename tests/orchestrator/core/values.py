@@ -1,0 +1,37 @@
+"""States to decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.core.events import SweepStarted, TrialStarted
+from orchestrator.core.state import SweepState, begin
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
+
+
+def state_after(outcomes: Sequence[Outcome] = (), **sections: Any) -> SweepState:
+    """A driver that took up a study with these outcomes, the baseline's first."""
+    spec = make_spec(**sections)
+    space = make_space(spec)
+    return begin(
+        SweepStarted(
+            study="demo",
+            spec=spec,
+            space=space,
+            records=make_records(space, outcomes),
+            memory_limit_bytes=spec.memory_limit_bytes,
+            at=BEGAN,
+        )
+    )
+
+
+def started(number: int, plan: Plan, at: float = BEGAN) -> TrialStarted:
+    return TrialStarted(number=number, plan=plan, why="proposed", deadline_seconds=60.0, at=at)
+
+
+def numbers(records: Sequence[Record]) -> list[int]:
+    return [record.number for record in records]

@@ -1,0 +1,358 @@
+"""The study on a real SQLite file: what is told, what is asked, and what survives."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.core.ranking import best
+from orchestrator.study import Study, load_records, storage_url
+from orchestrator.study.store import _RECORDS
+from search_spaces.errors import StudyError
+from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import (
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_record,
+    make_space,
+)
+from tests.orchestrator.study.values import NAME, open_study, outcome_of, run, study_spec
+
+SAMPLERS = ("tpe", "gp", "random")
+SMALL = {"micro_batch": [1, 2, 4], "zero_stage": [0], "attention": ["sdpa"], "batching": ["padded"]}
+
+
+def stored(spec: SweepSpec) -> list[FrozenTrial]:
+    """The trials as anybody sees them who opens the storage with Optuna alone."""
+    study = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
+    return study.get_trials()
+
+
+def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
+    study = open_study(spec)
+    asked = study.ask(None, "proposed")
+    study.tell(make_record(asked.number, asked.plan, outcome))
+    return stored(spec)[-1]
+
+
+# ---------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("outcome", every_outcome(), ids=lambda outcome: outcome.kind)
+def test_every_outcome_comes_back_as_it_was_told(outcome: Outcome, tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    trial = told(spec, outcome)
+
+    (record,) = open_study(spec).records()
+    assert record.outcome == outcome
+    assert load_records(spec, NAME) == (record,)
+    expected = {"measured": TrialState.COMPLETE, "out_of_memory": TrialState.PRUNED}
+    assert trial.state == expected.get(outcome.kind, TrialState.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "constraint"),
+    [
+        (1.3, 1.3 / 0.95 - 1),  # graded: bytes wanted over what the head-room leaves
+        (2.0, 2.0 / 0.95 - 1),
+        (None, 1 / 0.95 - 1),  # nobody knows how much: just over
+        (0.9, 1 / 0.95 - 1),  # it ran out below the limit: over all the same
+    ],
+)
+def test_out_of_memory_is_a_graded_constraint_and_no_value(
+    wanted: float | None, constraint: float, tmp_path: Path
+) -> None:
+    trial = told(study_spec(tmp_path), make_oom(wanted))
+
+    assert trial.state == TrialState.PRUNED
+    assert trial.value is None
+    assert trial.constraints == {"memory": pytest.approx(constraint, abs=2e-6)}
+    assert trial.constraints["memory"] > 0
+
+
+def test_out_of_memory_is_infeasible_without_head_room_too(tmp_path: Path) -> None:
+    trial = told(study_spec(tmp_path, objective={"headroom": 0.0}), make_oom(None))
+
+    assert trial.constraints["memory"] > 0
+
+
+def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    study = open_study(spec)
+    for rate, share in ((20.0, 0.94), (44.0, 0.96)):
+        asked = study.ask(None, "proposed")
+        study.tell(make_record(asked.number, asked.plan, make_measured(rate, share)))
+
+    below, above = stored(spec)
+    assert below.constraints["memory"] < 0 < above.constraints["memory"]
+    assert above.value == 44.0  # it was measured, and is kept as such
+    top = best(study.records(), spec.objective.headroom)
+    assert top is not None
+    assert top.number == below.number
+    optunas_own = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
+    assert optunas_own.best_trial.number == below.number
+
+
+def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    study = open_study(spec)
+    asked = study.ask(make_space(spec).baseline, "the plan that one would start with")
+
+    (trial,) = stored(spec)
+    assert trial.state == TrialState.RUNNING
+    assert trial.params["micro_batch"] == asked.plan.micro_batch == 1
+    assert trial.user_attrs["plan"] == asked.plan.as_dict()
+    assert trial.user_attrs["why"] == "the plan that one would start with"
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_all_of_a_small_space_is_asked_once(sampler: str, tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, sampler, space=SMALL)
+    space = make_space(spec)
+    study = Study(spec, NAME, space)
+
+    plans = run(study, len(space.candidates))
+
+    assert len(plans) == 15
+    assert set(plans) == set(space.candidates)
+    assert study.untried() == ()
+
+
+def test_a_space_of_one_plan_is_asked(tmp_path: Path) -> None:
+    only = {**SMALL, "micro_batch": [2], "checkpoint_ratio": [0.0]}
+    for sampler in SAMPLERS:
+        spec = study_spec(tmp_path / sampler, sampler, space=only)
+        assert run(open_study(spec), 1) == list(make_space(spec).candidates)
+
+
+def test_plans_of_failed_trials_are_not_asked_again(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, space=SMALL)
+    space = make_space(spec)
+    study = Study(spec, NAME, space)
+    outcomes = (every_outcome() * 2)[: len(space.candidates)]
+    plans = []
+    for outcome in outcomes:
+        asked = study.ask(None, "proposed")
+        study.tell(make_record(asked.number, asked.plan, outcome))
+        plans.append(asked.plan)
+
+    assert len(set(plans)) == len(plans) == len(space.candidates)
+
+
+values = st.fixed_dictionaries(
+    {
+        "micro_batch": st.sets(st.sampled_from([1, 2, 3, 4, 6, 8, 16]), min_size=1, max_size=4),
+        "zero_stage": st.sets(st.sampled_from([0, 2, 3]), min_size=1),
+        "checkpoint_ratio": st.sets(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=1),
+        "data": st.sets(st.sampled_from([1, 2]), min_size=1),
+    }
+)
+
+
+@settings(max_examples=8)
+@given(
+    space=values, sampler=st.sampled_from(["tpe", "random"]), batch=st.sampled_from([16, 24, 48])
+)
+def test_proposals_are_legal_and_never_repeat(
+    space: dict[str, set[float]],
+    sampler: str,
+    batch: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    listed = {name: sorted(chosen) for name, chosen in space.items()}
+    listed["micro_batch"] = sorted({1, *listed["micro_batch"]})  # so that a plan is legal
+    listed["zero_stage"] = sorted({0, *listed["zero_stage"]})
+    train = {"global_batch": batch, "sequence_length": 128}
+    folder = tmp_path_factory.mktemp("study")
+    spec = study_spec(folder, sampler, space=listed, train=train)
+    legal = make_space(spec)
+
+    plans = run(Study(spec, NAME, legal), min(len(legal.candidates), 14))
+
+    assert len(set(plans)) == len(plans)
+    assert set(plans) <= set(legal.candidates)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
+    runs = [
+        run(open_study(study_spec(tmp_path / folder, sampler, study={"seed": seed})), 12)
+        for folder, seed in (("first", 7), ("again", 7), ("other", 8))
+    ]
+
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+# ---------------------------------------------------------------- what survives
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_study_goes_on_where_it_stopped(sampler: str, tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, sampler)
+    first = open_study(spec)
+    before = run(first, 9)
+
+    second = open_study(spec)
+    assert second.records() == first.records() == load_records(spec, NAME)
+    after = run(second, 4)
+
+    assert not set(before) & set(after)
+    assert [record.number for record in second.records()] == list(range(13))
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_space_that_changes_on_resume(sampler: str, tmp_path: Path) -> None:
+    small = study_spec(tmp_path, sampler, space=SMALL)
+    run(open_study(small), 10)
+    grown = study_spec(tmp_path, sampler, space={"micro_batch": [1, 2, 4, 8]})  # all else searched
+
+    plans = run(open_study(grown), 5)
+    assert set(plans) <= set(make_space(grown).candidates)
+    assert not set(plans) & {record.plan for record in load_records(small, NAME)[:10]}
+
+    shrunk = study_spec(tmp_path, sampler, space={"micro_batch": [1, 2], "batching": ["padded"]})
+    assert {plan.micro_batch for plan in run(open_study(shrunk), 5)} <= {1, 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"space": {"micro_batch": [1, 2]}},
+        {"budget": {"trials": 99}},
+        {"objective": {"headroom": 0.2, "max_steps": 50}},
+        {"tracking": {"enabled": False}},
+        {"cluster": {"workers": 2, "memory_gib": 0.5, "address": "auto"}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_may_change_between_two_runs(changes: dict[str, object], tmp_path: Path) -> None:
+    run(open_study(study_spec(tmp_path)), 2)
+
+    assert len(open_study(study_spec(tmp_path, **changes)).records()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model": "gpt2"}, "model.name"),
+        ({"train": {"global_batch": 32, "sequence_length": 128}}, "train.global_batch"),
+        ({"data": {"lengths": {16: 1.0, 64: 2.0}}}, "data.lengths"),
+        ({"cluster": {"workers": 2, "memory_gib": 1.0}}, "cluster.memory_gib"),
+    ],
+)
+def test_another_job_is_refused_by_what_changed(
+    changes: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    run(open_study(study_spec(tmp_path)), 1)
+
+    with pytest.raises(StudyError, match="holds measurements of another job") as caught:
+        open_study(study_spec(tmp_path, **changes))
+    assert named in str(caught.value)
+    assert "choose another study.name" in str(caught.value)
+
+
+def test_a_study_that_measured_nothing_takes_another_job(tmp_path: Path) -> None:
+    open_study(study_spec(tmp_path, model="gtp2"))  # a slip, found when the model was looked for
+
+    assert open_study(study_spec(tmp_path, model="gpt2")).records() == ()
+
+
+def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
+    run(open_study(study_spec(tmp_path)), 12)
+    strict = study_spec(tmp_path, objective={"headroom": 0.5})
+
+    study = open_study(strict)
+    run(study, 2)
+    top = best(study.records(), 0.5)
+    assert top is not None
+    assert isinstance(top.outcome, Measured)
+    assert top.outcome.memory.share <= 0.5
+
+
+# ---------------------------------------------------------------- drivers that die
+
+
+def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    lost = open_study(spec).ask(None, "proposed")  # and the driver is gone
+
+    second = open_study(spec)
+    (left,) = second.interrupted()
+    assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
+    second.abandon(left.number)
+    second.ask(left.plan, "once more", retry_of=left.number)  # and gone again
+
+    third = open_study(spec)
+    (again,) = third.interrupted()
+    assert (again.plan, again.retry_of) == (lost.plan, lost.number)
+    assert third.records() == ()
+
+
+def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    lost = open_study(spec).ask(None, "proposed")
+    study = open_study(spec)
+    crashed = every_outcome()[5]
+
+    study.abandon(lost.number, make_record(lost.number, lost.plan, crashed))
+
+    assert lost.plan not in study.untried()
+    assert [record.outcome for record in open_study(spec).records()] == [crashed]
+
+
+def test_abandoning_what_has_just_ended_changes_nothing(tmp_path: Path) -> None:
+    study = open_study(study_spec(tmp_path))
+    run(study, 1)
+    study.abandon(0)
+
+    assert stored(study_spec(tmp_path))[0].state == TrialState.COMPLETE
+
+
+def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    study = open_study(spec)
+    for _ in range(2):
+        asked = study.ask(None, "proposed")
+        outcome = make_oom(1.5) if asked.number else make_measured(30.0)
+        record = make_record(asked.number, asked.plan, outcome)
+        # what `tell` does first
+        study._open[asked.number].set_user_attr("record", _RECORDS.dump_python(record, mode="json"))
+
+    again = open_study(spec)
+
+    assert again.interrupted() == ()
+    assert [type(record.outcome) for record in again.records()] == [Measured, OutOfMemory]
+    assert [trial.state for trial in stored(spec)] == [TrialState.COMPLETE, TrialState.PRUNED]
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def test_print_what_ask_and_tell_cost(tmp_path: Path) -> None:
+    """For people: no assertion on time, since the machine may be busy with other things."""
+    train = {"global_batch": 128, "sequence_length": 128}
+    study = open_study(study_spec(tmp_path, train=train))
+    seconds = []
+    for _ in range(105):
+        began = time.perf_counter()
+        asked = study.ask(None, "proposed")
+        record = make_record(asked.number, asked.plan, outcome_of(asked.plan))
+        study.tell(record)
+        seconds.append(time.perf_counter() - began)
+
+    median = statistics.median(seconds[-5:])
+    print(f"\ntpe: ask + tell after 100 trials {1e3 * median:.1f} ms (median)")
+    assert len(study.records()) == 105

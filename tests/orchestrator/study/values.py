@@ -1,0 +1,57 @@
+"""A small sweep on a synthetic machine: plain arithmetic, no Ray and no clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestrator.study import Study
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
+
+NAME = "small"
+
+
+def study_spec(folder: Path, sampler: str = "tpe", **sections: Any) -> SweepSpec:
+    """A sweep of the test space whose study lies in `folder`."""
+    study = {"folder": str(folder), "sampler": sampler, **sections.pop("study", {})}
+    return make_spec(study=study, **sections)
+
+
+def open_study(spec: SweepSpec) -> Study:
+    return Study(spec, NAME, make_space(spec))
+
+
+def share_of_limit(plan: Plan) -> float:
+    """Peak memory over the limit: model state, and activations that recomputation spares."""
+    state = {0: 0.35, 2: 0.28, 3: 0.22}[plan.zero_stage]
+    wide = 1.3 if plan.attention == "eager" else 1.0
+    padding = {"padded": 1.0, "grouped": 0.9, "packed": 0.8}[plan.batching]
+    activations = plan.micro_batch * (1 - 0.75 * plan.checkpoint_ratio) * wide * padding
+    return state + 0.06 * activations
+
+
+def rate(plan: Plan) -> float:
+    """Samples per second: grows with the micro-batch, until memory breaks."""
+    grown = 100 * plan.micro_batch / (plan.micro_batch + 3.0)
+    sharded = {0: 1.0, 2: 0.97, 3: 0.9}[plan.zero_stage]
+    attention = 0.8 if plan.attention == "eager" else 1.0
+    batching = {"padded": 0.6, "grouped": 0.8, "packed": 1.0}[plan.batching]
+    return grown / (1 + 0.33 * plan.checkpoint_ratio) * sharded * attention * batching
+
+
+def outcome_of(plan: Plan) -> Outcome:
+    share = share_of_limit(plan)
+    return make_oom(share) if share > 1 else make_measured(rate(plan), share)
+
+
+def run(study: Study, trials: int) -> list[Plan]:
+    """Asks and tells so many trials; returns their plans."""
+    plans = []
+    for _ in range(trials):
+        asked = study.ask(None, "proposed")
+        study.tell(make_record(asked.number, asked.plan, outcome_of(asked.plan)))
+        plans.append(asked.plan)
+    return plans

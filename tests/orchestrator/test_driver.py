@@ -1,0 +1,321 @@
+"""The driver at its seam: a runner that reports as it likes, a real study on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    Noted,
+    SweepEnded,
+    SweepStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from orchestrator.core.state import SweepState
+from orchestrator.driver import Driver
+from orchestrator.listener import AbstractListener
+from orchestrator.study import Study, load_records
+from orchestrator.trials import Assignment, TrialReport
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import Cancelled, Crashed, Outcome
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import (
+    BEGAN,
+    CPU_FINGERPRINT,
+    LIMIT_BYTES,
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_space,
+    make_spec,
+)
+
+CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
+
+
+class Recorder(AbstractListener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Event, SweepState]] = []
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        self.heard.append((event, state))
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def kinds(self) -> list[type[Event]]:
+        return [type(event) for event, _ in self.heard]
+
+
+@dataclass
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    now: float = BEGAN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Sweep:
+    """A driver with its ears and its clock; a second one of the same spec is a resumed sweep."""
+
+    spec: SweepSpec
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        space = make_space(self.spec)
+        study = Study(self.spec, "demo", space)
+        begun = SweepStarted(
+            study="demo",
+            spec=self.spec,
+            space=space,
+            records=study.records(),
+            memory_limit_bytes=LIMIT_BYTES,
+            at=self.clock.now,
+        )
+        self.ears = Recorder()
+        self.driver = Driver(study, CLUSTER, [self.ears], begun, self.clock)
+        self.driver.repair()
+
+    def run(self, outcomes: Iterator[Outcome] | None = None) -> list[Plan]:
+        """Runs trials until the driver has no more; ten seconds each."""
+        plans = []
+        while (given := self.driver.propose()) is not None:
+            outcome = make_measured() if outcomes is None else next(outcomes)
+            self.report(given, outcome)
+            plans.append(given.request.plan)
+        return plans
+
+    def report(self, given: Assignment, outcome: Outcome, **changes: object) -> None:
+        self.clock.now += 10
+        report = TrialReport(
+            number=given.request.number,
+            outcome=outcome,
+            fingerprint=CPU_FINGERPRINT,
+            notes=(),
+            started_at=self.clock.now - 9,
+            ended_at=self.clock.now - 1,
+        )
+        self.driver.conclude(replace(report, **changes))
+
+    def ask(self) -> Assignment:
+        given = self.driver.propose()
+        assert given is not None
+        return given
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[..., Sweep]:
+    """Makes a driver; each time on the same study."""
+
+    def make(**budget: object) -> Sweep:
+        budget = {"trials": 3, "minutes": 10, "trial_seconds": 60, **budget}
+        return Sweep(make_spec(study={"folder": str(tmp_path), "sampler": "random"}, budget=budget))
+
+    return make
+
+
+Make = Callable[..., Sweep]
+
+
+def test_a_sweep_in_order(sweep: Make) -> None:
+    ours = sweep()
+    plans = ours.run()
+
+    trial = [TrialStarted, TrialEnded]
+    assert ours.ears.kinds == [
+        SweepStarted,
+        TrialStarted,
+        GroupStarted,  # as soon as it is known of
+        TrialEnded,
+        *trial,
+        *trial,
+        SweepEnded,
+    ]
+    assert plans[0] == ours.driver.state.space.baseline
+    assert len(set(plans)) == 3
+    ended = ours.driver.state.ended
+    assert ended is not None
+    assert ended.reason == "the budget of 3 trials is used"
+    assert ours.driver.propose() is None
+    assert ours.ears.kinds.count(SweepEnded) == 1
+
+
+def test_each_event_comes_with_the_state_after_it(sweep: Make) -> None:
+    ours = sweep()
+    ours.run()
+
+    counted = [len(state.records) for _, state in ours.ears.heard]
+    assert counted == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert [len(state.running) for _, state in ours.ears.heard] == [0, 1, 1, 0, 1, 0, 1, 0, 0]
+    assert ours.ears.heard[-1][1] == ours.driver.state
+
+
+def test_records_are_what_was_reported(sweep: Make) -> None:
+    ours = sweep(trials=11)
+    ours.run(iter(every_outcome()))
+
+    records = ours.driver.state.records
+    assert [record.outcome for record in records] == list(every_outcome())
+    assert records == load_records(ours.spec, "demo")
+    assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
+    assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
+    assert records[0].why == "the plan that one would start with"
+    assert records[1].why == "proposed by random"
+
+
+def test_time_ends_a_sweep(sweep: Make) -> None:
+    ours = sweep(trials=24, minutes=0.5)
+
+    assert len(ours.run()) == 3
+    assert "0.5 minutes" in str(ours.driver.state.ended)
+
+
+def test_what_is_handed_out_has_its_deadline(sweep: Make) -> None:
+    ours = sweep(minutes=2, trial_seconds=90)
+    first = ours.ask()
+    ours.clock.now += 75
+    ours.report(first, make_oom())
+    second = ours.ask()
+
+    assert (first.deadline_seconds, second.deadline_seconds) == (90.0, 35.0)
+    told = [event for event, _ in ours.ears.heard if isinstance(event, TrialStarted)]
+    assert [event.deadline_seconds for event in told] == [90.0, 35.0]
+    assert (first.device, first.folder) == ("cpu", str(Path.cwd()))
+    assert first.request.spec == ours.spec
+
+
+def test_notes_are_passed_on_after_the_trial(sweep: Make) -> None:
+    ours = sweep(trials=1)
+    ours.report(ours.ask(), make_oom(), notes=("the worker group is replaced: so", "and so"))
+
+    assert ours.ears.kinds[-3:] == [TrialEnded, Noted, Noted]
+    assert next(note.text for note in ours.driver.state.notes).endswith("replaced: so")
+
+
+def test_a_group_is_told_of_once_per_change(sweep: Make) -> None:
+    ours = sweep(trials=5)
+    other = replace(CPU_FINGERPRINT, hosts=2)
+    for seen in (None, CPU_FINGERPRINT, CPU_FINGERPRINT, other, None):
+        ours.report(ours.ask(), make_measured(), fingerprint=seen)
+
+    groups = [event for event, _ in ours.ears.heard if isinstance(event, GroupStarted)]
+    assert [group.fingerprint for group in groups] == [CPU_FINGERPRINT, other]
+    assert {group.world_size for group in groups} == {2}
+
+
+def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
+    ours = sweep()
+    given = ours.ask()
+    ours.driver.lose(given.request.number)
+
+    (record,) = ours.driver.state.records
+    assert isinstance(record.outcome, Crashed)
+    assert record.outcome.cause == "worker_died"
+    assert record.plan == given.request.plan
+    assert given.request.plan not in ours.run()
+
+
+# ---------------------------------------------------------------- going on
+
+
+def test_a_resumed_sweep_counts_and_never_measures_again(sweep: Make) -> None:
+    before = sweep().run()
+    again = sweep()
+    assert again.run() == []
+    assert again.ears.kinds == [SweepStarted, SweepEnded]
+
+    longer = sweep(trials=6)
+    after = longer.run()
+    assert len(after) == 3
+    assert not set(before) & set(after)
+    assert longer.driver.state.resumed == 3
+
+
+def test_a_space_that_is_used_up_ends_the_sweep(tmp_path: Path) -> None:
+    only = {"micro_batch": [1, 2], "zero_stage": [0], "batching": ["padded"]}
+    only |= {"attention": ["sdpa"], "checkpoint_ratio": [0.0]}
+    ours = Sweep(make_spec(space=only, study={"folder": str(tmp_path)}))
+
+    assert len(ours.run()) == 2
+    assert "all 2 plans have been tried" in str(ours.driver.state.ended)
+
+
+def test_cancel_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
+    ours = sweep()
+    ours.report(ours.ask(), make_measured())
+    given = ours.ask()
+    ours.driver.cancel("stopped by Ctrl-C")
+
+    assert ours.ears.kinds[-2:] == [TrialEnded, SweepEnded]
+    last = ours.driver.state.records[-1]
+    assert last.outcome == Cancelled(detail="stopped by Ctrl-C")
+    assert ours.driver.state.running == ()
+    assert ours.driver.propose() is None
+
+    again = sweep()
+    assert len(again.driver.state.records) == 1  # what was cancelled is no measurement
+    assert given.request.plan in again.driver._study.untried()
+    assert len(again.run()) == 2
+
+
+def test_cancel_just_after_the_study_was_told(sweep: Make) -> None:
+    """Ctrl-C may come between the study's record and the word about it."""
+    ours = sweep()
+    given = ours.ask()
+    record = ours.driver._record(given.request.number, given.request.plan, make_oom(), "so")
+    ours.driver._study.tell(record)
+    ours.driver.cancel("stopped by Ctrl-C")
+
+    assert [record.outcome for record in sweep().driver.state.records] == [make_oom()]
+
+
+def test_what_a_dead_driver_left_goes_first_once(sweep: Make) -> None:
+    dead = sweep(trials=9)
+    dead.report(dead.ask(), make_measured())
+    lost = dead.ask().request
+
+    again = sweep(trials=9)
+    retried = again.ask()
+    assert retried.request.plan == lost.plan
+    why = f"trial {lost.number} was under way when its driver died"
+    assert again.driver.state.running[0].why == why
+    again.report(retried, make_measured())
+    assert lost.plan not in again.run()
+
+
+def test_a_trial_that_kills_two_drivers_is_blamed(sweep: Make) -> None:
+    lost = sweep().ask().request
+    assert sweep().ask().request.plan == lost.plan  # and this driver dies too
+
+    third = sweep()
+    (record,) = third.driver.state.records
+    assert isinstance(record.outcome, Crashed)
+    assert record.outcome.cause == "driver_lost"
+    assert record.plan == lost.plan
+    assert TrialEnded in third.ears.kinds
+    assert lost.plan not in third.run()
+    assert record in sweep().driver.state.records  # blamed for good
+
+
+def test_a_plan_that_the_space_dropped_is_not_retried(tmp_path: Path) -> None:
+    study = {"folder": str(tmp_path), "sampler": "random"}
+    wide = Sweep(make_spec(study=study, space={"micro_batch": [1, 8]}))
+    wide.report(wide.ask(), make_measured())
+    while wide.ask().request.plan.micro_batch != 8:
+        pass  # the driver dies with all of these open
+
+    narrow = Sweep(make_spec(study=study, space={"micro_batch": [1]}, budget={"trials": 4}))
+    assert {plan.micro_batch for plan in narrow.run()} == {1}

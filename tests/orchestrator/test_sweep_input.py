@@ -1,0 +1,215 @@
+"""`plimsoll tune` on input that cannot be used: one sentence, exit code 2, and no Ray started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from orchestrator.study import Study
+from search_spaces.spec.load import load_spec
+from tests.orchestrator.records import make_space
+from tests.orchestrator.study.values import run
+
+TINY = {
+    "name": "gpt2",
+    "config": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100},
+}
+# Runs each specification named on the command line, and writes what came of it as JSON. One
+# process for many: importing torch, transformers and mlflow takes longer than all the rest.
+SCRIPT = """
+import contextlib, io, json, sys, time
+from orchestrator.cli import main
+for path in sys.argv[1:]:
+    out, err, began = io.StringIO(), io.StringIO(), time.monotonic()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(["tune", path, "--plain"])
+        except SystemExit as ended:
+            code = ended.code
+    seconds = time.monotonic() - began
+    print(json.dumps([code, out.getvalue(), err.getvalue(), "ray" in sys.modules, seconds]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How `plimsoll tune` ended."""
+
+    code: int
+    out: str
+    err: str
+    ray: bool
+    seconds: float
+
+
+def tuned(folder: Path, *names: str, seconds: float) -> dict[str, Ended]:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *(f"{name}.yaml" for name in names)],
+        cwd=folder,
+        env={**environment, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return {
+        name: Ended(*json.loads(line))
+        for name, line in zip(names, ran.stdout.splitlines(), strict=True)
+    }
+
+
+def write(folder: Path, name: str, **sections: object) -> None:
+    spec = {
+        "model": TINY,
+        "train": {"global_batch": 8, "sequence_length": 32, "precision": "fp32"},
+        "cluster": {"device": "cpu", "workers": 2},
+        "study": {"folder": "runs"},
+        "budget": {"trials": 1, "minutes": 1},
+        **sections,
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+
+
+# name: what is wrong, and the words that have to be said of it
+FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    "missing-model": ({"model": "no-such-model"}, ("no-such-model",)),
+    "missing-data": ({"data": {"files": ["nowhere.txt"]}}, ("nowhere.txt", "cannot be read")),
+    "large-tokenizer": (
+        {"data": {"files": ["text.txt"], "tokenizer": "words.json"}},
+        ("words.json", "300", "100"),
+    ),
+    "odd-global-batch": (
+        {"train": {"global_batch": 7, "sequence_length": 32}},
+        ("train.global_batch is 7", "the nearest that works is 6"),
+    ),
+    "study-without-driver": (
+        {"study": {"storage": "postgresql://ann:hunter2@db.invalid/sweeps"}},
+        ("study.storage postgresql://db.invalid/sweeps cannot be opened", "not installed"),
+    ),
+    "study-that-is-text": (
+        {"study": {"storage": "sqlite:///text.txt"}},
+        ("study.storage sqlite:///text.txt cannot be opened", "not a database"),
+    ),
+    "study-in-proc": (
+        {"study": {"folder": "/proc/plimsoll"}},
+        ("/proc/plimsoll", "cannot be opened"),
+    ),
+    "tracking-nobody-answers": (
+        {"tracking": {"uri": "http://127.0.0.1:1"}},
+        ("http://127.0.0.1:1", "does not answer"),
+    ),
+    "tracking-unknown": (
+        {"tracking": {"uri": "pigeon://ann:hunter2@loft"}},
+        ("tracking.uri", "MLflow has no such store"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    folder = tmp_path_factory.mktemp("faults")
+    words = Tokenizer(WordLevel({f"w{n}": n for n in range(299)} | {"?": 299}, unk_token="?"))
+    words.save(str(folder / "words.json"))
+    (folder / "text.txt").write_text("w1 w2 w3\n\nw4 w5\n" * 400, encoding="utf-8")
+    for name, (sections, _) in FAULTS.items():
+        write(folder, name, **sections)
+    return tuned(folder, *FAULTS, seconds=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) -> None:
+    ended = faults[name]
+
+    assert ended.code == 2
+    for words in FAULTS[name][1]:
+        assert words in ended.err
+    assert "Traceback" not in ended.err + ended.out
+    assert "hunter2" not in ended.err + ended.out
+    faulty_lines = [line for line in ended.err.splitlines() if line.strip()]
+    assert len(faulty_lines) <= 2  # a sentence, or "1 fault" and the sentence
+    assert not ended.ray
+
+
+@pytest.mark.slow
+def test_the_command_itself_exits_with_2(tmp_path: Path) -> None:
+    write(tmp_path, "spec", study={"folder": "/proc/plimsoll"}, cluster={"device": "cpu"})
+    ran = subprocess.run(
+        [str(Path(sys.executable).parent / "plimsoll"), "tune", "spec.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("study.storage ")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_another_job_leaves_the_studys_specification_alone(tmp_path: Path) -> None:
+    """A study that holds measurements keeps the specification that they were made with."""
+    write(tmp_path, "first", study={"name": "one", "folder": str(tmp_path / "runs")})
+    spec = load_spec(tmp_path / "first.yaml")
+    run(Study(spec, "one", make_space(spec)), 1)
+    kept = tmp_path / "runs" / "one" / "spec.yaml"
+    kept.write_text("the first one's", encoding="utf-8")
+    train = {"global_batch": 4, "sequence_length": 32, "precision": "fp32"}
+    study = {"name": "one", "folder": str(tmp_path / "runs")}
+    write(tmp_path, "second", study=study, train=train)
+
+    ended = tuned(tmp_path, "second", seconds=90)["second"]
+
+    assert ended.code == 2
+    assert "train.global_batch changed" in ended.err
+    assert kept.read_text(encoding="utf-8") == "the first one's"
+
+
+# ---------------------------------------------------------------- what only a cluster can tell
+
+
+@pytest.mark.slow
+def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "many",
+        cluster={"device": "cpu", "workers": 512},
+        train={"global_batch": 512, "sequence_length": 32},
+    )
+    names = ["many"]
+    if not torch.cuda.is_available():
+        write(tmp_path, "cuda", cluster={"device": "cuda"})
+        names.append("cuda")
+
+    ended = tuned(tmp_path, *names, seconds=150)
+
+    assert ended["many"].code == 2
+    assert "cluster.workers is 512: the cluster has room for " in ended["many"].err
+    if "cuda" in ended:
+        assert ended["cuda"].code == 2
+        assert "cluster.device is cuda, but no node" in ended["cuda"].err
+    assert all(len(end.err.splitlines()) <= 2 for end in ended.values())
+
+
+@pytest.mark.slow
+def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
+    write(tmp_path, "away", cluster={"address": "127.0.0.1:1", "device": "cpu"})
+
+    ended = tuned(tmp_path, "away", seconds=25)["away"]
+
+    assert ended.code == 2
+    assert "cluster.address is 127.0.0.1:1: no Ray cluster answers there" in ended.err

@@ -1,0 +1,123 @@
+"""The CPU meter in a process of its own: resident peaks, the line, and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.launch import Group
+from workers.memory.cpu import CpuMeter
+from workers.memory.meter import OverLimit
+from workers.worker import Worker
+
+MIB = 2**20
+BUDGET_BYTES = 64 * MIB
+PIECE_BYTES = MIB  # small enough for the heap, which keeps holes; larger ones are mapped alone
+
+
+def _fill(count: int, size_bytes: int = PIECE_BYTES) -> list[torch.Tensor]:
+    return [torch.ones(size_bytes // 4) for _ in range(count)]
+
+
+def _peak_of(_: Worker, size_bytes: int) -> int:
+    meter = CpuMeter(BUDGET_BYTES, 1)
+    with meter.enforced():
+        tensor = torch.ones(size_bytes // 4)
+        del tensor
+        meter.check()
+        return meter.peak().held_bytes
+
+
+def test_the_peak_is_what_was_resident_at_once(alone: Group) -> None:
+    (peak_bytes,) = alone.call(_peak_of, 48 * MIB)
+
+    assert peak_bytes == pytest.approx(48 * MIB, abs=4 * MIB)
+
+
+def _peak_after_a_larger_one(worker: Worker) -> int:
+    _peak_of(worker, 48 * MIB)
+    return _peak_of(worker, 16 * MIB)
+
+
+def test_the_peak_of_a_trial_before_does_not_count(alone: Group) -> None:
+    (peak_bytes,) = alone.call(_peak_after_a_larger_one)
+
+    assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
+
+
+def _beyond(_: Worker) -> tuple[str, bool]:
+    """What an allocation beyond the budget says, and whether one works when the line is off."""
+    meter = CpuMeter(BUDGET_BYTES, 1)
+    said = ""
+    try:
+        with meter.enforced():
+            torch.ones(2 * BUDGET_BYTES // 4)
+    except RuntimeError as error:
+        said = str(error)
+    return said, bool(torch.ones(2 * BUDGET_BYTES // 4).sum() > 0)
+
+
+def test_an_allocation_beyond_the_budget_fails_and_the_process_lives(alone: Group) -> None:
+    ((said, works_again),) = alone.call(_beyond)
+
+    assert f"you tried to allocate {2 * BUDGET_BYTES} bytes" in said
+    assert works_again
+
+
+def _by_way_of_holes(_: Worker) -> int | None:
+    """Fills holes of an earlier trial beyond the budget; the bytes wanted, if the check minds."""
+    pieces = _fill(3 * BUDGET_BYTES // PIECE_BYTES)
+    last = pieces[-1]  # on top of the heap: what lies below stays as holes
+    del pieces
+    meter = CpuMeter(BUDGET_BYTES, 1)
+    with meter.enforced():
+        try:
+            kept = _fill(2 * BUDGET_BYTES // PIECE_BYTES)
+            meter.check()
+        except OverLimit as error:
+            return error.wanted_bytes
+        except RuntimeError:
+            return 2 * BUDGET_BYTES  # the line itself held
+    del kept, last
+    return None
+
+
+def test_what_fits_into_holes_is_held_to_the_budget_too(alone: Group) -> None:
+    (wanted_bytes,) = alone.call(_by_way_of_holes)
+
+    assert wanted_bytes is not None
+    assert wanted_bytes > BUDGET_BYTES
+
+
+def _left_behind(_: Worker, count: int) -> int:
+    meter = CpuMeter(BUDGET_BYTES, 1)
+    with meter.enforced():
+        kept = _fill(count)
+        _fill(count)
+    left = meter.close()
+    del kept
+    return left
+
+
+@pytest.mark.parametrize("count", [0, 24])
+def test_what_does_not_come_back_is_counted(alone: Group, count: int) -> None:
+    (left_bytes,) = alone.call(_left_behind, count)
+
+    assert left_bytes == pytest.approx(count * PIECE_BYTES, abs=2 * MIB)
+
+
+def _limits(_: Worker) -> tuple[Any, ...]:
+    free = CpuMeter(None, 1).limit_bytes
+    shared = CpuMeter(None, 4).limit_bytes
+    capped = CpuMeter(2**60, 1).limit_bytes
+    return CpuMeter(BUDGET_BYTES, 1).limit_bytes, free, shared, capped
+
+
+def test_without_a_budget_ranks_share_the_free_memory(alone: Group) -> None:
+    ((given, free, shared, capped),) = alone.call(_limits)
+
+    assert given == BUDGET_BYTES
+    assert shared == pytest.approx(free / 4, rel=0.2)
+    assert capped == pytest.approx(free, rel=0.2)

@@ -1,0 +1,136 @@
+"""Which errors are out of memory, shown on the real error of each allocator.
+
+The allocations ask for more address space than any machine has, so that they fail anywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from workers.memory.meter import OverLimit
+from workers.memory.oom import MemoryWanted, memory_wanted
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+TOO_MUCH_BYTES = 2**60
+
+
+def caught(action: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as raised:  # noqa: PT011  # which one is the question
+        action()
+    return raised.value
+
+
+def wanted(error: BaseException, device: torch.device = CPU) -> MemoryWanted | None:
+    return memory_wanted(error, device, nearly_full=False)
+
+
+def test_torchs_cpu_allocator_says_how_much() -> None:
+    error = caught(lambda: torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8))
+
+    assert type(error) is RuntimeError
+    assert wanted(error) == MemoryWanted(where="device", asked_bytes=TOO_MUCH_BYTES)
+
+
+def test_memory_of_the_host_is_not_that_of_a_gpu() -> None:
+    error = caught(lambda: torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8))
+
+    assert wanted(error, CUDA) == MemoryWanted(where="host", asked_bytes=TOO_MUCH_BYTES)
+
+
+def test_pythons_own_allocator_does_not_say_how_much() -> None:
+    error = caught(lambda: bytes(TOO_MUCH_BYTES))
+
+    assert type(error) is MemoryError
+    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+
+
+def test_numpy_says_how_much() -> None:
+    error = caught(lambda: np.ones(200 * 2**40, dtype=np.uint8))  # beyond 47 bits of addresses
+
+    assert isinstance(error, MemoryError)
+    assert wanted(error) == MemoryWanted(where="device", asked_bytes=200 * 2**40)
+
+
+def test_cpps_bad_alloc_does_not_say_how_much() -> None:
+    # 2**40 views of a tensor without memory: their list is what C++ has no room for
+    error = caught(lambda: torch.empty(2**40, device="meta").split(1))
+
+    assert (type(error), str(error)) == (RuntimeError, "std::bad_alloc")
+    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+
+
+def test_the_kernel_may_say_it_as_an_errno() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    protection, private_anonymous = 3, 0x22
+    address = libc.mmap(
+        None, ctypes.c_size_t(2**46), protection, private_anonymous, -1, ctypes.c_long(0)
+    )
+    assert address == ctypes.c_void_p(-1).value
+    error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    assert error.errno == errno.ENOMEM
+    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+
+
+def test_a_peak_above_the_limit_tells_all_that_was_wanted() -> None:
+    assert wanted(OverLimit(300, 100)) == MemoryWanted(
+        where="device", asked_bytes=None, total_bytes=300
+    )
+
+
+# The text of torch 2.11 to 2.13 (c10/cuda/CUDACachingAllocator.cpp), written down and not raised:
+# this machine has no GPU.
+CUDA_TEXT = (
+    "CUDA out of memory. Tried to allocate {size}. GPU 0 has a total capacity of 79.25 GiB of"
+    " which 4.94 MiB is free. Including non-PyTorch memory, this process has 79.24 GiB memory in"
+    " use. Of the allocated memory 78.53 GiB is allocated by PyTorch, and 228.22 MiB is reserved"
+    " by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "asked_bytes"),
+    [
+        ("512 bytes", 512),
+        ("20.00 KiB", 20 * 2**10),
+        ("1.50 MiB", 3 * 2**19),
+        ("18.63 GiB", int(18.63 * 2**30)),
+    ],
+)
+def test_the_cuda_allocators_text_says_how_much(size: str, asked_bytes: int) -> None:
+    error = torch.OutOfMemoryError(CUDA_TEXT.format(size=size))
+
+    for device in (CPU, CUDA):
+        assert wanted(error, device) == MemoryWanted(where="device", asked_bytes=asked_bytes)
+
+
+@pytest.mark.parametrize("text", ["could not create a primitive", "could not execute a primitive"])
+def test_a_vague_text_means_memory_only_when_little_is_left(text: str) -> None:
+    error = RuntimeError(text)
+
+    assert memory_wanted(error, CPU, nearly_full=False) is None
+    assert memory_wanted(error, CPU, nearly_full=True) is not None
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: torch.ones(2) @ torch.ones(3),
+        lambda: torch.ones(2, device="meta").item(),
+        lambda: {}["missing"],
+        lambda: Path("/no/such/file").read_text(),
+        lambda: 1 / 0,
+    ],
+    ids=["shapes", "meta", "key", "file", "zero"],
+)
+def test_other_errors_are_not_out_of_memory(action: Callable[[], object]) -> None:
+    assert memory_wanted(caught(action), CPU, nearly_full=True) is None

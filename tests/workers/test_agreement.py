@@ -1,0 +1,194 @@
+"""`agree`: whatever rank an ending comes from, a cause goes before what followed from it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import (
+    Anatomy,
+    Cancelled,
+    Conditions,
+    Costs,
+    Crashed,
+    Diverged,
+    Measured,
+    MemoryReading,
+    Outcome,
+    OutOfMemory,
+    Phases,
+)
+from workers.agreement import agree
+
+
+def costs(residual_bytes: int) -> Costs:
+    return Costs(
+        build_seconds=0.1, steps_seconds=1.0, total_seconds=2.0, residual_bytes=residual_bytes
+    )
+
+
+def out_of_memory(rank: int, wanted_bytes: int | None, residual_bytes: int = 0) -> OutOfMemory:
+    return OutOfMemory(
+        where="device",
+        wanted_bytes=wanted_bytes,
+        limit_bytes=100,
+        rank=rank,
+        phase="forward",
+        detail="no room",
+        costs=costs(residual_bytes),
+    )
+
+
+def crashed(rank: int, cause: Any, residual_bytes: int = 0) -> Crashed:
+    return Crashed(cause=cause, rank=rank, phase="forward", detail="x", costs=costs(residual_bytes))
+
+
+def diverged(residual_bytes: int = 0) -> Diverged:
+    return Diverged(step=3, loss="nan", costs=costs(residual_bytes))
+
+
+def measured(rank: int, peak_bytes: int, throttled: tuple[str, ...] = (), **more: Any) -> Measured:
+    value = Estimate(value=1.0 + rank, low=0.5 + rank, high=1.5 + rank)
+    return Measured(
+        samples_per_second=value,
+        tokens_per_second=1.0,
+        step_seconds=value,
+        phases=Phases(data=0.0, forward=0.1, backward=0.2, optimizer=0.1),
+        mfu=None,
+        flops_per_step=None,
+        memory=MemoryReading(
+            rank=rank,
+            limit_bytes=100,
+            peak_bytes=peak_bytes,
+            reserved_bytes=peak_bytes,
+            allocated_bytes=None,
+            anatomy=Anatomy(
+                weights=1,
+                gradients=1,
+                optimizer_states=1,
+                activations=1,
+                fragmentation=None,
+                outside=1,
+            ),
+        ),
+        conditions=Conditions(
+            host_cpu_percent=1.0,
+            host_memory_percent=1.0,
+            device_utilisation_percent=None,
+            device_power_watts=None,
+            device_memory_bytes=None,
+            throttled=throttled,
+        ),
+        warmup_steps=1,
+        measured_steps=6,
+        losses=(2.0, 1.0),
+        costs=costs(more.get("residual_bytes", 0)),
+    )
+
+
+BROKEN = crashed(1, "collective")
+PRECEDENCE: tuple[Outcome, ...] = (
+    out_of_memory(0, 200),
+    diverged(),
+    crashed(0, "exception"),
+    BROKEN,
+    Cancelled(detail="Ctrl-C"),
+    measured(0, 50),
+)
+
+
+@pytest.mark.parametrize(
+    ("cause", "consequence"),
+    list(itertools.combinations(PRECEDENCE, 2)),
+    ids=lambda ending: f"{ending.kind} {getattr(ending, 'cause', '')}".strip(),
+)
+def test_the_cause_is_the_outcome_in_either_order(cause: Outcome, consequence: Outcome) -> None:
+    assert agree([cause, consequence]) == cause
+    assert agree([consequence, cause]) == cause
+
+
+@pytest.mark.parametrize("cause", ["exception", "device_error"])
+def test_a_crash_of_ones_own_goes_before_a_broken_collective(cause: str) -> None:
+    assert agree([BROKEN, crashed(2, cause)]) == crashed(2, cause)
+
+
+def test_the_rank_that_wanted_most_speaks_for_all() -> None:
+    endings = [out_of_memory(0, 150), out_of_memory(1, 300), out_of_memory(2, None)]
+
+    assert agree(endings) == endings[1]
+
+
+def test_an_unknown_amount_still_is_out_of_memory() -> None:
+    assert agree([BROKEN, out_of_memory(1, None)]) == out_of_memory(1, None)
+
+
+def test_times_come_from_the_first_rank_and_memory_from_the_fullest() -> None:
+    first, second = measured(0, 40, ("thermal",)), measured(1, 90, ("power cap", "thermal"))
+
+    agreed = agree([first, second])
+
+    assert isinstance(agreed, Measured)
+    assert agreed.step_seconds == first.step_seconds
+    assert agreed.memory == second.memory
+    assert agreed.conditions.throttled == ("power cap", "thermal")
+
+
+def test_a_rank_alone_agrees_with_itself() -> None:
+    for ending in PRECEDENCE:
+        assert agree([ending]) == ending
+
+
+@pytest.mark.parametrize(
+    "endings",
+    [
+        [measured(0, 1, residual_bytes=1), measured(1, 1, residual_bytes=7)],
+        [out_of_memory(0, 200, residual_bytes=1), crashed(1, "collective", residual_bytes=7)],
+    ],
+    ids=["measured", "out of memory"],
+)
+def test_what_was_left_behind_is_the_largest_of_all_ranks(endings: list[Outcome]) -> None:
+    agreed = agree(endings)
+
+    assert isinstance(agreed, Measured | OutOfMemory)
+    assert agreed.costs is not None
+    assert agreed.costs.residual_bytes == 7
+
+
+ENDINGS = st.one_of(
+    st.builds(out_of_memory, st.just(0), st.none() | st.integers(101, 999), st.integers(0, 9)),
+    st.builds(diverged, st.integers(0, 9)),
+    st.builds(
+        crashed,
+        st.just(0),
+        st.sampled_from(["exception", "collective", "device_error"]),
+        st.integers(0, 9),
+    ),
+    st.builds(measured, st.just(0), st.integers(1, 100)),
+)
+
+
+@given(st.lists(ENDINGS, min_size=1, max_size=8), st.randoms())
+def test_the_order_of_ranks_does_not_change_the_kind(endings: list[Outcome], draw: Any) -> None:
+    shuffled = draw.sample(endings, len(endings))
+
+    one, other = agree(endings), agree(shuffled)
+
+    assert one.kind == other.kind
+    if isinstance(one, OutOfMemory) and isinstance(other, OutOfMemory):
+        assert one.wanted_bytes == other.wanted_bytes
+    if isinstance(one, Crashed) and isinstance(other, Crashed):
+        assert (one.cause == "collective") == (other.cause == "collective")
+    assert replace(one) in endings or isinstance(one, Measured | OutOfMemory)
+
+
+@given(st.lists(ENDINGS, min_size=1, max_size=8))
+def test_only_a_trial_that_every_rank_measured_is_measured(endings: list[Outcome]) -> None:
+    everybody = all(isinstance(ending, Measured) for ending in endings)
+
+    assert isinstance(agree(endings), Measured) == everybody

@@ -1,0 +1,118 @@
+"""What the peak is made of, against arithmetic by hand and against what each knob is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.outcome import Anatomy, Measured
+from search_spaces.request import TrialRequest
+from tests.workers.launch import Group
+from tests.workers.values import LLAMA, a_request, a_spec
+from workers.models import build
+
+MIB = 2**20
+FP32_BYTES = 4
+# The tiny Llama by hand. Embedding, tied to the head: 500 words of 64. A layer: q and o of 64 x 64,
+# k and v of 64 x 32 (2 of 4 heads), gate, up and down of 64 x 128, two norms of 64. A last norm.
+WORDS, WIDTH = 500, 64
+LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
+PARAMETERS = WORDS * WIDTH + 2 * LAYER + 64
+TENSORS = 1 + 2 * 9 + 1
+COUNTER_BYTES = 4 * TENSORS  # AdamW counts its steps in each tensor's state
+
+
+def anatomy_of(group: Group, request: TrialRequest) -> Anatomy:
+    outcome = group.run(request)
+    assert isinstance(outcome, Measured)
+    assert 0 < outcome.memory.peak_bytes <= outcome.memory.limit_bytes
+    return outcome.memory.anatomy
+
+
+def state_of(anatomy: Anatomy) -> tuple[int, int, int]:
+    return anatomy.weights, anatomy.gradients, anatomy.optimizer_states
+
+
+def test_the_arithmetic_counts_the_model_that_is_built() -> None:
+    spec = a_spec()
+    weights = list(build(spec.model, spec.train, attention="sdpa").module.parameters())
+
+    assert (len(weights), sum(weight.numel() for weight in weights)) == (TENSORS, PARAMETERS)
+
+
+def test_one_rank_alone_holds_everything_once(alone: Group) -> None:
+    anatomy = anatomy_of(alone, a_request(data=1, micro_batch=4))
+
+    weights = FP32_BYTES * PARAMETERS
+    assert state_of(anatomy) == (weights, weights, 2 * weights + COUNTER_BYTES)
+
+
+def test_ddp_holds_everything_and_gradients_in_buckets_too(pair: Group) -> None:
+    anatomy = anatomy_of(pair, a_request(zero_stage=0))
+
+    weights = FP32_BYTES * PARAMETERS
+    assert state_of(anatomy) == (weights, 2 * weights, 2 * weights + COUNTER_BYTES)
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_sharding_over_two_ranks_halves_the_model_state(pair: Group, zero_stage: int) -> None:
+    """Rajbhandari et al. 2020, figure 1: with N ranks each holds 1/N of what is split."""
+    anatomy = anatomy_of(pair, a_request(zero_stage=zero_stage))
+
+    half = FP32_BYTES * PARAMETERS // 2
+    assert state_of(anatomy) == (half, half, 2 * half + COUNTER_BYTES)
+
+
+def test_a_tensor_that_does_not_divide_gives_the_first_rank_a_row_more(pair: Group) -> None:
+    odd = {**LLAMA, "config": {**LLAMA["config"], "vocab_size": WORDS + 1}}
+    outcome = pair.run(a_request(a_spec(model=odd), zero_stage=3))
+
+    assert isinstance(outcome, Measured)
+    rest = FP32_BYTES * (PARAMETERS - WORDS * WIDTH) // 2
+    rows = {0: 251, 1: 250}[outcome.memory.rank]
+    assert outcome.memory.anatomy.weights == rest + FP32_BYTES * rows * WIDTH
+
+
+def test_activations_are_the_peak_without_model_state(pair: Group) -> None:
+    outcome = pair.run(a_request())
+
+    assert isinstance(outcome, Measured)
+    memory, anatomy = outcome.memory, outcome.memory.anatomy
+    assert memory.reserved_bytes == memory.peak_bytes
+    assert memory.allocated_bytes is None  # the CPU's allocator does not count
+    assert anatomy.fragmentation is None
+    assert anatomy.activations == max(memory.peak_bytes - sum(state_of(anatomy)), 0)
+    assert anatomy.outside > 50 * MIB  # Python, torch and transformers
+
+
+# Large enough for activations to stand out: a hidden tensor of 8 samples takes 0.5 MB, and about
+# twenty of them live on for each of 8 layers.
+WIDE = a_spec(
+    model={**LLAMA, "config": {**LLAMA["config"], "num_hidden_layers": 8}},
+    data={"lengths": {256: 1}},
+    train={"global_batch": 8, "sequence_length": 256},
+    objective={"max_steps": 6, "max_seconds": 0.1},
+)
+
+
+def activations_of(alone: Group, micro_batch: int, checkpoint_ratio: float = 0.0) -> int:
+    request = a_request(
+        WIDE,
+        data=1,
+        micro_batch=micro_batch,
+        accumulation=8 // micro_batch,
+        checkpoint_ratio=checkpoint_ratio,
+    )
+    return anatomy_of(alone, request).activations
+
+
+def test_recomputation_takes_activations_away(alone: Group) -> None:
+    none, half, all_of_them = (activations_of(alone, 8, ratio) for ratio in (0.0, 0.5, 1.0))
+
+    assert half < 0.95 * none
+    assert all_of_them < 0.8 * none
+
+
+def test_a_smaller_micro_batch_takes_activations_away(alone: Group) -> None:
+    share = activations_of(alone, 2) / activations_of(alone, 8)
+
+    assert 0.15 < share < 0.6  # a quarter of them, and what does not depend on it

@@ -1,0 +1,111 @@
+"""Models that raise, exit, diverge or return no loss: an outcome with its reason, and on it goes.
+
+Real ranks; each test ends by asking that the same group still trains.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from search_spaces.outcome import Crashed, Diverged, Measured, Outcome
+from tests.workers.launch import Group
+from tests.workers.odd_models import SAID
+from tests.workers.values import a_request, a_spec, odd_model
+
+AT_ONCE_SECONDS = 12.0  # the collectives' own bound is 30
+IN_A_SENTENCE = f"LookupError: {SAID}"
+
+
+def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -> Outcome:
+    """The outcome of a trial of an odd model, after which the group must still train."""
+    request = a_request(
+        a_spec(model=odd_model(fault, **config)),
+        zero_stage=zero_stage,
+        micro_batch=4,
+        collective_seconds=30.0,
+    )
+    started = time.monotonic()
+    outcome = pair.run(request)
+    assert time.monotonic() - started < AT_ONCE_SECONDS
+    assert isinstance(pair.run(a_request(zero_stage=zero_stage)), Measured)
+    return outcome
+
+
+def test_the_model_without_a_fault_is_measured(pair: Group) -> None:
+    assert isinstance(run_odd(pair, "none"), Measured)
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
+@pytest.mark.parametrize("where", ["build", "data", "forward", "backward"])
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_what_user_code_raises_is_a_crash_that_says_where(
+    pair: Group, zero_stage: int, where: str, rank: int | None
+) -> None:
+    outcome = run_odd(pair, "raises", where=where, rank=rank, zero_stage=zero_stage)
+
+    assert isinstance(outcome, Crashed)
+    assert (outcome.cause, outcome.phase) == ("exception", where)
+    assert outcome.rank == (0 if rank is None else rank)
+    assert outcome.detail == IN_A_SENTENCE
+    assert "odd_models.py" in outcome.trace
+    assert "this line is for the trace alone" in outcome.trace
+    assert outcome.costs is not None
+
+
+def test_what_is_raised_in_a_measured_step_is_a_crash_too(pair: Group) -> None:
+    outcome = run_odd(pair, "raises", rank=1, call=4, zero_stage=2)
+
+    assert isinstance(outcome, Crashed)
+    assert (outcome.cause, outcome.rank, outcome.phase) == ("exception", 1, "forward")
+
+
+def test_an_error_that_user_code_keeps_does_not_keep_the_model(pair: Group) -> None:
+    outcome = run_odd(pair, "keeps", where="backward", call=2)
+
+    assert isinstance(outcome, Crashed)
+    assert outcome.detail == IN_A_SENTENCE
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
+def test_user_code_that_exits_does_not_end_the_worker(pair: Group, rank: int | None) -> None:
+    outcome = run_odd(pair, "exits", rank=rank)
+
+    assert isinstance(outcome, Crashed)
+    assert outcome.cause == "exception"
+    assert outcome.detail == "SystemExit: user code called exit"
+
+
+@pytest.mark.parametrize(("fault", "loss"), [("nan", "nan"), ("infinite", "inf")])
+@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
+def test_a_loss_that_is_no_number_has_diverged(
+    pair: Group, fault: str, loss: str, rank: int | None
+) -> None:
+    outcome = run_odd(pair, fault, rank=rank, call=3)  # the longest samples, step 0, step 1
+
+    assert isinstance(outcome, Diverged)
+    assert (outcome.step, outcome.loss) == (1, loss)
+    assert outcome.costs is not None
+    assert outcome.costs.total_seconds > 0
+
+
+@pytest.mark.parametrize(("fault", "named"), [("tuple", "tuple"), ("vector", "Tensor")])
+def test_a_model_without_a_scalar_loss_hears_what_it_returned(
+    pair: Group, fault: str, named: str
+) -> None:
+    outcome = run_odd(pair, fault)
+
+    assert isinstance(outcome, Crashed)
+    assert (outcome.cause, outcome.phase) == ("exception", "forward")
+    assert outcome.detail.startswith(f"TypeError: the model's forward returned {named} without")
+
+
+def test_a_model_that_does_not_exist_is_a_crash_in_build(pair: Group) -> None:
+    spec = a_spec(model={"name": "tests.workers.odd_models:mke"})
+
+    outcome = pair.run(a_request(spec))
+
+    assert isinstance(outcome, Crashed)
+    assert outcome.phase == "build"
+    assert "did you mean make" in outcome.detail

@@ -1,0 +1,135 @@
+"""Out of memory for real: a budget that torch's allocator runs into, on real ranks.
+
+Afterwards the same processes go on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import psutil
+import pytest
+
+from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.launch import Group
+from tests.workers.odd_models import HUGE_BYTES
+from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
+from workers.worker import Worker
+
+LIMIT_BYTES = int(MEMORY_GIB * 2**30)
+MIB = 2**20
+GLOBAL_BATCH = 256
+# 128 samples of 128 tokens at once: one tensor of logits, 4000 words, takes 262 MB
+ONE_TENSOR = a_spec(
+    model={**LLAMA, "config": {**LLAMA["config"], "vocab_size": 4000}},
+    data={"lengths": {128: 1}},
+    train={"global_batch": GLOBAL_BATCH, "sequence_length": 128},
+)
+# a narrow vocabulary: many tensors of some MB each fill the budget
+MANY_TENSORS = a_spec(
+    data={"lengths": {256: 1}}, train={"global_batch": GLOBAL_BATCH, "sequence_length": 256}
+)
+# What glibc may keep after an allocation failed: it tries another arena, whose free end it does
+# not give back (malloc_trim(3) trims the main arena's alone; HEAP_MAX_SIZE).
+ARENA_BYTES = 64 * MIB
+COLLECTIVE_SECONDS = 30.0
+AT_ONCE_SECONDS = 12.0  # far below: nobody waited for the end of a collective
+
+
+def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialRequest:
+    return a_request(spec, zero_stage=zero_stage, micro_batch=128, accumulation=1)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize("spec", [ONE_TENSOR, MANY_TENSORS], ids=["one tensor", "many tensors"])
+def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
+    pair: Group, spec: SweepSpec, zero_stage: int
+) -> None:
+    outcome = pair.run(large_request(spec, zero_stage))
+
+    assert isinstance(outcome, OutOfMemory)
+    assert outcome.where == "device"
+    assert outcome.limit_bytes == LIMIT_BYTES
+    assert outcome.wanted_bytes is not None
+    assert outcome.wanted_bytes > LIMIT_BYTES
+    assert outcome.excess is not None
+    assert 0 < outcome.excess < 4
+    assert outcome.phase in ("forward", "backward", "optimizer")
+    assert "allocate" in outcome.detail or "the limit is" in outcome.detail
+    assert outcome.costs is not None
+    assert outcome.costs.residual_bytes < ARENA_BYTES
+
+
+def test_the_next_plan_measures_as_before_the_failure(pair: Group) -> None:
+    before = pair.run(a_request())
+    failed = pair.run(large_request())
+    after = pair.run(a_request())
+
+    assert isinstance(failed, OutOfMemory)
+    assert isinstance(before, Measured)
+    assert isinstance(after, Measured)
+    assert after.losses == before.losses
+    assert after.memory.peak_bytes == pytest.approx(before.memory.peak_bytes, abs=8 * MIB)
+    assert after.costs.residual_bytes < 4 * MIB
+
+
+class _Malloc(ctypes.Structure):
+    """mallinfo2(3)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def _held(worker: Worker) -> tuple[int, int]:
+    """Bytes in use by glibc's count, and resident in all, once what is free was given back."""
+    worker.meter.close()
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = _Malloc
+    malloc = libc.mallinfo2()
+    return malloc.uordblks + malloc.hblkhd, psutil.Process().memory_info().rss
+
+
+def test_ten_failures_in_a_row_leave_nothing_behind(pair: Group) -> None:
+    for zero_stage in (0, 2, 3):  # caches that come with the first
+        pair.run(large_request(zero_stage=zero_stage))
+    before = pair.call(_held)
+
+    for turn in range(10):
+        outcome = pair.run(large_request(zero_stage=(0, 2, 3)[turn % 3]))
+        assert isinstance(outcome, OutOfMemory)
+
+    for (used, resident), (used_then, resident_then) in zip(pair.call(_held), before, strict=True):
+        assert used - used_then < 2 * MIB
+        assert resident - resident_then < ARENA_BYTES
+
+
+@pytest.mark.parametrize("call", [1, 3], ids=["in the first step", "in a measured step"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+def test_when_one_rank_runs_out_the_others_learn_it_at_once(
+    pair: Group, zero_stage: int, where: str, call: int
+) -> None:
+    spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=call))
+    started = time.monotonic()
+
+    outcomes = pair.run_on_all(
+        a_request(spec, zero_stage=zero_stage, micro_batch=4, collective_seconds=COLLECTIVE_SECONDS)
+    )
+
+    seconds = time.monotonic() - started
+    first, other = outcomes
+    assert first == other
+    assert isinstance(first, OutOfMemory)
+    assert (first.rank, first.phase) == (1, where)
+    assert first.wanted_bytes is not None
+    assert HUGE_BYTES <= first.wanted_bytes < HUGE_BYTES + LIMIT_BYTES
+    assert seconds < AT_ONCE_SECONDS
+    assert isinstance(pair.run(a_request(zero_stage=zero_stage)), Measured)

@@ -1,0 +1,106 @@
+"""`plimsoll trial` as a user starts it: alone, under torchrun, with a wrong plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from search_spaces.outcome import Measured, Outcome, Refused, outcome_from_json
+from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
+
+BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parent.parent.parent
+SECONDS = 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    spec = a_spec().model_dump(mode="json", exclude_defaults=True)
+    (tmp_path / "my spec.yaml").write_text(yaml.safe_dump(spec))
+    return tmp_path
+
+
+def arguments(folder: Path, **knobs: Any) -> list[str]:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(a_plan(**knobs).as_dict()))
+    return ["trial", "my spec.yaml", "--plan", "plan.json"]
+
+
+def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        environment.pop(name, None)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:
+    assert finished.returncode == 0, finished.stderr
+    return outcome_from_json(json.loads(finished.stdout))
+
+
+def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) -> None:
+    outcome = outcome_in(run(folder, ["plimsoll", *arguments(folder, data=1)]))
+
+    assert isinstance(outcome, Measured)
+    assert len(outcome.losses) == 8
+
+
+def test_the_command_in_the_message_runs_the_plan_in_its_ranks(folder: Path) -> None:
+    refused = run(folder, ["plimsoll", *arguments(folder, zero_stage=3)])
+
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    (sentence,) = refused.stderr.splitlines()
+    said, _, command = sentence.partition("; use: ")
+    assert said == "the plan needs 2 ranks and 1 were started"
+    outcome = outcome_in(run(folder, shlex.split(command)))
+    assert isinstance(outcome, Measured)
+    assert outcome.samples_per_second.value * outcome.step_seconds.value == pytest.approx(
+        GLOBAL_BATCH
+    )
+    assert outcome.memory.anatomy.weights == pytest.approx(4 * 106_048 / 2)  # its half
+
+
+def test_a_plan_that_a_rule_forbids_is_refused_by_name(folder: Path) -> None:
+    outcome = outcome_in(run(folder, ["plimsoll", *arguments(folder, data=1, zero_stage=3)]))
+
+    assert isinstance(outcome, Refused)
+    assert outcome.rule == "sharding_needs_ranks"
+
+
+def test_too_many_ranks_are_told_the_command_without_torchrun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.cli import main
+
+    typed = arguments(folder, data=1)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["plimsoll", *typed])
+
+    with pytest.raises(SystemExit) as caught:
+        main(typed)
+
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json")
