@@ -38,6 +38,9 @@ from search_spaces.spec.schema import SweepSpec
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
+# One heap for all threads: glibc tries another when one is full, and what a trial that ran out of
+# memory left in that does not come back.
+_WORKER_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
@@ -232,6 +235,7 @@ def _trainer(spec: SweepSpec, world_size: int, device: str, config: dict[str, An
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
             storage_path=tempfile.mkdtemp(prefix="plimsoll-group-"),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
+            worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT},
         ),
     )
 

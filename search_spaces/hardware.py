@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from search_spaces.plan import Precision
@@ -70,6 +71,6 @@ DEVICES: tuple[DevicePeaks, ...] = (
 def dense_peak_flops(device_name: str, precision: Precision) -> float | None:
     """The dense peak of a device in FLOP/s, None if the device is not in the table."""
     for device in DEVICES:
-        if device.pattern in device_name:
+        if re.search(rf"\b{re.escape(device.pattern)}\b", device_name):  # an L40 is no L4
             return device.bf16 if precision == "bf16" else device.fp32
     return None

@@ -80,7 +80,7 @@ class Conditions:
 class Costs:
     """What the trial took on its workers, in seconds, and what it left behind.
 
-    `steps_seconds` is all optimizer steps, the worst case and warm-up included.
+    `steps_seconds` is from the first optimizer step to the last, with the barriers between them.
     `residual_bytes` is the memory that did not come back after the trial (largest over the ranks,
     against the baseline before it).
     """

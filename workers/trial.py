@@ -54,10 +54,12 @@ def train_and_measure(
     if group is not None:
         touch(group, worker.device)
     with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
-        worst_seconds = _worst_step(training, feed, watch)
+        first_step_at = time.perf_counter()
+        _worst_step(training, feed, watch)
         worker.meter.check()
         sampler.begin()
         series = measure_steps(training, feed, spec.objective, group, watch)
+        steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         worker.meter.check()
         peak, states = worker.meter.peak(), state_bytes(training)
@@ -81,7 +83,7 @@ def train_and_measure(
         losses=series.losses,
         costs=Costs(
             build_seconds=build_seconds,
-            steps_seconds=worst_seconds + series.total_seconds,
+            steps_seconds=steps_seconds,
             total_seconds=0.0,  # known when the trial is over
             residual_bytes=0,
         ),
@@ -90,14 +92,12 @@ def train_and_measure(
 
 def _worst_step(
     training: Training, feed: Callable[[int], StepBatches], watch: AbstractStopwatch
-) -> float:
-    """Trains on the longest samples there are, which a long run will meet; returns seconds."""
-    started = time.perf_counter()
+) -> None:
+    """Trains on the longest samples there are, which a long run will meet."""
     with watch.during("data"):
         worst = feed(WORST_STEP)
     optimizer_step(training, worst.batches, worst.targets, watch)
     watch.synchronize()
-    return time.perf_counter() - started
 
 
 def train_once(spec: SweepSpec, worker: Worker) -> None:

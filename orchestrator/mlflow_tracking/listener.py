@@ -6,11 +6,18 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, final
 
-from orchestrator.core.events import Event, GroupStarted, SweepEnded, SweepStarted, TrialEnded
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    SweepEnded,
+    SweepStarted,
+    TrialStarted,
+)
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 
@@ -36,6 +43,11 @@ _Item = tuple[Event | None, SweepState]
 def say_on_stderr(text: str) -> None:
     """Writes a line for the person who runs the sweep."""
     sys.stderr.write(f"{text}\n")
+
+
+# A trial that ended is written when the next one runs: between two trials the driver is needed to
+# ask and to hand out, and writing takes as long as that.
+_HEAD_START_SECONDS = 0.2
 
 
 @final
@@ -69,7 +81,7 @@ class MlflowListener(AbstractListener):
     def on_event(self, event: Event, state: SweepState) -> None:
         """Queues what MLflow should hear of."""
         self._last = state
-        if isinstance(event, SweepStarted | GroupStarted | TrialEnded | SweepEnded):
+        if isinstance(event, SweepStarted | GroupStarted | TrialStarted | SweepEnded):
             self._items.put((event, state))
         if not self._thread.is_alive() and isinstance(event, SweepStarted):
             self._thread.start()
@@ -95,6 +107,8 @@ class MlflowListener(AbstractListener):
         from orchestrator.mlflow_tracking.writer import TRACKING_ERRORS
 
         while (item := self._items.get()) is not None:
+            if isinstance(item[0], TrialStarted):
+                time.sleep(_HEAD_START_SECONDS)
             try:
                 self._handle(*item)
             except TRACKING_ERRORS as error:

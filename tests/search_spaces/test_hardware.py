@@ -31,7 +31,9 @@ def test_a_devices_peak_is_that_of_its_data_sheet(
     assert dense_peak_flops(name, precision) == tera * 1e12
 
 
-@pytest.mark.parametrize("name", ["", "AMD Instinct MI300X", "NVIDIA T4"])
+@pytest.mark.parametrize(
+    "name", ["", "AMD Instinct MI300X", "NVIDIA T4", "NVIDIA L40", "NVIDIA GB200"]
+)
 def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str) -> None:
     assert dense_peak_flops(name, "bf16") is None
 

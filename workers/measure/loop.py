@@ -48,11 +48,6 @@ class Series:
         return self.windows[self.warmup :]
 
     @property
-    def total_seconds(self) -> float:
-        """Seconds of all windows, warm-up included."""
-        return sum(window.seconds * window.steps for window in self.windows)
-
-    @property
     def step_seconds(self) -> Estimate:
         """Median seconds of a step."""
         return median_estimate([window.seconds for window in self.steady])
