@@ -27,7 +27,6 @@ from workers.measure.flops import forward_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import MemoryWanted, memory_wanted
 from workers.preparation import prepare
-from workers.ranks import forget_meshes
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
 
@@ -35,6 +34,7 @@ _DETAIL_LETTERS = 300
 NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
 # gloo raises plain RuntimeErrors; its texts name its own sources or say what the peer did
 _COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+_ORDERLY = (Measured, Diverged)  # endings in which no rank left another in a collective
 _DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
@@ -49,27 +49,25 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
             be replaced. Each rank has announced its own ending by then.
     """
     started = time.perf_counter()
-    ending, group = _attempt(request, worker)
-    forget_meshes()
-    gc.collect()
-    # Last and from Python, which lets the GIL go: gloo's threads are joined, and may wait for it.
-    # Were a DDP model in a cycle the last to hold the group, both would wait for good.
-    del group
+    ending = _attempt(request, worker)
+    if not isinstance(ending, _ORDERLY):
+        worker.group.drop()
     residual_bytes = worker.meter.close()
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
-    return agree(worker.ranks.gather(ending))
+    outcome = agree(worker.ranks.gather(ending))
+    if not isinstance(outcome, _ORDERLY):
+        worker.group.drop()  # a peer has dropped its own
+    return outcome
 
 
-def _attempt(request: TrialRequest, worker: Worker) -> tuple[Outcome, dist.ProcessGroup | None]:
-    """How the trial ended on this rank; and its group, gone but for whoever holds it."""
+def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
     watch = stopwatch_for(worker.device)
-    group = None
     try:
-        with worker.ranks.trial_group(request.collective_seconds) as group:
-            return train_and_measure(request, worker, group, watch), group
+        group = worker.group.lend(request.collective_seconds)
+        return train_and_measure(request, worker, group, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
-        return _ending_of(error, watch.phase, worker.meter.held(), worker), group
+        return _ending_of(error, watch.phase, worker.meter.held(), worker)
 
 
 def rehearse(spec: SweepSpec, worker: Worker) -> None:

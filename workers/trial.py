@@ -21,7 +21,6 @@ from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
 from workers.models import build
 from workers.preparation import prepare
-from workers.ranks import touch
 from workers.step import Training, optimizer_step
 from workers.training import StateBytes, build_training, state_bytes
 from workers.worker import Worker
@@ -51,8 +50,6 @@ def train_and_measure(
     def feed(step: int) -> StepBatches:
         return source.step(plan, worker.ranks.rank, step)
 
-    if group is not None:
-        touch(group, worker.device)
     with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
         first_step_at = time.perf_counter()
         _worst_step(training, feed, watch)

@@ -16,6 +16,7 @@ from workers.memory.cpu import CpuMeter
 from workers.memory.cuda import CudaMeter
 from workers.memory.meter import AbstractMeter
 from workers.ranks import Ranks
+from workers.trial_group import TrialGroup
 
 _WARMUP_SIZE = 64
 CONTROL_SECONDS = 120.0  # longest wait for the other ranks when agreeing on an outcome
@@ -32,6 +33,7 @@ class Worker:
     ranks: Ranks
     device: torch.device
     meter: AbstractMeter
+    group: TrialGroup
     announce: Callable[[Outcome], None]
 
     @property
@@ -54,7 +56,13 @@ class Worker:
             meter = CudaMeter(spec.memory_limit_bytes, device)
         else:
             meter = CpuMeter(spec.memory_limit_bytes, ranks.local_world_size)
-        return cls(ranks=ranks, device=device, meter=meter, announce=announce)
+        return cls(
+            ranks=ranks,
+            device=device,
+            meter=meter,
+            group=TrialGroup(ranks, device),
+            announce=announce,
+        )
 
 
 def pick_device(wanted: Device, local_rank: int) -> torch.device:

@@ -24,7 +24,6 @@ from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
 from workers.data import batch_source, load_dataset, longest_samples, step_samples
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
-from workers.ranks import forget_meshes
 from workers.step import optimizer_step
 from workers.training import build_training
 from workers.worker import Worker
@@ -150,28 +149,24 @@ def reference_gradients() -> dict[str, torch.Tensor]:
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
     """By how much one step of SGD moves each weight on this rank; sharded ones made whole."""
-    with worker.ranks.trial_group(30.0) as group:
-        model = build(SPEC.model, SPEC.train, attention="eager")
-        source = batch_source(model, SPEC)
-        training = build_training(request, model, group, worker.device)
-        weights = dict(training.module.named_parameters())
-        before = {name: _whole(weight) for name, weight in weights.items()}
-        sgd = torch.optim.SGD(training.module.parameters(), lr=1.0)
-        given = source.step(request.plan, worker.ranks.rank, 0)
-        optimizer_step(
-            dataclasses.replace(training, optimizer=sgd),
-            given.batches,
-            given.targets,
-            stopwatch_for(worker.device),
-        )
-        moved = {
-            name.removeprefix("module."): (before[name] - _whole(weight)).numpy()
-            for name, weight in weights.items()
-        }
-    # before the group: the last to hold it joins gloo's threads, which may wait for the GIL
-    del model, training, sgd, weights
-    forget_meshes()
-    return moved
+    group = worker.group.lend(30.0)
+    model = build(SPEC.model, SPEC.train, attention="eager")
+    source = batch_source(model, SPEC)
+    training = build_training(request, model, group, worker.device)
+    weights = dict(training.module.named_parameters())
+    before = {name: _whole(weight) for name, weight in weights.items()}
+    sgd = torch.optim.SGD(training.module.parameters(), lr=1.0)
+    given = source.step(request.plan, worker.ranks.rank, 0)
+    optimizer_step(
+        dataclasses.replace(training, optimizer=sgd),
+        given.batches,
+        given.targets,
+        stopwatch_for(worker.device),
+    )
+    return {
+        name.removeprefix("module."): (before[name] - _whole(weight)).numpy()
+        for name, weight in weights.items()
+    }
 
 
 def _whole(weight: torch.Tensor) -> torch.Tensor:

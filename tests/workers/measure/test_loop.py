@@ -151,8 +151,8 @@ def _steps_of(worker: Worker, slow_rank: int) -> tuple[int, tuple[int, ...], tup
     ranks: Ranks = worker.ranks
     slow = 0.02 if ranks.rank == slow_rank else 0.0
     objective = ObjectiveSpec(interval=NEVER_TIGHT, max_steps=1000, max_seconds=0.5)
-    with ranks.trial_group(30.0) as group:
-        series = measure_steps(training(), feed(slow), objective, group, HostStopwatch())
+    group = worker.group.lend(30.0)
+    series = measure_steps(training(), feed(slow), objective, group, HostStopwatch())
     assert isinstance(series, Series)
     windows = tuple(window.steps for window in series.windows)
     return len(series.losses), windows, series.losses
