@@ -24,6 +24,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_COLOR_PREFIX": "0",  # what Ray says of a dead worker goes into logs too
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study and MLflow hold what they would write
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the study is what a sweep resumes from

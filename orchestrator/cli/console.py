@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +19,12 @@ OptionalSpecPath = Annotated[
 ]
 
 LOG_COLUMNS = 110
+
+
+def command_line(*arguments: str | Path) -> str:
+    """A command of Plimsoll's to be copied: with its path where the shell would not find it."""
+    program = "plimsoll" if shutil.which("plimsoll") else sys.argv[0]
+    return shlex.join([program, *map(str, arguments)])
 
 
 def stdout() -> Console:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import say
+from orchestrator.cli.console import command_line, say
 from search_spaces.errors import UserError
 from search_spaces.spec.template import commented_template
 
@@ -26,4 +26,4 @@ def init(
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} cannot be written: {reason}") from None
-    say(f"Wrote {path}. Fill in the model and your data, then: plimsoll tune {path}")
+    say(f"Wrote {path}. Fill in the model and your data, then: {command_line('tune', path)}")

@@ -5,9 +5,9 @@ Each study's folder holds the specification that it was last run with, its name 
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
+from orchestrator.cli.console import command_line
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, spec_to_yaml, study_name
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -47,7 +47,7 @@ def ui_hint(spec: SweepSpec, path: Path | None) -> str:
     """The command that opens MLflow on the sweep, empty if it is not tracked."""
     if not spec.tracking.enabled:
         return ""
-    return "plimsoll ui" if path is None else f"plimsoll ui {shlex.quote(str(path))}"
+    return command_line("ui") if path is None else command_line("ui", path)
 
 
 def _latest(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.check import expected
-from orchestrator.cli.console import SpecPath, page, say_error
+from orchestrator.cli.console import SpecPath, command_line, page, say_error
 from orchestrator.cli.latest import remember, ui_hint
 from orchestrator.core.ranking import counts, measured
 from search_spaces.spec.load import load_spec, study_name, with_budget
@@ -47,7 +47,7 @@ def tune(
     try:
         state = run_sweep(spec, name, [make_view(plain)])
     except KeyboardInterrupt:
-        say_error(f"Stopped. To go on where it stopped: plimsoll tune {spec_path}")
+        say_error(f"Stopped. To go on where it stopped: {command_line('tune', spec_path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     page().print(render_report(state, ui_hint(spec, spec_path)))
     if state.best is None:

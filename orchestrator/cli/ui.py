@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import OptionalSpecPath
+from orchestrator.cli.console import OptionalSpecPath, say
 from orchestrator.cli.latest import spec_and_name
 from search_spaces.errors import UserError
 
@@ -17,9 +17,12 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
 ) -> None:
     """Open the MLflow UI on a sweep; Ctrl-C ends it."""
-    spec, _ = spec_and_name(spec_path)
+    spec, name = spec_and_name(spec_path)
 
-    from orchestrator.mlflow_tracking import ui_command
+    from orchestrator.mlflow_tracking import ui_address, ui_command
+
+    # MLflow's own first page shows none of the runs
+    say(f"The trials: {ui_address(spec, name, port=port)}")
 
     command = ui_command(spec, port=port)
     try:

@@ -70,7 +70,13 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
         remember(SPEC, "demo")
 
 
-def test_the_hint_can_be_pasted_into_a_shell() -> None:
+def test_the_hint_can_be_pasted_into_a_shell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = folder / "bin" / "plimsoll"
+    installed.parent.mkdir()
+    installed.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(installed.parent))
     untracked = SPEC.model_copy(
         update={"tracking": SPEC.tracking.model_copy(update={"enabled": False})}
     )
@@ -78,6 +84,15 @@ def test_the_hint_can_be_pasted_into_a_shell() -> None:
     assert ui_hint(SPEC, None) == "plimsoll ui"
     assert ui_hint(SPEC, Path("my sweep.yaml")) == "plimsoll ui 'my sweep.yaml'"
     assert ui_hint(untracked, None) == ""
+
+
+def test_the_hint_has_the_path_of_a_command_that_the_shell_would_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.argv", [".venv/bin/plimsoll", "tune", "sweep.yaml"])
+
+    assert ui_hint(SPEC, Path("sweep.yaml")) == ".venv/bin/plimsoll ui sweep.yaml"
 
 
 def test_the_stored_state_tells_what_the_sweep_told() -> None:
