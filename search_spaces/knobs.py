@@ -22,15 +22,13 @@ CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)  # what is searched where the sp
 class Knob:
     """One dimension of the space.
 
-    `default` gives the values to search where the spec names none. An `ordered` knob has
-    values that samplers may interpolate between; `lossy` ones change the numerics. `memory` is
-    1 if a larger value never takes less memory, -1 if it never takes more, 0 if nobody knows.
+    `default` gives the values to search where the spec names none. A `lossy` knob changes the
+    numerics. `memory` is 1 if a larger value never takes less memory, -1 if it never takes more,
+    0 if nobody knows.
     """
 
     name: str  # of the field in Plan and in SpaceSpec
-    label: str  # short, for tables
     default: Callable[[SweepSpec, ModelFacts, int], Values]
-    ordered: bool = False
     lossy: bool = False
     memory: Literal[-1, 0, 1] = 0
 
@@ -56,28 +54,24 @@ def _batchings(spec: SweepSpec, model: ModelFacts, _: int) -> Values:
 
 
 KNOBS: tuple[Knob, ...] = (
-    Knob(name="engine", label="engine", default=lambda *_: ("torch",)),
+    Knob(name="engine", default=lambda *_: ("torch",)),
     Knob(
         name="zero_stage",
-        label="zero",
         default=lambda _, __, workers: (0, 2, 3) if workers > 1 else (0,),
     ),
-    Knob(name="micro_batch", label="micro", default=_micro_batches, ordered=True, memory=1),
+    Knob(name="micro_batch", default=_micro_batches, memory=1),
     Knob(
         name="checkpoint_ratio",
-        label="ckpt",
         default=_checkpoint_ratios,
-        ordered=True,
         memory=-1,
     ),
-    Knob(name="attention", label="attention", default=lambda _, model, __: model.attentions),
+    Knob(name="attention", default=lambda _, model, __: model.attentions),
     Knob(
         name="precision",
-        label="precision",
         default=lambda spec, _, __: (spec.train.precision,),
         lossy=True,
     ),
-    Knob(name="batching", label="batching", default=_batchings),
-    Knob(name="data", label="data", default=lambda _, __, workers: (workers,), ordered=True),
+    Knob(name="batching", default=_batchings),
+    Knob(name="data", default=lambda _, __, workers: (workers,)),
 )
 # accumulation is no knob: it follows from the global batch, micro_batch and data

@@ -70,9 +70,7 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
         remember(SPEC, "demo")
 
 
-def test_the_hint_can_be_pasted_into_a_shell(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = folder / "bin" / "plimsoll"
     installed.parent.mkdir()
     installed.touch(mode=0o755)
