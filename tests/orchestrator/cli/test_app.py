@@ -118,7 +118,7 @@ def test_init_writes_a_specification_that_loads(
     spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("init") == 0
-    assert "plimsoll tune plimsoll.yaml" in capsys.readouterr().out
+    assert " tune plimsoll.yaml" in capsys.readouterr().out
     assert run("check", "plimsoll.yaml") == 0
 
 
