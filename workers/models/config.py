@@ -20,9 +20,8 @@ BAD_VALUES: tuple[type[Exception], ...] = (
     AttributeError,
     ImportError,
     LookupError,
-    NotImplementedError,
     OSError,
-    RuntimeError,
+    RuntimeError,  # and what is not implemented, which derives from it
     StrictDataclassError,
     TypeError,
     ValueError,
