@@ -8,12 +8,31 @@ from search_spaces.plan import Attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """What tensor parallelism can split in a model.
+
+    `refusal` says why it splits nothing, None if it does. `divisors` are the counts that a
+    degree must divide, each with what it counts ("attention heads", 32). The other refusals are
+    those of what needs more than that: the sequence, DeepSpeed's AutoTP.
+    """
+
+    refusal: str | None = None
+    divisors: tuple[tuple[str, int], ...] = ()
+    sequence_refusal: str | None = None
+    autotp_refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What is known of a model before it is built.
 
-    `blocks` is the number of repeated layers that checkpointing and sharding wrap;
-    `packing` tells whether its attention keeps packed samples apart by their position ids;
-    `vocab_size` is None for models that bring their own batches.
+    `blocks` is the number of repeated layers that checkpointing, sharding and pipelining
+    divide, `block_parameters` what each of them holds; `embedding_parameters` is what lies
+    before the first block and `head_parameters` what lies behind the last (tied weights count
+    in both). `trainable` is the number of parameters that training changes. `packing` tells
+    whether its attention keeps packed samples apart by their position ids; `vocab_size` is
+    None for models that bring their own batches. A refusal says why the model cannot be
+    treated so, None if it can.
     """
 
     name: str
@@ -24,6 +43,18 @@ class ModelFacts:
     packing: bool
     max_sequence_length: int | None
     vocab_size: int | None = None
+    trainable: int | None = None  # None: all
+    block_parameters: tuple[int, ...] = ()
+    embedding_parameters: int = 0
+    head_parameters: int = 0
+    tensor: TensorFacts = TensorFacts()
+    pipeline_refusal: str | None = None
+    compile_refusal: str | None = None
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Parameters that have gradients and optimizer states."""
+        return self.parameters if self.trainable is None else self.trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +62,15 @@ class ClusterFacts:
     """What is known of the machines before a trial runs.
 
     `slots` is how many ranks fit at once; `memory_limit_bytes` is per rank, None where
-    nothing limits it but the machine.
+    nothing limits it but the machine. `lacks` names what a worker's machine cannot do, each
+    with the reason and the remedy in one sentence (see `workers.doctor` for the names).
     """
 
     device: str  # "cpu" or "cuda"
     slots: int
     memory_limit_bytes: int | None
+    lacks: tuple[tuple[str, str], ...] = ()
+
+    def lack(self, feature: str) -> str | None:
+        """Why the machines cannot do it, None if they can."""
+        return dict(self.lacks).get(feature)

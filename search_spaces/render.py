@@ -9,10 +9,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from search_spaces.plan import Attention, Plan, Precision
-from search_spaces.rules import checkpointed_blocks
+from search_spaces.facts import ModelFacts
+from search_spaces.plan import (
+    Attention,
+    CheckpointMode,
+    Compression,
+    Optimizer,
+    Plan,
+    Precision,
+    Schedule,
+)
+from search_spaces.stages import StageBlocks, divide
 
 Wrapper = Literal["none", "ddp", "fsdp2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """Which blocks are recomputed in backward, by index, and what is kept of them.
+
+    Mode `selective` keeps the outputs of matmuls and of attention. With `offload`, what is kept
+    lies in host memory until backward wants it.
+    """
+
+    blocks: tuple[int, ...]
+    mode: CheckpointMode
+    offload: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """How the stack of blocks is cut: the blocks of each stage, and the order of the work.
+
+    Stage `index` lies on rank `index % ranks` of the pipeline; an interleaved schedule has
+    several stages on a rank.
+    """
+
+    ranks: int
+    schedule: Schedule
+    stages: tuple[StageBlocks, ...]
+    micro_batches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,29 +59,108 @@ class TorchSettings:
     backward: DDP gets it by autocast, FSDP2 by its mixed-precision policy (weights gathered in
     it, gradients reduced in fp32); master weights and optimizer states are fp32 in both.
     `sync_every_pass` tells whether gradients are reduced in each forward pass or only in the
-    last of a step: FSDP2 must, else it holds whole gradients and shards nothing.
+    last of a step: FSDP2 must, else it holds whole gradients and shards nothing. With `offload`
+    FSDP2 keeps weights, gradients and optimizer states in host memory.
     """
 
     wrapper: Wrapper
     reshard_after_forward: bool
-    compute: Precision
+    replicas: int
     sync_every_pass: bool
-    checkpointed: tuple[int, ...]  # indices of the blocks that are recomputed
+    offload: bool
+    pin_memory: bool
+    tensor: int
+    sequence_parallel: bool
+    pipeline: PipelineSettings | None
+    compute: Precision
+    checkpoint: CheckpointSettings
     attention: Attention
+    compile: bool
+    optimizer: Optimizer
+    bucket_mib: int
+    gradient_as_bucket_view: bool
+    compression: Compression
 
 
-def render_torch(plan: Plan, blocks: int) -> TorchSettings:
-    """The settings of a plan for a model with so many repeated blocks."""
+def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
+    """The settings of a plan of engine `torch` for a model."""
     sharded = plan.zero_stage in (2, 3)
     wrapper: Wrapper = "fsdp2" if sharded else "ddp" if plan.data > 1 else "none"
     return TorchSettings(
         wrapper=wrapper,
         reshard_after_forward=plan.zero_stage == 3,
-        compute=plan.precision,
+        replicas=plan.replicas,
         sync_every_pass=sharded,
-        checkpointed=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
+        offload=plan.offload_parameters == "cpu",
+        pin_memory=plan.pin_memory,
+        tensor=plan.tensor,
+        sequence_parallel=plan.sequence_parallel,
+        pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
+        compute=plan.precision,
+        checkpoint=render_checkpoint(plan, model.blocks),
         attention=plan.attention,
+        compile=plan.compile,
+        optimizer=plan.optimizer,
+        bucket_mib=plan.bucket_mib,
+        gradient_as_bucket_view=plan.gradient_as_bucket_view,
+        compression=plan.compression,
     )
+
+
+def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
+    """Which of so many blocks a plan recomputes: the same for every engine."""
+    return CheckpointSettings(
+        blocks=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
+        mode=plan.checkpoint_mode,
+        offload=plan.checkpoint_offload,
+    )
+
+
+def render_environment(plan: Plan, device: str) -> tuple[tuple[str, str], ...]:
+    """Environment variables that the plan's processes must be started with, on a device type.
+
+    Settings of an allocator are read once, when a process starts: plans of another environment
+    need other workers.
+
+    Source:
+        PYTORCH_ALLOC_CONF: torch's notes on CUDA memory management; MALLOC_MMAP_THRESHOLD_:
+        mallopt(3).
+    """
+    if device == "cuda":
+        settings = {
+            "expandable_segments": "expandable_segments:True",
+            "max_split": "max_split_size_mb:128",
+        }.get(plan.allocator)
+        if settings is None:
+            return ()
+        # torch before 2.10 knows the second name only
+        return (("PYTORCH_ALLOC_CONF", settings), ("PYTORCH_CUDA_ALLOC_CONF", settings))
+    return (("MALLOC_MMAP_THRESHOLD_", str(2**20)),) if plan.allocator == "mmap" else ()
+
+
+def stages_per_rank(plan: Plan) -> int:
+    """Pipeline stages on one rank: interleaving takes two, to have smaller bubbles."""
+    return 2 if plan.pipeline_schedule == "interleaved" else 1
+
+
+def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
+    stages = divide(
+        model.block_parameters,
+        stages=plan.pipeline * stages_per_rank(plan),
+        before=model.embedding_parameters,
+        after=model.head_parameters,
+    )
+    return PipelineSettings(
+        ranks=plan.pipeline,
+        schedule=plan.pipeline_schedule,
+        stages=stages,
+        micro_batches=plan.accumulation,
+    )
+
+
+def checkpointed_blocks(ratio: float, blocks: int) -> int:
+    """How many of `blocks` a checkpoint ratio recomputes, rounded half up."""
+    return int(ratio * blocks + 0.5)
 
 
 def spread(chosen: int, blocks: int) -> tuple[int, ...]:

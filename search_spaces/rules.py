@@ -14,6 +14,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.knobs import CHECKPOINT_RATIOS
 from search_spaces.outcome import Refused
 from search_spaces.plan import Plan
+from search_spaces.render import checkpointed_blocks
 from search_spaces.spec.schema import SweepSpec
 
 
@@ -113,11 +114,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         )
     }
 )
-
-
-def checkpointed_blocks(ratio: float, blocks: int) -> int:
-    """How many of `blocks` a checkpoint ratio recomputes, rounded half up."""
-    return int(ratio * blocks + 0.5)
 
 
 def refusal(plan: Plan, around: Surroundings) -> Refused | None:

@@ -9,21 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.errors import Fault, SpecError
-from search_spaces.knobs import KNOBS, Values
+from search_spaces.knobs import KNOBS, Choice, Chosen, Knob, Values
 from search_spaces.outcome import Refused
-from search_spaces.plan import Plan
+from search_spaces.plan import RESTS, Plan
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
 
 MAX_CANDIDATES = 1_000_000
+
+Domains = dict[str, dict[Any, None]]  # a knob's values in the order in which they were met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """What may be tried.
 
-    `domains` holds the values searched of each knob, by name; `candidates` the legal plans
-    in the order of the domains; `ruled_out` how many combinations each rule forbids.
+    `domains` holds the values searched of each knob, by name, those at which it rests where it
+    does not matter included; `candidates` the legal plans in the order of the domains;
+    `ruled_out` how many combinations each rule forbids.
     """
 
     domains: tuple[tuple[str, Values], ...]
@@ -43,20 +46,28 @@ def build_space(around: Surroundings, workers: int) -> Space:
         SpecError: If no combination is legal, or there are more than `MAX_CANDIDATES`.
     """
     spec = around.spec
-    domains = tuple((knob.name, _domain(knob.name, around, workers)) for knob in KNOBS)
+    domains: Domains = {knob.name: {} for knob in KNOBS}
     legal: list[Plan] = []
     ruled: Counter[str] = Counter()
     example: dict[str, Refused] = {}
-    for plan in _combinations(domains, spec, ruled):
-        if refused := refusal(plan, around):
+    seen = 0
+    for knobs in itertools.islice(_combinations(around, workers, domains), MAX_CANDIDATES + 1):
+        seen += 1
+        plan = _plan(knobs, spec)
+        if plan is None:
+            ruled["global_batch_is_kept"] += 1
+        elif refused := refusal(plan, around):
             ruled[refused.rule] += 1
             example.setdefault(refused.rule, refused)
         else:
             legal.append(plan)
+    if seen > MAX_CANDIDATES:
+        raise _too_many(domains)
+    searched = {name: tuple(values) for name, values in domains.items()}
     if not legal:
-        raise _nothing_legal(around, domains, example, ruled)
+        raise _nothing_legal(around, searched, example, ruled)
     return Space(
-        domains=domains,
+        domains=tuple(searched.items()),
         candidates=tuple(legal),
         ruled_out=tuple(sorted(ruled.items())),
         baseline=_baseline(legal, spec),
@@ -76,35 +87,46 @@ def space_of(tried: Sequence[Plan], spec: SweepSpec) -> Space:
     )
 
 
-def _domain(name: str, around: Surroundings, workers: int) -> Values:
-    named: Values | None = getattr(around.spec.space, name)
-    if named is not None:
-        return tuple(dict.fromkeys(named))
-    knob = next(knob for knob in KNOBS if knob.name == name)
-    return knob.default(around.spec, around.model, workers)
+def _combinations(around: Surroundings, workers: int, domains: Domains) -> Iterator[Chosen]:
+    """Every choice of values, knob after knob; notes in `domains` which values were met.
 
+    A tree and not a product: what a knob offers may depend on those before it, and one that does
+    not matter has a single value.
+    """
 
-def _combinations(
-    domains: tuple[tuple[str, Values], ...], spec: SweepSpec, ruled: Counter[str]
-) -> Iterator[Plan]:
-    size = 1
-    for _, values in domains:
-        size *= len(values)
-    if size > MAX_CANDIDATES:
-        fault = Fault(
-            path="space",
-            value=f"{size:,} combinations",
-            advice=f"at most {MAX_CANDIDATES:,} can be enumerated; name fewer values",
+    def grow(chosen: dict[str, Any], left: Sequence[Knob]) -> Iterator[Chosen]:
+        if not left:
+            yield chosen
+            return
+        knob, *rest = left
+        choice = Choice(
+            spec=around.spec,
+            model=around.model,
+            cluster=around.cluster,
+            workers=workers,
+            chosen=chosen,
         )
-        raise SpecError("specification", (fault,))
-    names = [name for name, _ in domains]
-    for values in itertools.product(*(values for _, values in domains)):
-        knobs = dict(zip(names, values, strict=True))
-        per_pass = knobs["micro_batch"] * knobs["data"]
-        if spec.train.global_batch % per_pass:
-            ruled["global_batch_is_kept"] += 1
-            continue
-        yield Plan(accumulation=spec.train.global_batch // per_pass, **knobs)
+        for value in knob.values(choice):
+            domains[knob.name].setdefault(value)
+            yield from grow({**chosen, knob.name: value}, rest)
+
+    return grow({}, KNOBS)
+
+
+def _plan(knobs: Chosen, spec: SweepSpec) -> Plan | None:
+    """The plan that meets the global batch with these knobs, None if there is none."""
+    accumulation, rest = divmod(spec.train.global_batch, knobs["micro_batch"] * knobs["data"])
+    return None if rest else Plan(accumulation=accumulation, **knobs)
+
+
+def _too_many(domains: Domains) -> SpecError:
+    widest = sorted(domains, key=lambda name: -len(domains[name]))[:3]
+    fault = Fault(
+        path="space",
+        value=f"more than {MAX_CANDIDATES:,} combinations",
+        advice="they cannot be enumerated; name fewer values, above all of " + ", ".join(widest),
+    )
+    return SpecError("specification", (fault,))
 
 
 def _baseline(legal: Iterable[Plan], spec: SweepSpec) -> Plan:
@@ -117,12 +139,15 @@ def _baseline(legal: Iterable[Plan], spec: SweepSpec) -> Plan:
     def distance(plan: Plan) -> tuple[Any, ...]:
         return (
             plan.precision != spec.train.precision,
+            plan.engine != "torch",
+            plan.tensor * plan.pipeline,
             plan.zero_stage,
             plan.micro_batch,
             plan.checkpoint_ratio,
             plan.attention != "sdpa",
             plan.batching != "padded",
             -plan.data,
+            sum(getattr(plan, name) != rest for name, rest in RESTS.items()),
         )
 
     return min(legal, key=distance)
@@ -130,11 +155,11 @@ def _baseline(legal: Iterable[Plan], spec: SweepSpec) -> Plan:
 
 def _nothing_legal(
     around: Surroundings,
-    domains: tuple[tuple[str, Values], ...],
+    values: dict[str, Values],
     example: dict[str, Refused],
     ruled: Counter[str],
 ) -> SpecError:
-    spec, values = around.spec, dict(domains)
+    spec = around.spec
     if spec.space.data is None and values["data"][0] > around.cluster.slots:
         return SpecError("specification", (_no_room(around, values["data"][0]),))
     only_batch = set(ruled) == {"global_batch_is_kept"}

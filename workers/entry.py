@@ -64,8 +64,8 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
     watch = stopwatch_for(worker.device)
     try:
-        group = worker.group.lend(request.collective_seconds)
-        return train_and_measure(request, worker, group, watch)
+        mesh = worker.group.lend(request.collective_seconds, request.plan)
+        return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
         return _ending_of(error, watch.phase, worker.meter.held(), worker)
 

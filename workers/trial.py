@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch.distributed as dist
-
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Anatomy, Costs, Diverged, Measured, MemoryReading
 from search_spaces.plan import Plan
@@ -14,22 +12,23 @@ from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.data import StepBatches, batch_source
 from workers.data.batches import WORST_STEP
+from workers.engines import AbstractTraining, StateBytes
 from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps
 from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
+from workers.mesh import Mesh
 from workers.models import build
 from workers.preparation import prepare
-from workers.step import Training, optimizer_step
-from workers.training import StateBytes, build_training, state_bytes
+from workers.training import build_training
 from workers.worker import Worker
 
 
 def train_and_measure(
     request: TrialRequest,
     worker: Worker,
-    group: dist.ProcessGroup | None,
+    mesh: Mesh | None,
     watch: AbstractStopwatch,
 ) -> Measured | Diverged:
     """Trains the request's plan and says what it measured, as this rank saw it.
@@ -38,17 +37,19 @@ def train_and_measure(
     the host and then keeps its shard, which is not what the plan is judged by.
     """
     plan, spec = request.plan, request.spec
-    prepare(spec)  # kept for the next trial, so that it is no part of what this one takes
+    facts = prepare(spec)  # kept for the next trial, so that it is no part of what this one takes
     worker.meter.open()
     started = time.perf_counter()
     model = build(spec.model, spec.train, attention=plan.attention)
     source = batch_source(model, spec)
-    training = build_training(request, model, group, worker.device)
+    training = build_training(request, model, facts, mesh, worker.device)
     del model
+    data_rank = mesh.place.data if mesh else 0
+    group = mesh.group if mesh else None
     build_seconds = time.perf_counter() - started
 
     def feed(step: int) -> StepBatches:
-        return source.step(plan, worker.ranks.rank, step)
+        return source.step(plan, data_rank, step)
 
     with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
         first_step_at = time.perf_counter()
@@ -59,7 +60,7 @@ def train_and_measure(
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         worker.meter.check()
-        peak, states = worker.meter.peak(), state_bytes(training)
+        peak, states = worker.meter.peak(), training.state_bytes()
     if isinstance(series, Diverged):
         return series
     step = series.step_seconds
@@ -88,12 +89,12 @@ def train_and_measure(
 
 
 def _worst_step(
-    training: Training, feed: Callable[[int], StepBatches], watch: AbstractStopwatch
+    training: AbstractTraining, feed: Callable[[int], StepBatches], watch: AbstractStopwatch
 ) -> None:
     """Trains on the longest samples there are, which a long run will meet."""
     with watch.during("data"):
         worst = feed(WORST_STEP)
-    optimizer_step(training, worst.batches, worst.targets, watch)
+    training.step(worst.batches, worst.targets, watch)
     watch.synchronize()
 
 
@@ -113,10 +114,10 @@ def train_once(spec: SweepSpec, worker: Worker) -> None:
     model = build(spec.model, spec.train, attention=plan.attention)
     source = batch_source(model, spec)
     request = TrialRequest(number=-1, plan=plan, spec=spec)
-    training = build_training(request, model, None, worker.device)
+    training = build_training(request, model, facts, None, worker.device)
     given = source.step(plan, 0, 0)
     watch = stopwatch_for(worker.device)
-    optimizer_step(training, given.batches, given.targets, watch)
+    training.step(given.batches, given.targets, watch)
 
 
 def _mfu(

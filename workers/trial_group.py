@@ -8,9 +8,15 @@ import gc
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import debug as tensor_debug
 
+from search_spaces.layout import MESH_DIMENSIONS, mesh_shape, place_of
+from search_spaces.plan import Plan
+from workers.mesh import Mesh
 from workers.ranks import Ranks
+
+Ranked = tuple[int, ...]
 
 _TOUCHES = 8  # enough for each of a group's few threads to get one
 
@@ -20,41 +26,90 @@ class TrialGroup:
 
     When a rank fails, its peers wait for it in a collective. NCCL can be aborted; gloo closes its
     connections, and thereby wakes the peers, only when nothing holds the group any more: the model
-    has to be dropped before `drop` is called. A rank alone has no group.
+    has to be dropped before `drop` is called. The same goes for the groups of a mesh, which are
+    opened once for each shape. A rank alone has no group.
     """
 
     def __init__(self, ranks: Ranks, device: torch.device) -> None:
         self._ranks = ranks
         self._device = device
         self._group: dist.ProcessGroup | None = None
+        self._parts: dict[Ranked, dist.ProcessGroup | None] = {}  # None: of other ranks
+        self._meshes: dict[Ranked, Mesh] = {}
 
-    def lend(self, seconds: float) -> dist.ProcessGroup | None:
-        """The group, opened if there is none; all ranks call it together.
+    def lend(self, seconds: float, plan: Plan) -> Mesh | None:
+        """The ranks as the plan arranges them; all ranks call it together.
 
         Args:
             seconds: Longest wait in one collective of a group that is opened now.
+            plan: Whose world is the whole group.
+
+        Raises:
+            ValueError: If the plan needs another number of ranks.
         """
-        if self._ranks.control is not None and self._group is None:
-            self._group = dist.new_group(
-                backend=dist.get_backend(), timeout=datetime.timedelta(seconds=seconds)
+        if self._ranks.world_size != plan.world_size:
+            raise ValueError(
+                f"the plan needs {plan.world_size} ranks, the group has {self._ranks.world_size}"
             )
+        if self._ranks.control is None:
+            return None
+        limit = datetime.timedelta(seconds=seconds)
+        if self._group is None:
+            self._group = dist.new_group(backend=dist.get_backend(), timeout=limit)
             _touch(self._group, self._device)
-        return self._group
+        shape = mesh_shape(plan)
+        if shape not in self._meshes:
+            grid = torch.arange(plan.world_size).reshape(shape)
+            groups = [
+                self._along(grid.movedim(dimension, -1).reshape(-1, size), limit)
+                for dimension, size in enumerate(shape)
+            ]
+            self._meshes[shape] = Mesh(
+                place=place_of(plan, self._ranks.rank),
+                group=self._group,
+                devices=DeviceMesh.from_group(
+                    groups, self._device.type, mesh=grid, mesh_dim_names=MESH_DIMENSIONS
+                ),
+            )
+        return self._meshes[shape]
+
+    def _along(self, rows: torch.Tensor, limit: datetime.timedelta) -> dist.ProcessGroup:
+        """This rank's group among these rows; opens what is not open, on all ranks alike."""
+        assert self._group is not None
+        if rows.shape[1] == self._ranks.world_size:
+            return self._group
+        mine: dist.ProcessGroup | None = None
+        for row in map(tuple, rows.tolist()):
+            inside = self._ranks.rank in row
+            if row not in self._parts:
+                opened = dist.new_group(list(row), backend=dist.get_backend(), timeout=limit)
+                self._parts[row] = opened if inside else None
+                if inside:
+                    _touch(opened, self._device)
+            if inside:
+                mine = self._parts[row]
+        assert mine is not None
+        return mine
 
     def drop(self) -> None:
-        """Lets go of the group, so that peers who wait in it fail at once; may be called twice."""
-        group, self._group = self._group, None
-        if group is None:
+        """Lets go of all groups, so that peers who wait in them fail at once; callable twice."""
+        groups = [group for group in (self._group, *self._parts.values()) if group is not None]
+        self._group = None
+        self._parts.clear()
+        self._meshes.clear()
+        if not groups:
             return
-        with contextlib.suppress(RuntimeError):
-            group.abort()  # does nothing for gloo
-        with contextlib.suppress(RuntimeError, ValueError):  # a broken group may be gone
-            dist.destroy_process_group(group)
+        for place in range(len(groups)):
+            with contextlib.suppress(RuntimeError):
+                groups[place].abort()  # does nothing for gloo
+            with contextlib.suppress(RuntimeError, ValueError):  # a broken group may be gone
+                dist.destroy_process_group(groups[place])
         _forget_meshes()
         gc.collect()
         # Last and from Python, which lets the GIL go: gloo's threads are joined, and may wait for
-        # it. Were a DDP model in a cycle the last to hold the group, both would wait for good.
-        del group
+        # it. Were a DDP model in a cycle the last to hold a group, both would wait for good.
+        while groups:
+            groups.pop()
 
 
 def _touch(group: dist.ProcessGroup, device: torch.device) -> None:

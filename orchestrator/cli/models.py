@@ -9,7 +9,8 @@ from rich.table import Table
 from orchestrator.cli.console import stdout
 from orchestrator.cli.figures import count_words
 from search_spaces.presets import preset_config, preset_names
-from search_spaces.spec.schema import ModelSpec, Task, TrainSpec
+from search_spaces.spec.schema import ModelSpec, Task
+from search_spaces.spec.train_section import TrainSpec
 
 
 def models() -> None:

@@ -77,7 +77,7 @@ def lossy_words(plan: Plan, spec: SweepSpec) -> str:
     changed = (
         str(getattr(plan, knob.name))
         for knob in KNOBS
-        if knob.lossy and getattr(plan, knob.name) != getattr(spec.train, knob.name, None)
+        if knob.lossy(getattr(plan, knob.name), spec)
     )
     return " ".join(changed)
 

@@ -8,27 +8,17 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from search_spaces.plan import Attention, Batching, Engine, Precision, ZeroStage
+from search_spaces.spec.section import Count, Seconds, Section, Seed
+from search_spaces.spec.space_section import SpaceSpec
+from search_spaces.spec.train_section import TrainSpec
 
 Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
 Device = Literal["auto", "cpu", "cuda"]
 Sampler = Literal["tpe", "gp", "random"]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Ratio = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # NumPy takes no larger one
-Seconds = Annotated[float, Field(gt=0)]
 
 GIB = 2**30
-
-
-class Section(BaseModel):
-    """A section of the specification: frozen, and with no key that is not known."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
-    )
 
 
 class ModelSpec(Section):
@@ -105,57 +95,11 @@ class ClusterSpec(Section):
         description="memory one rank may use, in GiB: on CPU above the bare worker,"
         " on CUDA of the device; nothing: all there is",
     )
-
-
-class TrainSpec(Section):
-    """The training run itself, which a sweep never changes: what is lossless is searched."""
-
-    global_batch: Count = Field(description="samples per optimizer step, all ranks together")
-    sequence_length: Count = Field(default=1024, description="longest sample, in tokens")
-    optimizer: Literal["adamw"] = Field(default="adamw", description="adamw")
-    learning_rate: float = Field(default=1e-4, gt=0, description="of the optimizer, constant")
-    weight_decay: float = Field(default=0.0, ge=0, description="of the optimizer")
-    precision: Precision = Field(
-        default="bf16",
-        description="bf16 computes in bfloat16 with fp32 master weights, fp32 in full precision",
-    )
-    seed: Seed = Field(default=0, description="of the weights and of the data's order")
-
-
-class SpaceSpec(Section):
-    """What is searched: a list of values for each knob; nothing takes Plimsoll's own choice."""
-
-    engine: tuple[Engine, ...] | None = Field(default=None, description="engines: torch")
-    zero_stage: tuple[ZeroStage, ...] | None = Field(
+    nvme_folder: str | None = Field(
         default=None,
-        description="0 DDP, 2 FSDP2 that keeps weights gathered until backward, 3 FSDP2",
+        min_length=1,
+        description="a folder on each node's NVMe drive, for what is offloaded to it",
     )
-    micro_batch: tuple[Count, ...] | None = Field(
-        default=None, description="samples per rank and forward pass"
-    )
-    checkpoint_ratio: tuple[Ratio, ...] | None = Field(
-        default=None, description="shares of blocks that are recomputed in backward"
-    )
-    attention: tuple[Attention, ...] | None = Field(
-        default=None, description="attention implementations: sdpa, eager"
-    )
-    precision: tuple[Precision, ...] | None = Field(
-        default=None,
-        description="precisions; lossy, so that only train.precision is used if this is not given",
-    )
-    batching: tuple[Batching, ...] | None = Field(
-        default=None, description="how samples are laid into batches: padded, grouped, packed"
-    )
-    data: tuple[Count, ...] | None = Field(
-        default=None, description="data-parallel ranks; cluster.workers if this is not given"
-    )
-
-    @model_validator(mode="after")
-    def _no_empty_lists(self) -> Self:
-        empty = [name for name in type(self).model_fields if getattr(self, name) == ()]
-        if empty:
-            raise ValueError(f"{', '.join(empty)}: needs at least one value, or leave it out")
-        return self
 
 
 class ObjectiveSpec(Section):

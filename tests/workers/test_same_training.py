@@ -22,9 +22,10 @@ from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
 from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
-from workers.step import optimizer_step
+from workers.preparation import prepare
 from workers.training import build_training
 from workers.worker import Worker
 
@@ -149,20 +150,19 @@ def reference_gradients() -> dict[str, torch.Tensor]:
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
     """By how much one step of SGD moves each weight on this rank; sharded ones made whole."""
-    group = worker.group.lend(30.0)
+    mesh = worker.group.lend(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="eager")
     source = batch_source(model, SPEC)
-    training = build_training(request, model, group, worker.device)
+    training = build_training(request, model, prepare(SPEC), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
     weights = dict(training.module.named_parameters())
     before = {name: _whole(weight) for name, weight in weights.items()}
     sgd = torch.optim.SGD(training.module.parameters(), lr=1.0)
-    given = source.step(request.plan, worker.ranks.rank, 0)
-    optimizer_step(
-        dataclasses.replace(training, optimizer=sgd),
-        given.batches,
-        given.targets,
-        stopwatch_for(worker.device),
+    given = source.step(request.plan, mesh.place.data if mesh else 0, 0)
+    by_gradient = dataclasses.replace(
+        training, update=dataclasses.replace(training.update, optimizer=sgd)
     )
+    by_gradient.step(given.batches, given.targets, stopwatch_for(worker.device))
     return {
         name.removeprefix("module."): (before[name] - _whole(weight)).numpy()
         for name, weight in weights.items()

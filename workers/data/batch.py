@@ -21,3 +21,7 @@ class MicroBatch:
     samples: int
     tokens: int
     targets: int
+
+    def on(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """The inputs on a device."""
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}

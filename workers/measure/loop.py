@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +13,10 @@ from search_spaces.estimate import Estimate
 from search_spaces.outcome import Diverged, Phases
 from search_spaces.spec.schema import ObjectiveSpec
 from workers.data import StepBatches
+from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch
 from workers.ranks import total
-from workers.step import Training, optimizer_step
 
 # Shorter steps are timed several at once, so that the barriers do not count for much.
 MIN_WINDOW_SECONDS = 0.1
@@ -66,7 +65,7 @@ class Series:
 
 
 def measure_steps(
-    training: Training,
+    training: AbstractTraining,
     feed: Callable[[int], StepBatches],
     objective: ObjectiveSpec,
     group: dist.ProcessGroup | None,
@@ -81,7 +80,7 @@ def measure_steps(
         feed: Gives this rank's input of a step; its time counts as data.
         objective: How exactly to measure, and for how long at most.
         group: The ranks that train together, None if there is one.
-        watch: Told which phase is under way.
+        watch: Told which phase is under way; its clock times the windows.
     """
     windows: list[Window] = []
     losses: list[float] = []
@@ -102,7 +101,7 @@ def measure_steps(
 
 
 def _timed(
-    training: Training,
+    training: AbstractTraining,
     feed: Callable[[int], StepBatches],
     first: int,
     steps: int,
@@ -113,14 +112,14 @@ def _timed(
     parts, tokens = [], 0
     _meet(group, watch)
     watch.read()
-    started = time.perf_counter()
+    started = watch.clock()
     for step in range(first, first + steps):
         with watch.during("data"):
             given = feed(step)
-        parts.append(optimizer_step(training, given.batches, given.targets, watch))
+        parts.append(training.step(given.batches, given.targets, watch))
         tokens += given.tokens
     _meet(group, watch)
-    seconds = (time.perf_counter() - started) / steps
+    seconds = (watch.clock() - started) / steps
     spent = watch.read()
     window = Window(
         steps=steps,

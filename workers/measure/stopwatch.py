@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -13,9 +13,13 @@ PHASES = ("data", "forward", "backward", "optimizer")
 
 
 class AbstractStopwatch(ABC):
-    """Adds up seconds by phase until `read` empties it. `phase` is what is under way."""
+    """Adds up seconds by phase until `read` empties it.
 
-    def __init__(self) -> None:
+    `phase` is what is under way, `clock` what time it is on the host, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.phase = "build"
 
     @abstractmethod
@@ -44,16 +48,16 @@ class AbstractStopwatch(ABC):
 class HostStopwatch(AbstractStopwatch):
     """For a device that computes while Python waits (CPU)."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(clock)
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._started = 0.0
 
     def _start(self, name: str) -> None:
-        self._started = time.perf_counter()
+        self._started = self.clock()
 
     def _stop(self, name: str) -> None:
-        self._seconds[name] += time.perf_counter() - self._started
+        self._seconds[name] += self.clock() - self._started
 
     def synchronize(self) -> None:
         pass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import ModelSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
 from workers.models import function, hub
 from workers.models.built import BuiltModel
 

@@ -17,10 +17,12 @@ from torch import nn
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
-from search_spaces.spec.schema import ModelSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
 from workers.models.blocks import find_blocks
 from workers.models.built import BatchMaker, BuiltModel
 from workers.models.config import BAD_VALUES, one_sentence
+from workers.models.describing import parallel_facts
 from workers.models.seeding import seeded
 
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
@@ -86,6 +88,7 @@ def _facts(spec_json: str) -> ModelFacts:
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=False,
         max_sequence_length=None,
+        **(parallel_facts(module) if module is not None else {}),
     )
 
 

@@ -17,10 +17,12 @@ from transformers import (
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import ModelSpec, Task, TrainSpec
+from search_spaces.spec.schema import ModelSpec, Task
+from search_spaces.spec.train_section import TrainSpec
 from workers.models.blocks import find_blocks
 from workers.models.built import BuiltModel
 from workers.models.config import BAD_VALUES, make_config, one_sentence
+from workers.models.describing import parallel_facts
 from workers.models.packing import keeps_packed_samples_apart
 from workers.models.positions import learned_positions, stated_positions
 from workers.models.seeding import seeded
@@ -88,6 +90,7 @@ def _facts(spec_json: str) -> tuple[ModelFacts, int | None]:
         packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),
         max_sequence_length=learned or stated_positions(config),
         vocab_size=config.get_text_config().vocab_size,
+        **parallel_facts(module),
     )
     return facts, learned
 

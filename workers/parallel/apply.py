@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from search_spaces.render import TorchSettings
+from workers.mesh import Mesh
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
+from workers.parallel.compiling import compile_blocks
 from workers.parallel.ddp import replicate
 from workers.parallel.fsdp import shard
+from workers.parallel.tensor import split_blocks
 
 
 def parallelize(
     model: BuiltModel,
     settings: TorchSettings,
-    group: dist.ProcessGroup | None,
+    mesh: Mesh | None,
     device: torch.device,
 ) -> nn.Module:
-    """The model as its plan wants it, on `device`: recomputation first, then sharding.
+    """The model, or a stage of it, as its plan wants it, on `device`.
 
-    Sharding comes last, so that a block's weights are gathered around its recomputation, and
-    before the move to the device, which then only has to hold its own shards.
+    Tensor parallelism comes first, since it replaces weights by slices; then recomputation and
+    compilation, which wrap what a block computes; then sharding, so that a block's weights are
+    gathered around its recomputation. The move to the device comes after sharding, so that it
+    only has to hold its own shards.
     """
-    blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpointed)
-    if settings.wrapper == "fsdp2" and group is not None:
-        return shard(model.module, blocks, settings, group, device)
+    if settings.tensor > 1 and mesh is not None:
+        split_blocks(model, settings, mesh)
+    blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
+    if settings.compile:
+        compile_blocks(blocks)
+    if settings.wrapper == "fsdp2" and mesh is not None:
+        return shard(model.module, blocks, settings, mesh)
     module = model.module.to(device)
-    if settings.wrapper == "ddp" and group is not None:
-        return replicate(module, group, device)
+    if settings.wrapper == "ddp" and mesh is not None:
+        return replicate(module, settings, mesh, device)
     return module

@@ -8,12 +8,14 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 
+from search_spaces.render import CheckpointSettings
+
 
 def checkpoint_blocks(
-    module: nn.Module, blocks: tuple[nn.Module, ...], chosen: tuple[int, ...]
+    module: nn.Module, blocks: tuple[nn.Module, ...], settings: CheckpointSettings
 ) -> tuple[nn.Module, ...]:
     """Wraps the chosen blocks inside `module`; returns all blocks as they now stand in it."""
-    picked = {id(blocks[index]) for index in chosen}
+    picked = {id(blocks[index]) for index in settings.blocks}
     wrapped: dict[int, nn.Module] = {}
 
     def wrap(block: nn.Module) -> nn.Module:

@@ -1,0 +1,44 @@
+"""Which rank has which part of a plan: its stage, its share of the data, its slice of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.plan import Plan
+
+MESH_DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")  # the last one varies fastest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank stands; each number counts from 0.
+
+    Ranks of one `data` number see the same samples; they differ in `stage` and `tensor`.
+    """
+
+    stage: int  # of the ranks that split the stack of blocks
+    data: int  # of the ranks that split the global batch
+    tensor: int  # of the ranks that split each block
+
+
+def mesh_shape(plan: Plan) -> tuple[int, int, int, int]:
+    """Ranks along each of `MESH_DIMENSIONS`; their product is the plan's world size.
+
+    Data ranks replicate where nothing is sharded, else they are `replicas` groups of shards.
+    Tensor ranks are neighbours, since they talk most; stages are furthest apart.
+    """
+    replicate = plan.data if plan.zero_stage == 0 else plan.replicas
+    return (plan.pipeline, replicate, plan.data // replicate, plan.tensor)
+
+
+def place_of(plan: Plan, rank: int) -> Place:
+    """The place of a rank.
+
+    Raises:
+        ValueError: If the plan has no such rank.
+    """
+    if not 0 <= rank < plan.world_size:
+        raise ValueError(f"rank is {rank}, the plan has {plan.world_size}")
+    row, tensor = divmod(rank, plan.tensor)
+    stage, data = divmod(row, plan.data)
+    return Place(stage=stage, data=data, tensor=tensor)

@@ -1,0 +1,60 @@
+"""What every engine offers: an optimizer step, and how much memory its states take."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from workers.data.batch import MicroBatch
+from workers.measure.stopwatch import AbstractStopwatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes of model state that this rank's device holds."""
+
+    weights: int
+    gradients: int
+    optimizer_states: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.gradients + self.optimizer_states
+
+
+class AbstractTraining(ABC):
+    """A model that is ready to train on this rank, together with the other ranks."""
+
+    device: torch.device
+
+    @abstractmethod
+    def step(
+        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
+    ) -> torch.Tensor:
+        """Trains on the micro-batches of this rank's data number and updates the weights.
+
+        Each micro-batch's mean loss is weighted by its share of the step's targets, so that the
+        gradient is that of the mean over the whole global batch, however it is laid out.
+
+        Args:
+            batches: The micro-batches of the step; ranks of one data number get the same.
+            targets: Labels of the whole global batch, over all ranks.
+            watch: Told which phase is under way.
+
+        Returns:
+            This rank's part of the global batch's mean loss: a scalar on the device. The parts of
+            all ranks add up to the loss; a rank that computes none, or that another one repeats,
+            gives 0.
+        """
+
+    @abstractmethod
+    def state_bytes(self) -> StateBytes:
+        """What weights, gradients and optimizer states take on this rank, after a step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the engine holds beyond its own tensors; called once, also on failure."""

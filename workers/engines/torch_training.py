@@ -1,0 +1,83 @@
+"""Engine `torch` without a pipeline: accumulation, gradient averaging, update."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from search_spaces.render import TorchSettings
+from workers.data.batch import MicroBatch
+from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.loss import loss_of
+from workers.engines.states import gradient_bytes, optimizer_bytes, weight_bytes
+from workers.engines.update import Update
+from workers.measure.stopwatch import AbstractStopwatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchTraining(AbstractTraining):
+    """A whole model on each tensor group of ranks, under DDP, FSDP2 or alone."""
+
+    module: nn.Module
+    update: Update
+    settings: TorchSettings
+    device: torch.device
+    data: int  # data-parallel ranks, over which gradients are averaged
+    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
+
+    def step(
+        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
+    ) -> torch.Tensor:
+        parts = []
+        for index, batch in enumerate(batches):
+            with watch.during("data"):
+                inputs = batch.on(self.device)
+            with self._gradient_sync(last=index == len(batches) - 1):
+                with watch.during("forward"), autocast(self.settings, self.device):
+                    part = loss_of(self.module(**inputs)) * (batch.targets / targets)
+                with watch.during("backward"):
+                    # the ranks' gradients are averaged, the parts of the loss add up
+                    self.update.scale(part * self.data).backward()
+            parts.append(part.detach())
+        with watch.during("optimizer"):
+            self.update.step()
+        return torch.stack(parts).sum() * self.counts
+
+    def state_bytes(self) -> StateBytes:
+        """DDP keeps gradients twice unless they are views of its buckets."""
+        twice = self.settings.wrapper == "ddp" and not self.settings.gradient_as_bucket_view
+        return StateBytes(
+            weights=weight_bytes(self.module),
+            gradients=gradient_bytes(self.module) * (2 if twice else 1),
+            optimizer_states=optimizer_bytes(self.update.optimizer),
+        )
+
+    def close(self) -> None:
+        """Nothing but tensors is held."""
+
+    @contextlib.contextmanager
+    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
+        """Reduces gradients in this pass if the settings want it, else keeps them for the last."""
+        sync = last or self.settings.sync_every_pass
+        if isinstance(self.module, DistributedDataParallel) and not sync:
+            with self.module.no_sync():
+                yield
+            return
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(sync)
+        yield
+
+
+def autocast(
+    settings: TorchSettings, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Autocast where the sharding does not set the precision itself."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)
+    enabled = dtype is not None and settings.wrapper != "fsdp2"
+    return torch.autocast(device.type, dtype=dtype, enabled=enabled)
