@@ -27,17 +27,16 @@ TINY = {
 # Runs each specification named on the command line, and writes what came of it as JSON. One
 # process for many: importing torch, transformers and mlflow takes longer than all the rest.
 SCRIPT = """
-import contextlib, io, json, sys, time
+import contextlib, io, json, sys
 from orchestrator.cli import main
 for path in sys.argv[1:]:
-    out, err, began = io.StringIO(), io.StringIO(), time.monotonic()
+    out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main(["tune", path, "--plain"])
         except SystemExit as ended:
             code = ended.code
-    seconds = time.monotonic() - began
-    print(json.dumps([code, out.getvalue(), err.getvalue(), "ray" in sys.modules, seconds]))
+    print(json.dumps([code, out.getvalue(), err.getvalue(), "ray" in sys.modules]))
 """
 
 
@@ -49,7 +48,6 @@ class Ended:
     out: str
     err: str
     ray: bool
-    seconds: float
 
 
 def tuned(folder: Path, *names: str, seconds: float) -> dict[str, Ended]:
@@ -209,7 +207,8 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
 def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
     write(tmp_path, "away", cluster={"address": "127.0.0.1:1", "device": "cpu"})
 
-    ended = tuned(tmp_path, "away", seconds=25)["away"]
+    ended = tuned(tmp_path, "away", seconds=150)["away"]
 
     assert ended.code == 2
     assert "cluster.address is 127.0.0.1:1: no Ray cluster answers there" in ended.err
+    assert not ended.ray  # which would have waited for minutes

@@ -5,16 +5,14 @@ Real ranks; each test ends by asking that the same group still trains.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from search_spaces.outcome import Crashed, Diverged, Measured, Outcome
-from tests.workers.launch import Group
+from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model
 
-AT_ONCE_SECONDS = 12.0  # the collectives' own bound is 30
+COLLECTIVE_SECONDS = 10 * CALL_SECONDS  # who waits for the end of one does not answer in time
 IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
@@ -24,11 +22,9 @@ def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -
         a_spec(model=odd_model(fault, **config)),
         zero_stage=zero_stage,
         micro_batch=4,
-        collective_seconds=30.0,
+        collective_seconds=COLLECTIVE_SECONDS,
     )
-    started = time.monotonic()
     outcome = pair.run(request)
-    assert time.monotonic() - started < AT_ONCE_SECONDS
     assert isinstance(pair.run(a_request(zero_stage=zero_stage)), Measured)
     return outcome
 

@@ -6,7 +6,6 @@ Afterwards the same processes go on as if nothing had been.
 from __future__ import annotations
 
 import ctypes
-import time
 
 import psutil
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.launch import Group
+from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
 from workers.worker import Worker
@@ -35,8 +34,7 @@ MANY_TENSORS = a_spec(
 # What glibc may keep after an allocation failed: it tries another arena, whose free end it does
 # not give back (malloc_trim(3) trims the main arena's alone; HEAP_MAX_SIZE).
 ARENA_BYTES = 64 * MIB
-COLLECTIVE_SECONDS = 30.0
-AT_ONCE_SECONDS = 12.0  # far below: nobody waited for the end of a collective
+COLLECTIVE_SECONDS = 10 * CALL_SECONDS  # who waits for the end of one does not answer in time
 
 
 def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialRequest:
@@ -118,18 +116,15 @@ def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     pair: Group, zero_stage: int, where: str, call: int
 ) -> None:
     spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=call))
-    started = time.monotonic()
 
     outcomes = pair.run_on_all(
         a_request(spec, zero_stage=zero_stage, micro_batch=4, collective_seconds=COLLECTIVE_SECONDS)
     )
 
-    seconds = time.monotonic() - started
     first, other = outcomes
     assert first == other
     assert isinstance(first, OutOfMemory)
     assert (first.rank, first.phase) == (1, where)
     assert first.wanted_bytes is not None
     assert HUGE_BYTES <= first.wanted_bytes < HUGE_BYTES + LIMIT_BYTES
-    assert seconds < AT_ONCE_SECONDS
     assert isinstance(pair.run(a_request(zero_stage=zero_stage)), Measured)

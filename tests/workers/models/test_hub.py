@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.models import build, describe
 
@@ -155,13 +155,10 @@ def test_rotary_positions_do_not_end() -> None:
     ],
 )
 def test_says_what_is_wrong(name: str, config: dict[str, Any], said: str) -> None:
-    started = time.perf_counter()
-
     with pytest.raises(ModelError, match=said) as caught:
         describe(ModelSpec(name=name, config=config), TRAIN)
 
     assert "\n" not in str(caught.value)
-    assert time.perf_counter() - started < 5
 
 
 def test_build_says_it_too() -> None:
