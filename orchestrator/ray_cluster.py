@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from search_spaces.spec.schema import SweepSpec
 
 _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
 _KNOCK_SECONDS = 5.0
+_SURVEY_SECONDS = 120.0
 _TOKEN_FILE = Path("~/.ray/auth_token")
 
 # Read by Ray when it is imported or started, so they have to stand in the environment before.
@@ -59,7 +61,9 @@ def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     if mine:
         _connect(ray, address)
     try:
-        yield _facts(ray, spec)
+        facts = _facts(ray, spec)
+        here = mine and address is None
+        yield replace(facts, lacks=_survey(facts.device) if here else _ask(ray, facts.device))
     finally:
         if mine:
             ray.shutdown()
@@ -114,3 +118,29 @@ def _cluster(device: str, slots: int, spec: SweepSpec) -> ClusterFacts:
             " lower cluster.cpus_per_worker"
         )
     return ClusterFacts(device=device, slots=slots, memory_limit_bytes=spec.memory_limit_bytes)
+
+
+def _ask(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
+    """What the cluster's machines cannot do, asked where a worker would run.
+
+    On CUDA that is a node with a GPU, which the driver's own may not have. One answer stands for
+    all nodes.
+
+    Raises:
+        ClusterError: If no node answers in time.
+    """
+    asked = ray.remote(_survey).options(num_cpus=1, num_gpus=int(device == "cuda"))
+    try:
+        found: tuple[tuple[str, str], ...] = ray.get(asked.remote(device), timeout=_SURVEY_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        raise ClusterError(
+            f"no node said within {_SURVEY_SECONDS:.0f} s what it can do: are its {device}"
+            " workers busy with another job?"
+        ) from error
+    return found
+
+
+def _survey(device: str) -> tuple[tuple[str, str], ...]:
+    from workers.doctor import lacks
+
+    return lacks(device)

@@ -29,6 +29,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from orchestrator.core.endings import Death, outcome_of_death
+from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
@@ -142,27 +143,29 @@ def _enter_folder(folder: str) -> None:
 class WorkerGroup:
     """Warm workers, one per rank, that run one trial at a time."""
 
-    def __init__(self, spec: SweepSpec, world_size: int, device: str, folder: str) -> None:
+    def __init__(self, spec: SweepSpec, processes: Processes, device: str, folder: str) -> None:
         """Starts the workers and waits until all are up.
 
         Args:
             spec: What the sweep trains.
-            world_size: Ranks.
+            processes: How many to start, and how.
             device: "cpu" or "cuda".
             folder: Where relative paths of the spec start.
 
         Raises:
             GroupLost: If they do not come up in `START_SECONDS`, or die at once.
         """
-        self.world_size = world_size
+        self.processes = processes
         self._mailbox = (
-            ray.remote(Mailbox).options(num_cpus=0, max_concurrency=1000).remote(world_size)
+            ray.remote(Mailbox)
+            .options(num_cpus=0, max_concurrency=1000)
+            .remote(processes.world_size)
         )
         self._died = threading.Event()
         self._error: TrainingFailedError | None = None
         self._workers: list[ActorHandle] = []
         trainer = _trainer(
-            spec, world_size, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
+            spec, processes, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
@@ -221,7 +224,9 @@ class WorkerGroup:
         raise GroupLost(outcome_of_death(_death(self._error, doing), tuple(announced)))
 
 
-def _trainer(spec: SweepSpec, world_size: int, device: str, config: dict[str, Any]) -> TorchTrainer:
+def _trainer(
+    spec: SweepSpec, processes: Processes, device: str, config: dict[str, Any]
+) -> TorchTrainer:
     cuda = device == "cuda"
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
     return TorchTrainer(
@@ -229,13 +234,13 @@ def _trainer(spec: SweepSpec, world_size: int, device: str, config: dict[str, An
         train_loop_config=config,
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=_COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(
-            num_workers=world_size, use_gpu=cuda, resources_per_worker=resources
+            num_workers=processes.world_size, use_gpu=cuda, resources_per_worker=resources
         ),
         run_config=RunConfig(
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
             storage_path=tempfile.mkdtemp(prefix="plimsoll-group-"),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
-            worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT},
+            worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT | dict(processes.environment)},
         ),
     )
 

@@ -18,6 +18,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.core.endings import reason_to_replace
+from orchestrator.core.processes import Processes, reason_to_change
 from orchestrator.ray_train import GroupLost, WorkerGroup
 from orchestrator.trials import AbstractDriver, Assignment, TrialReport
 from search_spaces.record import Fingerprint
@@ -58,7 +59,7 @@ class TrialRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         started_at = time.time()
         seen: Fingerprint | None = None
         try:
-            group = self._group_for(given)
+            group = self._group_for(given, notes)
             seen = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
             if reason := reason_to_replace(outcome):
@@ -78,13 +79,14 @@ class TrialRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
             ended_at=time.time(),
         )
 
-    def _group_for(self, given: Assignment) -> WorkerGroup:
-        world_size = given.request.plan.world_size
-        if self._group is not None and self._group.world_size != world_size:
+    def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
+        needed = Processes.of(given.request.plan, given.device)
+        if self._group is not None and (reason := reason_to_change(needed, self._group.processes)):
+            notes.append(f"the worker group is replaced: {reason}")
             self._group.stop()
             self._group = None
         if self._group is None:
-            self._group = WorkerGroup(given.request.spec, world_size, given.device, given.folder)
+            self._group = WorkerGroup(given.request.spec, needed, given.device, given.folder)
         return self._group
 
 

@@ -52,7 +52,11 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Median seconds of one optimizer step, by what they were spent on (rank 0)."""
+    """Median seconds of one optimizer step, by what they were spent on (rank 0).
+
+    A pipeline's stages alternate between forward and backward, and wait for each other: all of it
+    counts as backward.
+    """
 
     data: float
     forward: float
@@ -81,6 +85,7 @@ class Costs:
     """What the trial took on its workers, in seconds, and what it left behind.
 
     `steps_seconds` is from the first optimizer step to the last, with the barriers between them.
+    `compile_seconds` is the part of it in which `torch.compile` was at work, on one rank.
     `residual_bytes` is the memory that did not come back after the trial (largest over the ranks,
     against the baseline before it).
     """
@@ -89,6 +94,7 @@ class Costs:
     steps_seconds: float
     total_seconds: float
     residual_bytes: int
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class Plan:
 
 
 def _broken_rules(plan: Plan) -> Iterator[str]:
-    for name, least in _COUNTS.items():
+    for name, least in COUNTS.items():
         count = getattr(plan, name)
         if type(count) is not int or count < least:
             yield f"{name} is {count!r}, must be a whole number of {least} or more"
@@ -147,7 +147,9 @@ def _choices() -> dict[str, tuple[Any, ...]]:
 
 
 _HINTS = get_type_hints(Plan)
-_COUNTS = {name: int(name != "loader_workers") for name, hint in _HINTS.items() if hint is int}
+COUNTS: Mapping[str, int] = {  # the knobs that are whole numbers, each with its least
+    name: int(name != "loader_workers") for name, hint in _HINTS.items() if hint is int
+}
 CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # the knobs that are one of a few values
 RESTS: Mapping[str, Any] = {  # what a knob is where nothing depends on it
     field.name: field.default for field in fields(Plan) if field.default is not MISSING

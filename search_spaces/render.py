@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from search_spaces.checkpointing import (
+    CheckpointSettings,
+    checkpointed_blocks,
+    render_checkpoint,
+    spread,
+)
+from search_spaces.deepspeed_config import DeepSpeedSettings, render_deepspeed
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import (
     Attention,
-    CheckpointMode,
     Compression,
     Optimizer,
     Plan,
@@ -21,20 +27,24 @@ from search_spaces.plan import (
 )
 from search_spaces.stages import StageBlocks, divide
 
+__all__ = [
+    "CheckpointSettings",
+    "DeepSpeedSettings",
+    "Environment",
+    "PipelineSettings",
+    "TorchSettings",
+    "Wrapper",
+    "checkpointed_blocks",
+    "render_checkpoint",
+    "render_deepspeed",
+    "render_environment",
+    "render_torch",
+    "spread",
+    "stages_per_rank",
+]
+
 Wrapper = Literal["none", "ddp", "fsdp2"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSettings:
-    """Which blocks are recomputed in backward, by index, and what is kept of them.
-
-    Mode `selective` keeps the outputs of matmuls and of attention. With `offload`, what is kept
-    lies in host memory until backward wants it.
-    """
-
-    blocks: tuple[int, ...]
-    mode: CheckpointMode
-    offload: bool
+Environment = tuple[tuple[str, str], ...]  # names and values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +117,7 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
     )
 
 
-def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
-    """Which of so many blocks a plan recomputes: the same for every engine."""
-    return CheckpointSettings(
-        blocks=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
-        mode=plan.checkpoint_mode,
-        offload=plan.checkpoint_offload,
-    )
-
-
-def render_environment(plan: Plan, device: str) -> tuple[tuple[str, str], ...]:
+def render_environment(plan: Plan, device: str) -> Environment:
     """Environment variables that the plan's processes must be started with, on a device type.
 
     Settings of an allocator are read once, when a process starts: plans of another environment
@@ -155,18 +156,4 @@ def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
         schedule=plan.pipeline_schedule,
         stages=stages,
         micro_batches=plan.accumulation,
-    )
-
-
-def checkpointed_blocks(ratio: float, blocks: int) -> int:
-    """How many of `blocks` a checkpoint ratio recomputes, rounded half up."""
-    return int(ratio * blocks + 0.5)
-
-
-def spread(chosen: int, blocks: int) -> tuple[int, ...]:
-    """Indices of `chosen` blocks, spread evenly over all of them."""
-    return tuple(
-        index
-        for index in range(blocks)
-        if (index + 1) * chosen // blocks > index * chosen // blocks
     )

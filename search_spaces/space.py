@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.combinations import Combinations
+from search_spaces.domains import Chosen, Values
 from search_spaces.errors import Fault, SpecError
-from search_spaces.knobs import KNOBS, Choice, Chosen, Knob, Values
+from search_spaces.knobs import KNOBS
 from search_spaces.outcome import Refused
 from search_spaces.plan import RESTS, Plan
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
 
 MAX_CANDIDATES = 1_000_000
-
-Domains = dict[str, dict[Any, None]]  # a knob's values in the order in which they were met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +45,14 @@ def build_space(around: Surroundings, workers: int) -> Space:
         SpecError: If no combination is legal, or there are more than `MAX_CANDIDATES`.
     """
     spec = around.spec
-    domains: Domains = {knob.name: {} for knob in KNOBS}
+    combinations = Combinations(around, workers)
+    domains = combinations.domains
+    if combinations.count > MAX_CANDIDATES:
+        raise _too_many(combinations.count, domains)
     legal: list[Plan] = []
     ruled: Counter[str] = Counter()
     example: dict[str, Refused] = {}
-    seen = 0
-    for knobs in itertools.islice(_combinations(around, workers, domains), MAX_CANDIDATES + 1):
-        seen += 1
+    for knobs in combinations:
         plan = _plan(knobs, spec)
         if plan is None:
             ruled["global_batch_is_kept"] += 1
@@ -61,13 +61,10 @@ def build_space(around: Surroundings, workers: int) -> Space:
             example.setdefault(refused.rule, refused)
         else:
             legal.append(plan)
-    if seen > MAX_CANDIDATES:
-        raise _too_many(domains)
-    searched = {name: tuple(values) for name, values in domains.items()}
     if not legal:
-        raise _nothing_legal(around, searched, example, ruled)
+        raise _nothing_legal(around, domains, example, ruled)
     return Space(
-        domains=tuple(searched.items()),
+        domains=tuple(domains.items()),
         candidates=tuple(legal),
         ruled_out=tuple(sorted(ruled.items())),
         baseline=_baseline(legal, spec),
@@ -87,44 +84,19 @@ def space_of(tried: Sequence[Plan], spec: SweepSpec) -> Space:
     )
 
 
-def _combinations(around: Surroundings, workers: int, domains: Domains) -> Iterator[Chosen]:
-    """Every choice of values, knob after knob; notes in `domains` which values were met.
-
-    A tree and not a product: what a knob offers may depend on those before it, and one that does
-    not matter has a single value.
-    """
-
-    def grow(chosen: dict[str, Any], left: Sequence[Knob]) -> Iterator[Chosen]:
-        if not left:
-            yield chosen
-            return
-        knob, *rest = left
-        choice = Choice(
-            spec=around.spec,
-            model=around.model,
-            cluster=around.cluster,
-            workers=workers,
-            chosen=chosen,
-        )
-        for value in knob.values(choice):
-            domains[knob.name].setdefault(value)
-            yield from grow({**chosen, knob.name: value}, rest)
-
-    return grow({}, KNOBS)
-
-
 def _plan(knobs: Chosen, spec: SweepSpec) -> Plan | None:
     """The plan that meets the global batch with these knobs, None if there is none."""
     accumulation, rest = divmod(spec.train.global_batch, knobs["micro_batch"] * knobs["data"])
     return None if rest else Plan(accumulation=accumulation, **knobs)
 
 
-def _too_many(domains: Domains) -> SpecError:
+def _too_many(count: int, domains: Mapping[str, Values]) -> SpecError:
     widest = sorted(domains, key=lambda name: -len(domains[name]))[:3]
     fault = Fault(
         path="space",
-        value=f"more than {MAX_CANDIDATES:,} combinations",
-        advice="they cannot be enumerated; name fewer values, above all of " + ", ".join(widest),
+        value=f"{count:,} combinations",
+        advice=f"at most {MAX_CANDIDATES:,} can be enumerated; name fewer values, above all of "
+        + ", ".join(widest),
     )
     return SpecError("specification", (fault,))
 

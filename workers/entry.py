@@ -23,10 +23,11 @@ from search_spaces.outcome import (
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.agreement import agree
-from workers.measure.flops import forward_flops_per_token
+from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import MemoryWanted, memory_wanted
 from workers.preparation import prepare
+from workers.training import load_engines
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
 
@@ -80,7 +81,8 @@ def rehearse(spec: SweepSpec, worker: Worker) -> None:
     """
     with contextlib.suppress(Exception, SystemExit):
         prepare(spec)
-        forward_flops_per_token(spec)
+        load_engines(spec, worker.device)
+        training_flops_per_token(spec)
         if worker.device.type == "cpu":
             train_once(spec, worker)
     gc.collect()

@@ -15,9 +15,11 @@ from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
+from search_spaces.render import Environment, render_environment
 from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
+from workers.doctor import lacks
 from workers.entry import rehearse, run_trial
 from workers.preparation import prepare
 from workers.worker import Worker, pick_device
@@ -36,13 +38,16 @@ def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
             f"the plan needs {plan.world_size} ranks and {world_size} were started;"
             f" use: {_command(plan.world_size)}"
         )
+    device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
+    _start_with(render_environment(plan, device.type))
     around = Surroundings(
         spec=spec,
         model=prepare(spec),
         cluster=ClusterFacts(
-            device=spec.cluster.device,
+            device=device.type,
             slots=world_size,
             memory_limit_bytes=spec.memory_limit_bytes,
+            lacks=lacks(device.type),
         ),
     )
     first = os.environ.get("RANK", "0") == "0"
@@ -53,6 +58,13 @@ def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
         rehearse(spec, worker)
         outcome = run_trial(TrialRequest(number=0, plan=plan, spec=spec), worker)
     return outcome if first else None
+
+
+def _start_with(environment: Environment) -> None:
+    """Starts this process once more if a variable that is read at its start is not set."""
+    if any(os.environ.get(name) != value for name, value in environment):
+        os.environ.update(environment)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _command(ranks: int) -> str:

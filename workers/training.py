@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch
 
 from search_spaces.facts import ModelFacts
-from search_spaces.render import render_torch
+from search_spaces.plan import Plan
+from search_spaces.render import render_deepspeed, render_torch
 from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
 from workers.engines import AbstractTraining
 from workers.engines.torch_training import TorchTraining
-from workers.engines.update import Update
+from workers.engines.update import make_update
 from workers.mesh import Mesh
 from workers.models.built import BuiltModel
-from workers.optimizers import make_optimizer
+from workers.optimizers import load_eight_bit, make_optimizer
 from workers.parallel.apply import parallelize
+from workers.parallel.compiling import load_compiler
+from workers.parallel.zero_features import load_cpu_adam, load_deepspeed, load_nvme
+from workers.pipelining import build_pipeline
 
 
 def build_training(
@@ -23,17 +28,61 @@ def build_training(
     mesh: Mesh | None,
     device: torch.device,
 ) -> AbstractTraining:
-    """Applies the plan to the model and makes its optimizer."""
+    """Applies the plan to the model and makes its optimizer; `load_engine` comes before it."""
     plan, train = request.plan, request.spec.train
+    if plan.engine == "deepspeed":
+        return _build_deepspeed(request, model, facts, mesh, device)
     settings = render_torch(plan, facts)
+    if settings.pipeline is not None and mesh is not None:
+        return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)
     module.train()
     optimizer = make_optimizer(module, settings.optimizer, train)
     return TorchTraining(
         module=module,
-        update=Update(optimizer=optimizer),
+        update=make_update(optimizer, train, settings.compute, mesh, device),
         settings=settings,
         device=device,
         data=plan.data,
         counts=mesh is None or mesh.place.tensor == 0,
     )
+
+
+def load_engine(plan: Plan, device: torch.device) -> None:
+    """Loads what the plan's engine needs beyond torch, once for the process."""
+    if plan.optimizer == "adamw_8bit":
+        load_eight_bit()
+    if plan.compile:
+        load_compiler(device)
+    if plan.engine == "deepspeed":
+        load_deepspeed(device)
+        if plan.offload_optimizer != "none":
+            load_cpu_adam()
+        if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
+            load_nvme()
+
+
+def load_engines(spec: SweepSpec, device: torch.device) -> None:
+    """Loads what takes longest of what a sweep may need, before its first trial."""
+    if "deepspeed" not in (spec.space.engine or ()):
+        return
+    load_deepspeed(device)
+    offloads = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
+    if set(offloads) & {"cpu", "nvme"}:
+        load_cpu_adam()
+
+
+def _build_deepspeed(
+    request: TrialRequest,
+    model: BuiltModel,
+    facts: ModelFacts,
+    mesh: Mesh | None,
+    device: torch.device,
+) -> AbstractTraining:
+    from workers.engines.deepspeed_training import start_deepspeed
+    from workers.parallel.zero import optimizer_maker
+
+    train = request.spec.train
+    settings = render_deepspeed(request.plan, facts, request.spec, device.type)
+    optimizer_of = optimizer_maker(settings, train)
+    return start_deepspeed(model, settings, mesh, device, train, optimizer_of)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
 
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Anatomy, Costs, Diverged, Measured, MemoryReading
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from workers.data import StepBatches, batch_source
+from workers.data import batch_source
 from workers.data.batches import WORST_STEP
+from workers.data.loader import Feed, feeding
 from workers.engines import AbstractTraining, StateBytes
 from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
@@ -20,8 +21,9 @@ from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
 from workers.mesh import Mesh
 from workers.models import build
+from workers.parallel.compiling import compile_seconds
 from workers.preparation import prepare
-from workers.training import build_training
+from workers.training import build_training, load_engine
 from workers.worker import Worker
 
 
@@ -33,11 +35,12 @@ def train_and_measure(
 ) -> Measured | Diverged:
     """Trains the request's plan and says what it measured, as this rank saw it.
 
-    The model is built before the limit is in force: each rank initialises the whole model on
-    the host and then keeps its shard, which is not what the plan is judged by.
+    The model is built before the limit is in force. Each rank gives values to its own shard alone;
+    a function of the user's builds the whole model first, which is not what the plan is judged by.
     """
     plan, spec = request.plan, request.spec
     facts = prepare(spec)  # kept for the next trial, so that it is no part of what this one takes
+    load_engine(plan, worker.device)  # likewise
     worker.meter.open()
     started = time.perf_counter()
     model = build(spec.model, spec.train, attention=plan.attention)
@@ -48,10 +51,12 @@ def train_and_measure(
     group = mesh.group if mesh else None
     build_seconds = time.perf_counter() - started
 
-    def feed(step: int) -> StepBatches:
-        return source.step(plan, data_rank, step)
-
-    with ConditionsSampler.running(worker.device) as sampler, worker.meter.enforced():
+    with (
+        contextlib.closing(training),
+        feeding(source, plan, data_rank, worker.device) as feed,
+        ConditionsSampler.running(worker.device) as sampler,
+        worker.meter.enforced(),
+    ):
         first_step_at = time.perf_counter()
         _worst_step(training, feed, watch)
         worker.meter.check()
@@ -59,13 +64,14 @@ def train_and_measure(
         series = measure_steps(training, feed, spec.objective, group, watch)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
+        compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()
     if isinstance(series, Diverged):
         return series
     step = series.step_seconds
-    per_token = flops.forward_flops_per_token(spec)
-    flops_per_step = per_token and (1 + flops.BACKWARD_RATIO) * per_token * series.tokens
+    per_token = flops.training_flops_per_token(spec)
+    flops_per_step = per_token and per_token * series.tokens
     peak_flops = flops.peak_flops(worker.device, plan.precision, group)
     return Measured(
         samples_per_second=_per_second(plan.global_batch, series),
@@ -84,13 +90,12 @@ def train_and_measure(
             steps_seconds=steps_seconds,
             total_seconds=0.0,  # known when the trial is over
             residual_bytes=0,
+            compile_seconds=compiled,
         ),
     )
 
 
-def _worst_step(
-    training: AbstractTraining, feed: Callable[[int], StepBatches], watch: AbstractStopwatch
-) -> None:
+def _worst_step(training: AbstractTraining, feed: Feed, watch: AbstractStopwatch) -> None:
     """Trains on the longest samples there are, which a long run will meet."""
     with watch.during("data"):
         worst = feed(WORST_STEP)
@@ -116,8 +121,8 @@ def train_once(spec: SweepSpec, worker: Worker) -> None:
     request = TrialRequest(number=-1, plan=plan, spec=spec)
     training = build_training(request, model, facts, None, worker.device)
     given = source.step(plan, 0, 0)
-    watch = stopwatch_for(worker.device)
-    training.step(given.batches, given.targets, watch)
+    with contextlib.closing(training):
+        training.step(given.batches, given.targets, stopwatch_for(worker.device))
 
 
 def _mfu(

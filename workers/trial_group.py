@@ -9,6 +9,7 @@ import gc
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import _collective_utils, _redistribute
 from torch.distributed.tensor import debug as tensor_debug
 
 from search_spaces.layout import MESH_DIMENSIONS, mesh_shape, place_of
@@ -128,3 +129,11 @@ def _forget_meshes() -> None:
     clear = getattr(tensor_debug, "_clear_sharding_prop_cache", None)  # private, may go away
     if clear is not None:
         clear()
+    clear = getattr(_redistribute, "clear_redistribute_planner_cache", None)  # as private
+    if clear is not None:
+        clear()
+    for place in (_redistribute, _collective_utils, _collective_utils.MeshTopoInfo):
+        for name in vars(place):
+            clear = getattr(getattr(place, name), "cache_clear", None)  # of functools.cache
+            if clear is not None:
+                clear()

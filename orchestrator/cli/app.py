@@ -11,6 +11,7 @@ import typer
 
 from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
+from orchestrator.cli.doctor import doctor
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.report import report
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, check, tune, trial, report, ui, models):
+for command in (init, check, tune, trial, report, ui, models, doctor):
     app.command()(command)
 
 

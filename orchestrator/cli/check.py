@@ -26,6 +26,7 @@ def check(spec_path: SpecPath) -> None:
     )
     assumed = " (cluster.workers is auto: the sweep takes all there are)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
+    say(_searched_sentence(space))
 
 
 def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
@@ -59,3 +60,17 @@ def _space_sentence(space: Space, ranks: int) -> str:
     words = f"{on}, {legal:,} of {combinations:,} combinations are legal"
     ruled = ", ".join(f"{count:,} by {name}" for name, count in space.ruled_out)
     return f"{words}; ruled out: {ruled}." if ruled else f"{words}."
+
+
+def _searched_sentence(space: Space) -> str:
+    """The knobs that have a choice; the others stand where they all stand."""
+    several = [
+        f"{name} {', '.join(_value_words(value) for value in values)}"
+        for name, values in space.domains
+        if len(values) > 1
+    ]
+    return f"Searched: {'; '.join(several)}." if several else "Nothing is searched."
+
+
+def _value_words(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,7 +22,7 @@ def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Pl
     """
     failed: defaultdict[tuple[object, ...], list[tuple[float, ...]]] = defaultdict(list)
     for record in records:
-        if isinstance(record.outcome, OutOfMemory):
+        if isinstance(record.outcome, OutOfMemory) and _is_graded(record.plan, record.outcome):
             failed[_rest(record.plan)].append(_needs(record.plan))
 
     def hopeless(plan: Plan) -> bool:
@@ -33,6 +33,11 @@ def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Pl
         )
 
     return [plan for plan in untried if not hopeless(plan)] or untried
+
+
+def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:
+    """Not where the host was full of what blocks offload: recomputing fewer takes less of that."""
+    return outcome.where == "device" or not plan.checkpoint_offload
 
 
 def _needs(plan: Plan) -> tuple[float, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from orchestrator.core.ranking import best, counts, keeps_headroom, record_of, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import speedup
-from orchestrator.view.words import STRATEGIES, lossy_words, outcome_words, plan_words
+from orchestrator.view.plan_words import lossy_words, plan_words, strategy
+from orchestrator.view.words import outcome_words
 from search_spaces.outcome import (
     Conditions,
     Costs,
@@ -29,12 +30,11 @@ def trial_params(record: Record, spec: SweepSpec) -> dict[str, str]:
     plan = record.plan
     knobs = {_RENAMED.get(name, name): str(value) for name, value in plan.as_dict().items()}
     return {
-        "strategy": STRATEGIES[plan.zero_stage],
+        "strategy": strategy(plan),
         **knobs,
         "world_size": str(plan.world_size),
         "global_batch": str(plan.global_batch),
         "sequence_length": str(spec.train.sequence_length),
-        "optimizer": spec.train.optimizer,
     }
 
 
@@ -202,6 +202,7 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
     return {
         "build_seconds": costs.build_seconds,
         "steps_seconds": costs.steps_seconds,
+        "compile_seconds": costs.compile_seconds,
         "worker_seconds": costs.total_seconds,
         "residual_gib": _gib(costs.residual_bytes),
     }

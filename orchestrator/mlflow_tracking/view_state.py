@@ -20,7 +20,9 @@ _METRICS = {  # name: width in pixels that shows it whole
     "mfu": 65,
 }
 _PARAMS = {
-    "strategy": 95,
+    "strategy": 140,
+    "tensor": 65,
+    "pipeline": 75,
     "micro_batch": 100,
     "accumulation": 105,
     "checkpoint_ratio": 125,

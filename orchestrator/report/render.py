@@ -18,7 +18,8 @@ from orchestrator.report.sentences import (
     speedup_sentence,
 )
 from orchestrator.report.tables import anatomy_table, best_table, ends_table, rules_table
-from orchestrator.view.words import duration, fixed_words, gib, plural
+from orchestrator.view.plan_words import fixed_words
+from orchestrator.view.words import duration, gib, plural
 
 _INDENT = (0, 0, 0, 2)
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from orchestrator.core.ranking import best, equals_of_the_best, keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
-from orchestrator.view.words import (
-    duration,
-    gib,
-    lossy_words,
-    outcome_words,
-    plan_words,
-    spread,
-)
+from orchestrator.view.plan_words import lossy_words, plan_words
+from orchestrator.view.words import duration, gib, outcome_words, spread
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
@@ -93,7 +87,10 @@ def lossy_sentence(state: SweepState) -> str:
         return ""
     kept = [record for record in state.records if not lossy_words(record.plan, state.spec)]
     lossless = best(kept, state.spec.objective.headroom)
-    told = f"lossy: it trains in {lossy} where train asks for {state.spec.train.precision}"
+    train = state.spec.train
+    told = (
+        f"lossy: it trains with {lossy} where train asks for {train.optimizer} in {train.precision}"
+    )
     if lossless is None or not isinstance(lossless.outcome, Measured):
         return f"{told}; no lossless plan is feasible"
     rate = spread(lossless.outcome.samples_per_second)

@@ -12,16 +12,8 @@ from rich.text import Text
 from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, ranked
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record
-from orchestrator.view.words import (
-    KIND_WORDS,
-    fixed_knobs,
-    gib,
-    lossy_words,
-    number,
-    outcome_words,
-    plan_words,
-    spread,
-)
+from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words
+from orchestrator.view.words import KIND_WORDS, gib, number, outcome_words, spread
 from search_spaces.outcome import Anatomy, Measured
 from search_spaces.record import Record
 

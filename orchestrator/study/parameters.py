@@ -11,7 +11,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from search_spaces.plan import CHOICES, Plan
+from search_spaces.plan import CHOICES, COUNTS, Plan
 from search_spaces.space import Space
 
 Distributions = dict[str, BaseDistribution]
@@ -44,8 +44,10 @@ def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
 def _distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
     if name in CHOICES:
         return CategoricalDistribution(values)
-    if all(isinstance(value, int) for value in values):
-        return IntDistribution(min(values), max(values), log=True)  # counts: powers matter
+    if name in COUNTS:
+        # powers matter, unless the count may be 0: by the knob and not by the values at hand, for
+        # Optuna refuses a study whose scale changes
+        return IntDistribution(min(values), max(values), log=COUNTS[name] > 0)
     return FloatDistribution(min(values), max(values))
 
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from orchestrator.view.choose import make_view
 from orchestrator.view.live import LiveView
 from orchestrator.view.plain import PlainView
-from orchestrator.view.words import plan_words
+from orchestrator.view.plan_words import plan_words
 
 __all__ = ["LiveView", "PlainView", "make_view", "plan_words"]

@@ -14,15 +14,13 @@ from orchestrator.core.ranking import counts, keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.view.bars import budget_bar, memory_bar
 from orchestrator.view.figures import baseline_record, progress, speedup
+from orchestrator.view.plan_words import fixed_knobs, fixed_words, plan_words
 from orchestrator.view.words import (
     KIND_WORDS,
     brief_outcome,
     duration,
-    fixed_knobs,
-    fixed_words,
     gib,
     outcome_words,
-    plan_words,
     plural,
 )
 from search_spaces.outcome import Measured, MemoryReading

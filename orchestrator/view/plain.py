@@ -18,7 +18,8 @@ from orchestrator.core.ranking import counts
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.view.figures import baseline_record, progress, speedup
-from orchestrator.view.words import counts_words, duration, gib, outcome_words, plan_words, plural
+from orchestrator.view.plan_words import plan_words
+from orchestrator.view.words import counts_words, duration, gib, outcome_words, plural
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 

@@ -1,19 +1,14 @@
-"""Plans, outcomes and quantities in words: one wording for views, reports and MLflow."""
+"""Outcomes and quantities in words: one wording for views, reports and MLflow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from search_spaces.estimate import Estimate
-from search_spaces.knobs import KNOBS
 from search_spaces.outcome import Measured, Outcome, OutOfMemory, Refused, sentence
-from search_spaces.plan import Plan
-from search_spaces.space import Space
-from search_spaces.spec.schema import GIB, SweepSpec
-
-STRATEGIES: Mapping[int, str] = MappingProxyType({0: "ddp", 2: "fsdp zero2", 3: "fsdp zero3"})
+from search_spaces.spec.schema import GIB
 
 KIND_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -28,58 +23,6 @@ KIND_WORDS: Mapping[str, str] = MappingProxyType(
 )
 
 _SIGNIFICANT_DIGITS = 4
-
-
-def _checkpointing(plan: Plan) -> str:
-    return f"ckpt {100 * plan.checkpoint_ratio:.0f} %" if plan.checkpoint_ratio else ""
-
-
-# The ranks need no word of their own: a sweep's global batch is fixed, so they follow
-# from micro-batch and accumulation.
-_KNOB_WORDS: Mapping[str, Callable[[Plan], str]] = MappingProxyType(
-    {
-        "zero_stage": lambda plan: STRATEGIES[plan.zero_stage],
-        "micro_batch": lambda plan: f"micro {plan.micro_batch} x {plan.accumulation}",
-        "checkpoint_ratio": _checkpointing,
-        "attention": lambda plan: plan.attention,
-        "batching": lambda plan: plan.batching,
-        "precision": lambda plan: plan.precision,
-    }
-)
-
-
-def plan_words(plan: Plan, *, omit: Collection[str] = ()) -> str:
-    """The plan as a person would say it: `ddp micro 4 x 4 ckpt 50 % sdpa packed fp32`.
-
-    Args:
-        plan: The plan; no word on checkpointing means none, `micro 4 x 4` is micro-batch
-            times accumulation.
-        omit: Names of knobs to leave out, since every plan around has the same value.
-    """
-    words = (say(plan) for name, say in _KNOB_WORDS.items() if name not in omit)
-    return " ".join(word for word in words if word)
-
-
-def fixed_knobs(space: Space) -> frozenset[str]:
-    """Names of the knobs that have one value in the whole space; never micro_batch."""
-    fixed = {name for name, values in space.domains if len(values) == 1}
-    return frozenset(fixed - {"micro_batch"})
-
-
-def fixed_words(space: Space) -> str:
-    """What all plans of the space have in common, `sdpa fp32`; empty if that is nothing."""
-    omit = frozenset(_KNOB_WORDS) - fixed_knobs(space)
-    return plan_words(space.baseline, omit=omit)
-
-
-def lossy_words(plan: Plan, spec: SweepSpec) -> str:
-    """Which knobs change the numerics that the spec trains with, `bf16`; empty if none does."""
-    changed = (
-        str(getattr(plan, knob.name))
-        for knob in KNOBS
-        if knob.lossy(getattr(plan, knob.name), spec)
-    )
-    return " ".join(changed)
 
 
 def outcome_words(outcome: Outcome) -> str:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from search_spaces.errors import Fault
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.section import section_of
+
+Fields = Mapping[str, FieldInfo]
 
 MAX_SHOWN = 60  # characters of a value in a message
 
@@ -58,13 +61,20 @@ def schema_faults(error: ValidationError) -> Iterator[Fault]:
 
 def stray_booleans(tree: Mapping[str, Any]) -> Iterator[Fault]:
     """Booleans where the schema has none: pydantic would take `true` for the number 1."""
-    for section, keys in tree.items():
-        known = _fields(section)
-        if not isinstance(keys, Mapping) or known is None:
-            continue
-        for key, value in keys.items():
-            if key in known and known[key].annotation not in (bool, dict[str, Any]):
-                yield from _booleans_in(value, f"{section}.{key}")
+    yield from _strays(tree, SweepSpec.model_fields, "")
+
+
+def _strays(tree: Mapping[str, Any], known: Fields, path: str) -> Iterator[Fault]:
+    for key, value in tree.items():
+        field, below = known.get(key), section_of(known.get(key))
+        if below is not None and isinstance(value, Mapping):
+            yield from _strays(value, below.model_fields, f"{path}{key}.")
+        elif field is not None and below is None and not _takes_booleans(field.annotation):
+            yield from _booleans_in(value, f"{path}{key}")
+
+
+def _takes_booleans(kind: Any) -> bool:
+    return kind in (bool, Any) or any(map(_takes_booleans, get_args(kind)))
 
 
 def _booleans_in(value: Any, path: str) -> Iterator[Fault]:
@@ -95,7 +105,7 @@ def _faults_of(detail: ErrorDetails) -> Iterator[Fault]:
         advice = _unknown_key(location)
         yield Fault(path=path, value=shown(detail["input"]), advice=advice)
     elif kind == "model_type":
-        keys = ", ".join(_fields(str(location[0])) or ())
+        keys = ", ".join(_innermost(location)[1])
         name = "a name or " if path == "model" else ""
         advice = f"must be {name}a section with some of the keys {keys}"
         yield Fault(path=path, value=shown(detail["input"]), advice=advice)
@@ -111,33 +121,33 @@ def _advice(detail: ErrorDetails, location: tuple[int | str, ...]) -> str:
         return f"may hold only {description}"
     say = _ADVICE.get(kind)
     if kind == "tuple_type":
-        item = detail["input"] if isinstance(detail["input"], str | int | float) else "a, b"
+        given = detail["input"]
+        item = shown(given).strip('"') if isinstance(given, str | int | float) else "a, b"
         advice = f"must be a list, such as [{item}]"
     else:
         advice = say(context) if say else detail["msg"]
-    if kind in ("literal_error", "value_error") or len(location) != 2 or not description:
+    of_a_part = len(location) != _innermost(location)[0] + 1
+    if kind in ("literal_error", "value_error") or of_a_part or not description:
         return advice
     return f"{advice} ({description})"
 
 
 def _missing(location: tuple[int | str, ...]) -> Iterator[Fault]:
-    if len(location) > 1:
+    depth, fields = _innermost(location)
+    if depth < len(location):
         advice = f"is missing: {_description(location)}"
         yield Fault(path=_path(location), value="", advice=advice)
         return
-    section = str(location[0])
-    for key, field in (_fields(section) or {}).items():
+    for key, field in fields.items():
         if field.is_required():
-            yield from _missing((section, key))
+            yield from _missing((*location, key))
 
 
 def _unknown_key(location: tuple[int | str, ...]) -> str:
     key = str(location[-1])
-    here = list(_fields(str(location[0])) or {}) if len(location) > 1 else list(_sections())
+    here = list(_innermost(location[:-1])[1])
     near = difflib.get_close_matches(key, here, n=1)
-    paths = {
-        f"{section}.{name}": name for section in _sections() for name in _fields(section) or {}
-    }
+    paths = dict(_paths(SweepSpec.model_fields, ""))
     elsewhere = [path for path, name in paths.items() if name == key]
     hints = [f"did you mean {near[0]}?"] if near else []
     if elsewhere:
@@ -152,30 +162,42 @@ def _number(bound: float) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
-def _sections() -> tuple[str, ...]:
-    return tuple(SweepSpec.model_fields)
+def _paths(fields: Fields, above: str) -> Iterator[tuple[str, str]]:
+    """Path and name of each key that stands in a section."""
+    for name, field in fields.items():
+        if above:
+            yield f"{above}{name}", name
+        if (section := section_of(field)) is not None:
+            yield from _paths(section.model_fields, f"{above}{name}.")
 
 
-def _fields(section: str) -> dict[str, FieldInfo] | None:
-    """The keys of a section, None if there is no such section."""
-    field = SweepSpec.model_fields.get(section)
-    if field is None:
-        return None
-    model = cast("type[BaseModel]", field.annotation)
-    return model.model_fields
+def _innermost(location: tuple[int | str, ...]) -> tuple[int, Fields]:
+    """How many parts of a location name sections, one in the other, and the last one's keys."""
+    fields: Fields = SweepSpec.model_fields
+    for depth, part in enumerate(location):
+        section = section_of(fields.get(str(part)))
+        if section is None:
+            return depth, fields
+        fields = section.model_fields
+    return len(location), fields
+
+
+def _field(location: tuple[int | str, ...]) -> FieldInfo | None:
+    """The key that a location lies in, None if that is no key of a section."""
+    depth, fields = _innermost(location)
+    return fields.get(str(location[depth])) if 0 < depth < len(location) else None
 
 
 def _description(location: tuple[int | str, ...]) -> str:
-    fields = _fields(str(location[0])) if len(location) > 1 else None
-    field = (fields or {}).get(str(location[1])) if len(location) > 1 else None
+    field = _field(location)
     return (field.description or "") if field else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:
     """`train.global_batch`, `space.data[0]`; without what pydantic adds for unions and keys."""
-    path = ".".join(str(part) for part in location[:2])
-    known = (_fields(str(location[0])) or {}).get(str(location[1])) if len(location) > 1 else None
-    for part in location[2:]:
+    depth, known = _innermost(location)[0], _field(location)
+    path = ".".join(str(part) for part in location[: depth + 1])
+    for part in location[depth + 1 :]:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part != "[key]" and known is not None and not _is_union(known):

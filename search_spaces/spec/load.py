@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.spec.faults import schema_faults, stray_booleans
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.section import section_of
 from search_spaces.spec.tree import SpecDumper, read_tree
 
 MAX_FILE_BYTES = 2**20  # a specification is a page of text; more is the wrong file
@@ -41,11 +42,7 @@ def parse_spec(text: str, *, source: str) -> SweepSpec:
     tree, faults = read_tree(text)
     if tree is None:
         raise SpecError(source, faults)
-    filled = {
-        section: {} if keys is None and section in SweepSpec.model_fields else keys
-        for section, keys in tree.items()  # all keys of a section may be commented out
-    }
-    return _validated(filled, source=source, known=faults)
+    return _validated(_filled(tree, SweepSpec), source=source, known=faults)
 
 
 def with_budget(spec: SweepSpec, *, trials: int | None, minutes: float | None) -> SweepSpec:
@@ -74,6 +71,20 @@ def spec_to_yaml(spec: SweepSpec) -> str:
     tree = spec.model_dump(mode="json")
     # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
     return yaml.dump(tree, Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
+
+
+def _filled(tree: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    """With an empty section where a key stands without any: all of them may be commented out."""
+    filled: dict[str, Any] = {}
+    for key, value in tree.items():
+        below = section_of(section.model_fields.get(key))
+        if below is not None and value is None:
+            filled[key] = {}
+        elif below is not None and isinstance(value, dict):
+            filled[key] = _filled(value, below)
+        else:
+            filled[key] = value
+    return filled
 
 
 def _validated(tree: dict[str, Any], *, source: str, known: tuple[Fault, ...]) -> SweepSpec:

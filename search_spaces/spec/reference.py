@@ -10,12 +10,12 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.section import section_of
 
 _HEAD = """\
 # The specification
@@ -35,15 +35,26 @@ def markdown_reference() -> str:
     """Every key with its type, default and meaning, a table for each section."""
     parts = [_HEAD]
     for name, field in SweepSpec.model_fields.items():
-        section = cast("type[BaseModel]", field.annotation)
-        parts.append(f"## {name}\n\n{section.__doc__}\n")
-        rows = [_row(key, entry) for key, entry in section.model_fields.items()]
-        head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
-        parts.append(head + "".join(rows))
+        parts += _tables(name, field)
     return "\n".join(parts)
 
 
-def _row(key: str, field: FieldInfo) -> str:
+def _tables(path: str, field: FieldInfo) -> Iterator[str]:
+    """The table of a section, then those of the sections in it."""
+    section = section_of(field)
+    if section is None:
+        return
+    head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
+    keys = section.model_fields.items()
+    yield f"## {path}\n\n{section.__doc__}\n"
+    yield head + "".join(_row(key, entry, path) for key, entry in keys)
+    for key, entry in keys:
+        yield from _tables(f"{path}.{key}", entry)
+
+
+def _row(key: str, field: FieldInfo, path: str) -> str:
+    if section_of(field):
+        return f"| `{key}` | a section | | {field.description}: see `{path}.{key}` below |\n"
     takes = _type_words(field.annotation)
     if bounds := ", ".join(_bounds(field.metadata)):
         takes = f"{takes}, {bounds}"

@@ -40,6 +40,11 @@ class ModelSpec(Section):
     trust_remote_code: bool = Field(
         default=False, description="run model code that comes with a Hub id or folder"
     )
+    tensor_plan: dict[str, str] = Field(
+        default_factory=dict,
+        description="how tensor parallelism splits modules, by name (* is one part of it):"
+        " colwise, rowwise, ...; nothing: the architecture's own plan",
+    )
 
 
 class DataSpec(Section):

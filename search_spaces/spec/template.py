@@ -6,12 +6,11 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import cast
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.section import section_of
 
 WIDTH = 92  # columns, of which two are for "# "
 EXAMPLES: Mapping[str, str] = {  # what to begin with, for each required key
@@ -29,20 +28,23 @@ def commented_template() -> str:
     """The YAML text that `plimsoll init` writes; it loads as it stands."""
     lines = [*_comment(_HEAD, "")]
     for name, field in SweepSpec.model_fields.items():
-        section = cast("type[BaseModel]", field.annotation)
-        lines += ["", *_comment(section.__doc__ or "", ""), f"{name}:"]
-        for key, entry in section.model_fields.items():
-            lines += _entry(f"{name}.{key}", entry)
+        lines += ["", *_entry(name, field, "")]
     return "\n".join(lines) + "\n"
 
 
-def _entry(path: str, field: FieldInfo) -> Iterator[str]:
-    key = path.rpartition(".")[2]
-    yield from _comment(field.description or "", "  ")
+def _entry(path: str, field: FieldInfo, indent: str) -> Iterator[str]:
+    key, section = path.rpartition(".")[2], section_of(field)
+    if section is not None:
+        yield from _comment(field.description or section.__doc__ or "", indent)
+        yield f"{indent}{key}:"
+        for name, entry in section.model_fields.items():
+            yield from _entry(f"{path}.{name}", entry, f"{indent}  ")
+        return
+    yield from _comment(field.description or "", indent)
     if field.is_required():
-        yield f"  {key}: {EXAMPLES[path]}"
+        yield f"{indent}{key}: {EXAMPLES[path]}"
     else:
-        yield f"  # {key}: {_default(field)}".rstrip()
+        yield f"{indent}# {key}: {_default(field)}".rstrip()
 
 
 def _default(field: FieldInfo) -> str:

@@ -118,13 +118,13 @@ def test_lossy_plans_are_labelled_and_the_best_lossless_one_is_named() -> None:
     records = tuple(replace(record, plan=plans[record.number]) for record in state.records)
     state = replace(state, records=records)
 
-    assert "lossy: it trains in bf16 where train asks for fp32" in words(state)
+    assert "lossy: it trains with bf16 where train asks for adamw in fp32" in words(state)
     assert "the best lossless plan is trial 2" in words(state)
     assert "(lossy: bf16)" in " ".join(told(state, 140).split())
 
 
 def test_rules_resumed_trials_and_throttling_are_told() -> None:
-    spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2]})
+    spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2], "zero_stage": [0, 3]})
     space = make_space(spec)
     outcome = make_measured(30.0, conditions=make_conditions(("power cap",)))
     records = make_records(space, [make_measured(20.0), outcome])

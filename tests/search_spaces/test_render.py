@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.render import render_torch, spread
-from tests.search_spaces.values import a_plan
+from search_spaces.render import render_environment, render_torch, spread
+from tests.search_spaces.values import a_model, a_plan
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tests.search_spaces.values import a_plan
     ],
 )
 def test_sharding(knobs: dict[str, Any], wrapper: str, reshard: bool, every_pass: bool) -> None:
-    settings = render_torch(a_plan(**knobs), 4)
+    settings = render_torch(a_plan(**knobs), a_model())
 
     assert settings.wrapper == wrapper
     assert settings.reshard_after_forward is reshard
@@ -32,7 +32,7 @@ def test_sharding(knobs: dict[str, Any], wrapper: str, reshard: bool, every_pass
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_precision_and_attention_are_handed_on(precision: str, attention: str) -> None:
-    settings = render_torch(a_plan(precision=precision, attention=attention), 4)
+    settings = render_torch(a_plan(precision=precision, attention=attention), a_model())
 
     assert (settings.compute, settings.attention) == (precision, attention)
 
@@ -54,7 +54,50 @@ def test_precision_and_attention_are_handed_on(precision: str, attention: str) -
 def test_a_ratio_recomputes_so_many_blocks(
     ratio: float, blocks: int, chosen: tuple[int, ...]
 ) -> None:
-    assert render_torch(a_plan(checkpoint_ratio=ratio), blocks).checkpointed == chosen
+    settings = render_torch(a_plan(checkpoint_ratio=ratio), a_model(blocks=blocks))
+
+    assert settings.checkpoint.blocks == chosen
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [
+        ("1f1b", ((0, 1), (2, 3))),
+        ("gpipe", ((0, 1), (2, 3))),
+        ("interleaved", ((0,), (1,), (2,), (3,))),
+    ],
+)
+def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...], ...]) -> None:
+    plan = a_plan(pipeline=2, pipeline_schedule=schedule)
+
+    pipeline = render_torch(plan, a_model(blocks=4)).pipeline
+
+    assert pipeline is not None
+    assert (pipeline.ranks, pipeline.schedule) == (2, schedule)
+    assert pipeline.stages == stages
+    assert pipeline.micro_batches == plan.accumulation
+
+
+def test_without_a_pipeline_nothing_is_cut() -> None:
+    assert render_torch(a_plan(), a_model()).pipeline is None
+
+
+@pytest.mark.parametrize(
+    ("allocator", "device", "names"),
+    [
+        ("default", "cuda", ()),
+        ("expandable_segments", "cuda", ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")),
+        ("max_split", "cuda", ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")),
+        ("default", "cpu", ()),
+        ("mmap", "cpu", ("MALLOC_MMAP_THRESHOLD_",)),
+    ],
+)
+def test_an_allocator_is_set_before_the_process_starts(
+    allocator: str, device: str, names: tuple[str, ...]
+) -> None:
+    environment = render_environment(a_plan(allocator=allocator), device)
+
+    assert tuple(name for name, _ in environment) == names
 
 
 PARTS = st.integers(0, 200).flatmap(

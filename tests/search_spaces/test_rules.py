@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from typing import Any
 
-from search_spaces.plan import Plan
-from search_spaces.rules import RULES, Surroundings, checkpointed_blocks, refusal
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from search_spaces.facts import TensorFacts
+from search_spaces.knobs import KNOBS
+from search_spaces.plan import CHOICES, RESTS, Plan
+from search_spaces.render import checkpointed_blocks
+from search_spaces.rules import RULES, Surroundings, refusal
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 
 FOUR_RATIOS = a_spec(space={"checkpoint_ratio": [0.0, 0.25, 0.3, 1.0]})
+LENGTHS = {"lengths": {128: 1.0, 512: 2.0}}
+LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "precision": "fp32", "method": "lora"})
+NVME = a_spec(data=LENGTHS, cluster={"nvme_folder": "/mnt/nvme"})
+EIGHT = a_cluster(slots=8)
+GPUS = a_cluster(slots=8, device="cuda")
+
+
+def lacking(feature: str, reason: str, device: str = "cpu") -> Surroundings:
+    return around(cluster=a_cluster(device=device, slots=8, lacks=((feature, reason),)))
+
+
+def a_zero(**knobs: Any) -> Plan:
+    """ZeRO-3 of DeepSpeed on two ranks."""
+    return a_plan(**{"engine": "deepspeed", "zero_stage": 3} | knobs)
+
 
 BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
     "global_batch_is_kept": (
@@ -16,20 +39,105 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         around(),
         "micro_batch 4 x accumulation 3 x data 2 is 24, train.global_batch is 32",
     ),
+    "packing_is_kept_apart": (
+        a_plan(batching="packed"),
+        around(model=a_model(packing=False)),
+        "GPT2LMHeadModel does not keep packed samples apart by position ids",
+    ),
+    "batching_needs_lengths": (
+        a_plan(batching="grouped"),
+        around(spec=a_spec()),
+        "batching grouped equals padded where every sample has the same length",
+    ),
     "cluster_has_room": (
-        a_plan(),
-        around(cluster=a_cluster(slots=1)),
-        "needs 2 ranks, the cluster has room for 1",
+        a_plan(tensor=2),
+        around(),
+        "needs 4 ranks, the cluster has room for 2",
+    ),
+    "pipeline_needs_torch": (
+        a_plan(engine="deepspeed", pipeline=2),
+        around(cluster=EIGHT),
+        "engine deepspeed pipelines only models written as its PipelineModule;"
+        " pipeline 2 needs engine torch",
+    ),
+    "pipeline_can_cut": (
+        a_plan(pipeline=2),
+        around(cluster=EIGHT, model=a_model(pipeline_refusal="its blocks pass on two streams")),
+        "pipeline 2: its blocks pass on two streams",
+    ),
+    "pipeline_has_blocks": (
+        a_plan(pipeline=2, pipeline_schedule="interleaved"),
+        around(cluster=EIGHT, model=a_model(blocks=3)),
+        "pipeline 2 with schedule interleaved cuts into 4 stages, gpt2 has 3 blocks",
+    ),
+    "pipeline_is_filled": (
+        a_plan(pipeline=4, micro_batch=8, accumulation=2),
+        around(cluster=EIGHT),
+        "schedule 1f1b needs a micro-batch for each stage: accumulation 2 is below pipeline 4",
+    ),
+    "interleaving_has_whole_rounds": (
+        a_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
+        around(
+            cluster=EIGHT,
+            spec=a_spec(data=LENGTHS, train={"global_batch": 10, "precision": "fp32"}),
+        ),
+        "schedule interleaved takes 2 rounds of one size, accumulation 5 (pipeline 2) does not"
+        " divide into them",
+    ),
+    "tensor_has_a_plan": (
+        a_plan(tensor=2),
+        around(cluster=EIGHT, model=a_model(tensor=TensorFacts(refusal="no plan splits it"))),
+        "tensor 2: no plan splits it",
+    ),
+    "tensor_divides": (
+        a_plan(tensor=8, data=1, accumulation=8),
+        around(cluster=EIGHT),
+        "attention heads 12 is no multiple of tensor 8",
+    ),
+    "sequence_can_be_split": (
+        a_plan(tensor=2, sequence_parallel=True),
+        around(cluster=EIGHT, model=a_model(tensor=TensorFacts(sequence_refusal="no way"))),
+        "sequence_parallel: no way",
+    ),
+    "sequence_divides": (
+        a_plan(tensor=3, sequence_parallel=True),
+        around(cluster=EIGHT, spec=a_spec(train={"global_batch": 32, "sequence_length": 64})),
+        "sequence_parallel: train.sequence_length 64 is no multiple of 3",
+    ),
+    "sequence_parallel_needs_torch": (
+        a_plan(engine="deepspeed", tensor=2, sequence_parallel=True),
+        around(cluster=EIGHT),
+        "engine deepspeed splits projections only: sequence_parallel needs engine torch",
+    ),
+    "autotp_trains": (
+        a_plan(engine="deepspeed", tensor=2),
+        around(cluster=EIGHT, model=a_model(tensor=TensorFacts(autotp_refusal="fused weights"))),
+        "engine deepspeed with tensor 2: fused weights",
+    ),
+    "tensor_trains_all_weights": (
+        a_plan(tensor=2),
+        around(cluster=EIGHT, spec=LORA),
+        "train.method lora: adapters are not split, tensor must be 1 and is 2",
+    ),
+    "zero_one_needs_deepspeed": (
+        a_plan(zero_stage=1),
+        around(),
+        "engine torch splits states by FSDP2, zero_stage 2 or 3: zero_stage 1 needs deepspeed",
     ),
     "sharding_needs_ranks": (
         a_plan(zero_stage=3, data=1, accumulation=8),
         around(),
         "zero_stage 3 splits state over data ranks, and there is one",
     ),
-    "attention_is_offered": (
-        a_plan(attention="eager"),
-        around(model=a_model(attentions=("sdpa",))),
-        "GPT2LMHeadModel has no eager attention, it has sdpa",
+    "replicas_divide_data": (
+        a_plan(zero_stage=3, data=4, accumulation=2, replicas=3),
+        around(cluster=EIGHT),
+        "data 4 is no multiple of replicas 3",
+    ),
+    "replicas_leave_shards": (
+        a_plan(zero_stage=3, data=4, accumulation=2, replicas=4),
+        around(cluster=EIGHT),
+        "replicas 4 of data 4 leave one rank to shard over: that is zero_stage 0 by another name",
     ),
     "checkpointing_needs_blocks": (
         a_plan(checkpoint_ratio=0.5),
@@ -41,15 +149,129 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         around(spec=FOUR_RATIOS, model=a_model(blocks=4)),
         "checkpoint_ratio 0.3 recomputes 1 of 4 blocks, as 0.25 does",
     ),
-    "packing_is_kept_apart": (
-        a_plan(batching="packed"),
-        around(model=a_model(packing=False)),
-        "GPT2LMHeadModel does not keep packed samples apart by position ids",
+    "fsdp_offloads_all_or_nothing": (
+        a_plan(zero_stage=3, offload_optimizer="cpu"),
+        around(),
+        "FSDP2 moves weights, gradients and optimizer states together: offload_optimizer cpu and"
+        " offload_parameters none must be equal",
     ),
-    "batching_needs_lengths": (
-        a_plan(batching="grouped"),
-        around(spec=a_spec()),
-        "batching grouped equals padded where every sample has the same length",
+    "nvme_needs_deepspeed": (
+        a_plan(zero_stage=3, offload_optimizer="nvme", offload_parameters="nvme"),
+        around(spec=NVME),
+        "engine torch offloads to cpu only: nvme needs engine deepspeed",
+    ),
+    "parameter_offload_needs_zero_three": (
+        a_zero(zero_stage=2, offload_optimizer="cpu", offload_parameters="cpu"),
+        around(),
+        "DeepSpeed offloads parameters at zero_stage 3 only: offload_parameters is cpu at"
+        " zero_stage 2",
+    ),
+    "optimizer_nvme_needs_zero_three": (
+        a_zero(zero_stage=2, offload_optimizer="nvme"),
+        around(spec=NVME),
+        "DeepSpeed moves optimizer states to NVMe at zero_stage 3 only; at zero_stage 2 nvme"
+        " would mean cpu",
+    ),
+    "nvme_has_a_folder": (
+        a_zero(offload_optimizer="nvme"),
+        around(),
+        "offload to nvme needs cluster.nvme_folder, a folder on each node's drive",
+    ),
+    "nvme_can_be_used": (
+        a_zero(offload_optimizer="nvme"),
+        Surroundings(
+            spec=NVME,
+            model=a_model(),
+            cluster=a_cluster(lacks=(("nvme", "libaio is missing: install libaio-dev"),)),
+        ),
+        "libaio is missing: install libaio-dev",
+    ),
+    "cpu_adam_can_be_used": (
+        a_zero(offload_optimizer="cpu"),
+        lacking("cpu_adam", "there is no C++ compiler: install g++"),
+        "there is no C++ compiler: install g++",
+    ),
+    "cpu_adam_is_the_optimizer": (
+        a_zero(offload_optimizer="cpu", optimizer="adamw_foreach"),
+        around(),
+        "DeepSpeed updates offloaded states by its own CPU Adam: optimizer must be adamw_fused"
+        " and is adamw_foreach",
+    ),
+    "pinning_needs_cuda": (
+        a_zero(offload_optimizer="cpu", pin_memory=True),
+        around(),
+        "pin_memory is for copies to a GPU, the ranks are CPUs",
+    ),
+    "deepspeed_can_be_used": (
+        a_zero(),
+        lacking("deepspeed", "deepspeed is not installed: pip install deepspeed"),
+        "deepspeed is not installed: pip install deepspeed",
+    ),
+    "attention_is_offered": (
+        a_plan(attention="eager"),
+        around(model=a_model(attentions=("sdpa",))),
+        "GPT2LMHeadModel has no eager attention, it has sdpa",
+    ),
+    "attention_can_be_used": (
+        a_plan(attention="flash_attention_2", precision="bf16"),
+        Surroundings(
+            spec=a_spec(data=LENGTHS),
+            model=a_model(attentions=("sdpa", "flash_attention_2")),
+            cluster=a_cluster(lacks=(("flash_attention_2", "it needs a CUDA device"),)),
+        ),
+        "it needs a CUDA device",
+    ),
+    "flash_needs_sixteen_bits": (
+        a_plan(attention="flash_attention_2"),
+        around(cluster=GPUS, model=a_model(attentions=("sdpa", "flash_attention_2"))),
+        "flash_attention_2 computes in bf16 or fp16, precision is fp32",
+    ),
+    "compile_can_be_used": (
+        a_plan(compile=True),
+        lacking("compile", "there is no C++ compiler: install g++"),
+        "there is no C++ compiler: install g++",
+    ),
+    "model_compiles": (
+        a_plan(compile=True),
+        around(model=a_model(compile_refusal="its blocks read a file")),
+        "its blocks read a file",
+    ),
+    "eight_bit_can_be_used": (
+        a_plan(optimizer="adamw_8bit"),
+        lacking("eight_bit", "bitsandbytes is not installed: pip install bitsandbytes"),
+        "bitsandbytes is not installed: pip install bitsandbytes",
+    ),
+    "optimizer_fits_engine": (
+        a_plan(zero_stage=2, optimizer="adafactor"),
+        around(),
+        "optimizer adafactor looks at whole weights: it needs zero_stage 0 and tensor 1, and has 2"
+        " and 1",
+    ),
+    "allocator_fits_device": (
+        a_plan(allocator="expandable_segments"),
+        around(),
+        "allocator expandable_segments is for cuda, the ranks are on cpu",
+    ),
+    "loader_pinning_needs_cuda": (
+        a_plan(loader_pin_memory=True),
+        around(),
+        "loader_pin_memory is for copies to a GPU, the ranks are CPUs",
+    ),
+    "compression_fits_device": (
+        a_plan(compression="bf16"),
+        around(),
+        "compression bf16 is for ranks that talk over NCCL, the ranks are CPUs",
+    ),
+    "checkpoint_offload_is_not_compiled": (
+        a_plan(checkpoint_ratio=0.5, checkpoint_offload=True, compile=True),
+        around(),
+        "checkpoint_offload moves what a compiled block saves, its weights too:"
+        " compile must be false",
+    ),
+    "knob_at_rest": (
+        a_plan(zero_stage=3, compression="fp16"),
+        around(),
+        "compression fp16 changes nothing with engine torch, zero_stage 3, data 2: it must be none",
     ),
 }
 
@@ -109,3 +331,70 @@ def test_a_ratio_outside_the_search_is_measured_when_asked_for() -> None:
 @pytest.mark.parametrize(("ratio", "count"), [(0, 0), (0.1, 0), (0.125, 1), (0.5, 2), (1, 4)])
 def test_checkpointed_blocks_rounds_half_up(ratio: float, count: int) -> None:
     assert checkpointed_blocks(ratio, 4) == count
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_offloads_on_a_single_rank(stage: int) -> None:
+    plan = a_zero(zero_stage=stage, data=1, accumulation=8, offload_optimizer="cpu")
+
+    assert refusal(plan, around()) is None
+    assert refusal(replace(plan, offload_optimizer="none"), around()) is not None
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "accumulation", "legal"),
+    [(4, 8, True), (4, 3, True), (4, 10, True), (4, 9, False), (2, 4, True), (2, 7, False)],
+)
+def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, legal: bool) -> None:
+    """The examples of torch's own documentation of the schedule among them."""
+    plan = a_plan(
+        pipeline=pipeline,
+        pipeline_schedule="interleaved",
+        data=1,
+        micro_batch=1,
+        accumulation=accumulation,
+    )
+
+    assert (RULES["interleaving_has_whole_rounds"](plan, around()) is None) is legal
+
+
+# ---------------------------------------------------------------- properties
+
+COUNTS = {name: st.integers(1, 9) for name in Plan.__dataclass_fields__ if name not in CHOICES}
+PLANS = st.builds(
+    Plan,
+    **COUNTS
+    | {name: st.sampled_from(choices) for name, choices in CHOICES.items()}
+    | {"checkpoint_ratio": st.floats(0, 1), "loader_workers": st.integers(0, 4)},
+)
+AROUND = st.builds(
+    around,
+    spec=st.sampled_from([a_spec(), LORA, NVME, FOUR_RATIOS]),
+    model=st.builds(
+        a_model,
+        blocks=st.integers(0, 12),
+        tensor=st.sampled_from([TensorFacts(), TensorFacts(refusal="no plan splits it")]),
+    ),
+    cluster=st.sampled_from([a_cluster(), EIGHT, GPUS, a_cluster(lacks=(("compile", "no g++"),))]),
+)
+
+
+@given(plan=PLANS, surroundings=AROUND)
+def test_any_plan_is_legal_or_refused_with_a_sentence(
+    plan: Plan, surroundings: Surroundings
+) -> None:
+    refused = refusal(plan, surroundings)
+
+    event("legal" if refused is None else refused.rule)
+    for name, rule in RULES.items():
+        assert (reason := rule(plan, surroundings)) is None or reason.strip(), name
+        assert refused is not None or reason is None
+
+
+@given(plan=PLANS)
+def test_what_changes_nothing_is_refused_until_it_is_at_rest(plan: Plan) -> None:
+    for knob in KNOBS:
+        if knob.name in RESTS and not knob.matters(plan.as_dict()):
+            plan = replace(plan, **{knob.name: RESTS[knob.name]})
+
+    assert RULES["knob_at_rest"](plan, around()) is None

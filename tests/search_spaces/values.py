@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts
 from search_spaces.plan import Plan
 from search_spaces.rules import Surroundings
 from search_spaces.spec.schema import SweepSpec
@@ -41,9 +41,13 @@ def a_model(**facts: Any) -> ModelFacts:
             "architecture": "GPT2LMHeadModel",
             "parameters": 124_000_000,
             "blocks": 12,
+            "block_parameters": (7_000_000,) * int(facts.get("blocks", 12)),
+            "embedding_parameters": 39_000_000,
+            "head_parameters": 39_000_000,
             "attentions": ("sdpa", "eager"),
             "packing": True,
             "max_sequence_length": 1024,
+            "tensor": TensorFacts(divisors=(("attention heads", 12),)),
         }
         | facts
     )

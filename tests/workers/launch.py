@@ -116,6 +116,8 @@ def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) ->
     if size > 1:
         store = dist.TCPStore(_HOST, port, is_master=False)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    # no daemon any more, which may have no children: loader processes are some
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     worker = Worker.start(spec)
     rehearse(spec, worker)
     end.send("ready")

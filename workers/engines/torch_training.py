@@ -15,9 +15,10 @@ from search_spaces.render import TorchSettings
 from workers.data.batch import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.loss import loss_of
-from workers.engines.states import gradient_bytes, optimizer_bytes, weight_bytes
+from workers.engines.states import state_bytes
 from workers.engines.update import Update
 from workers.measure.stopwatch import AbstractStopwatch
+from workers.parallel.compiling import forget_compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +51,12 @@ class TorchTraining(AbstractTraining):
         return torch.stack(parts).sum() * self.counts
 
     def state_bytes(self) -> StateBytes:
-        """DDP keeps gradients twice unless they are views of its buckets."""
-        twice = self.settings.wrapper == "ddp" and not self.settings.gradient_as_bucket_view
-        return StateBytes(
-            weights=weight_bytes(self.module),
-            gradients=gradient_bytes(self.module) * (2 if twice else 1),
-            optimizer_states=optimizer_bytes(self.update.optimizer),
-        )
+        return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
 
     def close(self) -> None:
-        """Nothing but tensors is held."""
+        """Beyond tensors there is what was compiled, which guards hold on to."""
+        if self.settings.compile:
+            forget_compiled()
 
     @contextlib.contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:
@@ -71,6 +68,7 @@ class TorchTraining(AbstractTraining):
             return
         if isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(sync)
+            self.module.set_requires_all_reduce(last)  # over replicas, once a step
         yield
 
 

@@ -14,7 +14,8 @@ from search_spaces.hardware import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
-from workers.models import build
+from workers.engines.loss import loss_of
+from workers.models import build_fake
 from workers.models.config import BAD_VALUES
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size
@@ -28,18 +29,36 @@ def forward_flops_per_token(spec: SweepSpec) -> float | None:
     Counted once per process with tensors that have no values, so that it costs no trial any time
     or memory. None for a model that cannot run so, such as one that looks at its tensors' values.
     """
-    return _forward_flops_per_token(spec.model_dump_json())
+    return _flops_per_token(spec.model_dump_json(), backward=False)
+
+
+def training_flops_per_token(spec: SweepSpec) -> float | None:
+    """FLOPs of forward and backward for each token of a sample of mean length, None as above.
+
+    What is recomputed does not count. With adapters backward is counted and not taken as twice
+    forward: frozen weights need no gradients, so that a frozen matmul has one of its size.
+    """
+    if spec.train.method == "lora":
+        return _flops_per_token(spec.model_dump_json(), backward=True)
+    forward = forward_flops_per_token(spec)
+    return forward and (1 + BACKWARD_RATIO) * forward
 
 
 @functools.lru_cache(maxsize=8)
-def _forward_flops_per_token(spec_json: str) -> float | None:
+def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
     spec = SweepSpec.model_validate_json(spec_json)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model = build(spec.model, spec.train, attention="eager")
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        model = build_fake(spec.model, spec.train, attention="eager", mode=mode)
+        with mode:
             batch = batch_source(model, spec).typical()
-            with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                model.module(**batch.inputs)
+            with (
+                torch.set_grad_enabled(backward),
+                FlopCounterMode(display=False) as counter,
+            ):
+                output = model.module(**batch.inputs)
+                if backward:
+                    loss_of(output).backward()
     except BAD_VALUES:
         return None
     total_flops: int = counter.get_total_flops()

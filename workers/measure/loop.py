@@ -16,6 +16,7 @@ from workers.data import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch
+from workers.parallel.compiling import compile_seconds
 from workers.ranks import total
 
 # Shorter steps are timed several at once, so that the barriers do not count for much.
@@ -31,11 +32,15 @@ class Window:
     seconds: float
     phases: tuple[float, ...]  # in the order of PHASES
     tokens: float  # per step, all ranks
+    compile_seconds: float  # of all its steps and ranks together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All that was timed: the first `warmup` windows do not count."""
+    """All that was timed: the first `warmup` windows do not count.
+
+    Windows in which something was compiled stand in front, whenever they were.
+    """
 
     windows: tuple[Window, ...]
     losses: tuple[float, ...]
@@ -96,8 +101,9 @@ def measure_steps(
             if not math.isfinite(loss):
                 return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
         steps = int(steps_told)
-    warmup = warmup_length([window.seconds for window in windows])
-    return Series(windows=tuple(windows), losses=tuple(losses), warmup=warmup)
+    compiling, calm = _apart(windows)
+    warmup = len(compiling) + warmup_length([window.seconds for window in calm])
+    return Series(windows=(*compiling, *calm), losses=tuple(losses), warmup=warmup)
 
 
 def _timed(
@@ -112,6 +118,7 @@ def _timed(
     parts, tokens = [], 0
     _meet(group, watch)
     watch.read()
+    compiled = compile_seconds()
     started = watch.clock()
     for step in range(first, first + steps):
         with watch.during("data"):
@@ -126,6 +133,7 @@ def _timed(
         seconds=seconds,
         phases=tuple(spent[phase] / steps for phase in PHASES),
         tokens=tokens / steps,
+        compile_seconds=total([compile_seconds() - compiled], group, training.device)[0],
     )
     return window, [part.item() for part in parts]
 
@@ -139,9 +147,10 @@ def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
 
 def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec) -> int:
     """How many steps the next window takes, or STOP."""
-    seconds = [window.seconds for window in windows]
+    compiling, calm = _apart(windows)
+    seconds = [window.seconds for window in calm or compiling]
     done = sum(window.steps for window in windows)
-    spent = sum(window.seconds * window.steps for window in windows)
+    spent = sum(window.seconds * window.steps for window in calm)
     steady = seconds[warmup_length(seconds) :]
     if len(steady) >= objective.min_steps:
         if median_estimate(steady).relative_half_width <= objective.interval:
@@ -153,3 +162,9 @@ def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec) -> int:
         return STOP
     wanted = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
     return max(1, min(wanted, objective.max_steps - done))
+
+
+def _apart(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+    """The windows in which something was compiled, on whichever rank, and the others."""
+    compiling = [window for window in windows if window.compile_seconds > 0]
+    return compiling, [window for window in windows if window.compile_seconds == 0]

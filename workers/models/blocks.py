@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from workers.models.passing import Passing
+
 _LEAST_SHARE = 0.1  # of the parameters in all lists; a decoder of few layers still counts
 
 
@@ -30,7 +32,8 @@ def find_blocks(module: nn.Module) -> tuple[nn.Module, ...]:
 
 def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
     for child in module.children():
-        members = tuple(child.children())
+        # what stands for blocks of other pipeline stages is none
+        members = tuple(part for part in child.children() if not isinstance(part, Passing))
         if isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
             yield members
         else:

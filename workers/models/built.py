@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import nn
 
 from search_spaces.spec.schema import Task
+from workers.models.initial import InitialValues
 
 SampleNumbers = tuple[int, ...]
 BatchMaker = Callable[[SampleNumbers], Mapping[str, torch.Tensor]]
@@ -18,6 +20,8 @@ BatchMaker = Callable[[SampleNumbers], Mapping[str, torch.Tensor]]
 class BuiltModel:
     """A module, its repeated blocks, and what its batches look like.
 
+    The module of a transformers model lies on the meta device: whoever splits it has the rest
+    given its values by `initial.materialise`. That of a function of the user's is real.
     `blocks` are the repeated layers in order, which sharding and checkpointing wrap.
     `batch_maker` is None where Plimsoll's own data feeds the model; else it turns the numbers
     of samples into the keyword arguments of `module`.
@@ -28,3 +32,10 @@ class BuiltModel:
     task: Task
     vocab_size: int | None
     batch_maker: BatchMaker | None
+    initial: InitialValues = field(default_factory=InitialValues)
+    tensor_plan: tuple[tuple[str, str], ...] = ()  # patterns and styles; nothing: its own plan
+
+    def materialised(self, device: torch.device | None = None) -> Self:
+        """This model, whole and with its values, on the CPU or `device`; in place."""
+        self.initial.materialise(self.module, device or torch.device("cpu"))
+        return self

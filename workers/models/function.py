@@ -8,23 +8,26 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.train_section import LoraSpec, TrainSpec
 from workers.models.blocks import find_blocks
 from workers.models.built import BatchMaker, BuiltModel
 from workers.models.config import BAD_VALUES, one_sentence
 from workers.models.describing import parallel_facts
+from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.seeding import seeded
 
+PROBED = (0, 1)  # samples with which a model is tried out
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
@@ -33,7 +36,7 @@ def is_function(spec: ModelSpec) -> bool:
     return ":" in spec.name
 
 
-def describe_function(spec: ModelSpec) -> ModelFacts:
+def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     """What a call on the meta device tells, made once per process and spec.
 
     A function may be unable to build there, or may raise for reasons of its own: then 0
@@ -42,9 +45,10 @@ def describe_function(spec: ModelSpec) -> ModelFacts:
 
     Raises:
         ModelError: If there is no such function, or if it returns something else than
-            (module, batch maker).
+            (module, batch maker), or if the module cannot have `train`'s adapters.
     """
-    return _facts(spec.model_dump_json())
+    lora = adapters_of(train)
+    return _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
 
 
 def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
@@ -54,42 +58,78 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
 
     Raises:
         ModelError: If there is no such function, or if it returns something else than
-            (module, batch maker).
+            (module, batch maker), or if the module cannot have `train`'s adapters.
     """
     with _importable_from_here(), seeded(train.seed):
         module, batch_maker = _call(spec)
+        if lora := adapters_of(train):
+            add_adapters(spec.name, module, lora)
     return BuiltModel(
         module=module,
         blocks=find_blocks(module),
         task=spec.task,
         vocab_size=None,
         batch_maker=batch_maker,
+        tensor_plan=tuple(spec.tensor_plan.items()),
     )
 
 
+def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeTensorMode) -> BuiltModel:
+    """`build_function` with fake tensors of `mode`.
+
+    Raises:
+        ModelError: As `build_function`.
+    """
+    with mode:
+        model = build_function(spec, train.model_copy(update={"method": "full"}))
+    if lora := adapters_of(train):
+        with torch.device("meta"):  # peft moves adapters to their weights, fake ones cannot be
+            add_adapters(spec.name, model.module, lora)
+    with mode:
+        for part in model.module.modules():
+            for key, weight in part._parameters.items():
+                if weight is not None and weight.is_meta:
+                    here = torch.empty_like(weight, device="cpu")
+                    part._parameters[key] = nn.Parameter(here, requires_grad=weight.requires_grad)
+    return model
+
+
 @lru_cache(maxsize=32)
-def _facts(spec_json: str) -> ModelFacts:
+def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     module: nn.Module | None = None
+    batch_maker: BatchMaker | None = None
     with _importable_from_here():
         _find(spec.name)  # a name that leads nowhere is no matter of the meta device
         try:
             with seeded(0), torch.device("meta"):
-                module, _ = _call(spec)
+                module, batch_maker = _call(spec)
         except ModelError:
             raise
         except BAD_VALUES:
             module = None
+    if module is not None and lora_json is not None:
+        with seeded(0), torch.device("meta"):
+            add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
     return ModelFacts(
         name=spec.name,
         architecture=type(module).__name__ if module is not None else spec.name,
         parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
+        trainable=trainable_parameters(module) if module is not None and lora_json else None,
         blocks=len(find_blocks(module)) if module is not None else 0,
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=False,
         max_sequence_length=None,
-        **(parallel_facts(module) if module is not None else {}),
+        **_parallel_facts(spec, module, batch_maker),
     )
+
+
+def _parallel_facts(
+    spec: ModelSpec, module: nn.Module | None, batch_maker: BatchMaker | None
+) -> dict[str, Any]:
+    if module is None or batch_maker is None:
+        return {}
+    return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBED))
 
 
 def _call(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:

@@ -7,24 +7,30 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
 )
+from transformers.initialization import no_tie_weights
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec, Task
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from workers.models.attentions import attentions_of
 from workers.models.blocks import find_blocks
 from workers.models.built import BuiltModel
 from workers.models.config import BAD_VALUES, make_config, one_sentence
 from workers.models.describing import parallel_facts
+from workers.models.initial import InitialValues
+from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.packing import keeps_packed_samples_apart
 from workers.models.positions import learned_positions, stated_positions
+from workers.models.recording import CannotTellError, Recipe, recording
 from workers.models.seeding import seeded
 from workers.models.source import config_class, raw_config
 
@@ -45,7 +51,8 @@ def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         ModelError: If it cannot be found or built, or if `train.sequence_length` is beyond
             the last of its learned positions.
     """
-    facts, positions = _facts(spec.model_dump_json())
+    lora = adapters_of(train)
+    facts, positions = _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
     if positions is not None and train.sequence_length > positions:
         raise ModelError(
             f"train.sequence_length is {train.sequence_length}, {spec.name} has learned"
@@ -55,42 +62,55 @@ def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
 
 
 def build_hub(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
-    """A model of transformers on the CPU, in fp32, with weights drawn from `train.seed`.
+    """A model of transformers on the meta device, in fp32, and how its weights are drawn.
+
+    One whose own code does more to a weight than can be done to a part of it (orthogonal
+    weights, say) is built whole on the CPU, its weights drawn from `train.seed`.
 
     Raises:
-        ModelError: If it cannot be found or built; seen on the meta device beforehand, so
-            that running out of memory is not taken for a fault of the model.
+        ModelError: If it cannot be found or built; seen on the meta device, so that running out
+            of memory is not taken for a fault of the model.
     """
     config = _configure(spec)
-    _build_on_meta(spec, _configure(spec), attention)
     with seeded(train.seed):
-        module = _from_config(spec, config, attention)
+        try:
+            module, recipes = _record(spec, config, attention, adapters_of(train))
+        except CannotTellError:
+            module, recipes = _from_config(spec, _configure(spec), attention), {}
+            if lora := adapters_of(train):
+                add_adapters(spec.name, module, lora)
     return BuiltModel(
         module=module,
         blocks=find_blocks(module),
         task=spec.task,
         vocab_size=config.get_text_config().vocab_size,
         batch_maker=None,
+        initial=InitialValues(seed=train.seed, recipes=recipes),
+        tensor_plan=tuple(spec.tensor_plan.items()),
     )
 
 
 @lru_cache(maxsize=32)
-def _facts(spec_json: str) -> tuple[ModelFacts, int | None]:
+def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | None]:
     spec = ModelSpec.model_validate_json(spec_json)
     config = _configure(spec)
     module = _build_on_meta(spec, config, "eager")
-    attentions: tuple[Attention, ...] = ("sdpa", "eager") if module._supports_sdpa else ("eager",)
+    if lora_json is not None:
+        with torch.device("meta"):
+            add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
+    attentions = attentions_of(module)
     learned = learned_positions(module)
     facts = ModelFacts(
         name=spec.name,
         architecture=type(module).__name__,
         parameters=sum(weight.numel() for weight in module.parameters()),
+        trainable=trainable_parameters(module) if lora_json else None,
         blocks=len(find_blocks(module)),
         attentions=attentions,
         packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),
         max_sequence_length=learned or stated_positions(config),
         vocab_size=config.get_text_config().vocab_size,
-        **parallel_facts(module),
+        **parallel_facts(module, spec.tensor_plan),
     )
     return facts, learned
 
@@ -121,6 +141,33 @@ def _refuse_other_task(spec: ModelSpec, config: Any) -> None:
             f"{spec.name} ({config.model_type}) is an encoder, whose tokens see those after"
             " them: set model.task: masked-lm, or model.config.is_decoder: true"
         )
+
+
+def _record(
+    spec: ModelSpec, config: Any, attention: Attention, lora: LoraSpec | None
+) -> tuple[nn.Module, dict[str, Recipe]]:
+    """The model on the meta device, and what its own code would have done to its weights.
+
+    Under `torch.device("meta")` transformers leaves the weights as their modules made them, so
+    its initialisation is called here, before weights are tied as in a build on the CPU; outside
+    of that context, so that the values it computes (rotary frequencies) are real.
+    """
+    with recording() as recorder:
+        with no_tie_weights():
+            module = _build_on_meta(spec, config, attention)
+        module.initialize_weights()
+    recipes = recorder.recipes(module)
+    module.tie_weights(recompute_mapping=False)
+    ties: dict[str, str] = module.all_tied_weights_keys
+    recipes |= {name: recipes[source] for name, source in ties.items()}
+    return module, recipes | (_record_adapters(spec, module, lora) if lora else {})
+
+
+def _record_adapters(spec: ModelSpec, module: nn.Module, lora: LoraSpec) -> dict[str, Recipe]:
+    with recording() as recorder, torch.device("meta"):
+        add_adapters(spec.name, module, lora)
+    trained = {name for name, weight in module.named_parameters() if weight.requires_grad}
+    return {name: made for name, made in recorder.recipes(module).items() if name in trained}
 
 
 def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:

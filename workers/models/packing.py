@@ -52,6 +52,7 @@ def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]
             return all(
                 _is_apart(_small(model_class, json.loads(shrunk_json), attention))
                 for attention in attentions
+                if not attention.startswith("flash")  # runs on CUDA alone, and reads positions
             )
     except BAD_VALUES:
         return False

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from workers.models.blocks import find_blocks
+from workers.models.config import BAD_VALUES, one_sentence
+from workers.models.passing import BlockForm
+from workers.models.stack_trace import NoStackError, trace
+
+Inputs = Mapping[str, torch.Tensor]
+MakeInputs = Callable[[], Inputs]
+
+# of the user's code, which also makes the batch
+_FAULTS: tuple[type[BaseException], ...] = (*BAD_VALUES, SystemExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +30,147 @@ class StackFacts:
     refusal: str | None
 
 
-def stack_facts(module: nn.Module) -> StackFacts:
-    """Looks at a module, which may be on the meta device."""
-    blocks = find_blocks(module)
-    return StackFacts(
-        block_parameters=tuple(
-            sum(weight.numel() for weight in block.parameters()) for block in blocks
-        ),
-        embedding_parameters=0,
-        head_parameters=0,
-        refusal=f"{type(module).__name__} cannot be cut into stages",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Names of a model's parts in the order in which its forward calls them.
+
+    `before` and `behind` hold all parameters that no block holds; what has no parameters is in
+    neither. `tied` are parameters of a part behind that are also of a part before: each with its
+    name there and its name behind.
+    """
+
+    blocks: tuple[str, ...]
+    before: tuple[str, ...]
+    behind: tuple[str, ...]
+    tied: tuple[tuple[str, str], ...]
+    form: BlockForm
+
+
+def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> StackFacts:
+    """Looks at a module, which may be on the meta device.
+
+    Args:
+        module: A whole model.
+        inputs: Makes a batch that its forward takes; None: token ids.
+    """
+    block_parameters = tuple(
+        sum(weight.numel() for weight in block.parameters()) for block in find_blocks(module)
     )
+    try:
+        stack = find_stack(module, inputs)
+    except NoStackError as refusal:
+        return StackFacts(
+            block_parameters=block_parameters,
+            embedding_parameters=0,
+            head_parameters=0,
+            refusal=f"{type(module).__name__} {refusal}",
+        )
+    return StackFacts(
+        block_parameters=block_parameters,
+        embedding_parameters=_size(module, stack.before),
+        head_parameters=_size(module, stack.behind),
+        refusal=None,
+    )
+
+
+def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
+    """The parts of a model, from its structure and from a forward pass without memory.
+
+    Raises:
+        NoStackError: If it is no stack of blocks that can be cut; says why, in words that follow
+            the model's name.
+    """
+    blocks = _block_names(module)
+    parts = tuple(_parts(module, frozenset(blocks)))
+    _refuse_loose_parameters(module, (*blocks, *parts))
+    try:
+        calls = trace(module, blocks, parts, inputs() if inputs else _token_ids())
+    except NoStackError:
+        raise
+    except _FAULTS as error:
+        raise NoStackError(
+            f"cannot be traced without its weights: {one_sentence(error)}"
+        ) from error
+    behind = tuple(part for part in parts if part not in calls.before)
+    return Stack(
+        blocks=blocks,
+        before=calls.before,
+        behind=behind,
+        tied=_tied(module, blocks, calls.before, behind),
+        form=calls.form,
+    )
+
+
+def _token_ids() -> Inputs:
+    return {"input_ids": torch.zeros(2, 3, dtype=torch.long)}
+
+
+def _block_names(module: nn.Module) -> tuple[str, ...]:
+    blocks = find_blocks(module)
+    if not blocks:
+        raise NoStackError("has no repeated blocks")
+    names: dict[int, list[str]] = {}
+    for name, part in module.named_modules(remove_duplicate=False):
+        names.setdefault(id(part), []).append(name)
+    found = [names[id(block)] for block in blocks]
+    if any(len(called) > 1 for called in found):
+        raise NoStackError("has the same block at several places")
+    lists = list(dict.fromkeys(called[0].rpartition(".")[0] for called in found))
+    if len(lists) > 1:
+        raise NoStackError(f"has blocks in {' and in '.join(lists)}: they are no single stack")
+    return tuple(called[0] for called in found)
+
+
+def _parts(module: nn.Module, blocks: frozenset[str], prefix: str = "") -> Iterator[str]:
+    """Outermost modules with parameters that are no blocks and hold none."""
+    for name, child in module.named_children():
+        full = prefix + name
+        if full in blocks or not any(True for _ in child.parameters()):
+            continue
+        # a container is called by its members' names
+        if any(block.startswith(f"{full}.") for block in blocks) or _is_container(child):
+            yield from _parts(child, blocks, f"{full}.")
+        else:
+            yield full
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict)
+
+
+def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        if not any(name.startswith(f"{part}.") for part in parts):
+            raise NoStackError(f"uses its parameter {name} outside of its layers")
+
+
+def _tied(
+    module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], behind: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of names of one parameter, before the blocks and behind them.
+
+    Raises:
+        NoStackError: If a block shares a parameter with another part.
+    """
+    owners: dict[int, dict[str, str]] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        owner = next(part for part in (*blocks, *before, *behind) if name.startswith(f"{part}."))
+        kind = "before" if owner in before else "behind" if owner in behind else owner
+        owners.setdefault(id(weight), {}).setdefault(kind, name)
+    pairs = []
+    for names in owners.values():
+        if len(names) > 1 and names.keys() != {"before", "behind"}:
+            shared = " and ".join(names.values())
+            raise NoStackError(f"shares a parameter between a block and another part: {shared}")
+        if len(names) > 1:
+            pairs.append((names["before"], names["behind"]))
+    return tuple(pairs)
+
+
+def _size(module: nn.Module, parts: tuple[str, ...]) -> int:
+    weights = {
+        id(weight): weight.numel()
+        for part in parts
+        for weight in module.get_submodule(part).parameters()
+    }
+    return sum(weights.values())

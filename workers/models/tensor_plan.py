@@ -2,11 +2,229 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from search_spaces.facts import TensorFacts
+from workers.models.blocks import find_blocks
+from workers.models.tensor_styles import (
+    ALIASES,
+    COLUMN_STYLES,
+    OURS,
+    PARTS,
+    ROW_STYLES,
+    SEQUENCE_TYPES,
+    STYLES,
+    VOCABULARY_STYLES,
+    Style,
+    matches,
+)
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+_HEADS = (
+    ("attention heads", "num_attention_heads"),
+    ("key-value heads", "num_key_value_heads"),
+)
 
 
-def tensor_facts(module: nn.Module) -> TensorFacts:
+class CannotSplitError(ValueError):
+    """Why a model cannot be split, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPlan:
+    """What is done to which module of one model, by name.
+
+    `splits` are split under every degree that fits, `vocabulary` only where their rows divide:
+    weights that are tied are split alike or not at all. Of `summed`, whole modules that each
+    rank uses on its own heads, the gradients are summed over the ranks. Only split projections
+    read what goes into `regions`, so that it is copied or gathered once for all of them.
+    """
+
+    splits: tuple[tuple[str, Style], ...]
+    vocabulary: tuple[tuple[str, Style], ...]
+    summed: tuple[str, ...]
+    regions: tuple[str, ...]
+
+
+def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPlan:
+    """The plan of a module, which may be on the meta device.
+
+    It is taken from the first that has one: `given`, the module's attribute `tensor_plan`,
+    transformers, our own plans. Each maps patterns of module names to styles.
+
+    Raises:
+        CannotSplitError: If there is none, or if it says something that cannot be done.
+    """
+    patterns = _patterns(module, given)
+    modules = dict(module.named_modules())
+    inside = _inside_blocks(module)
+    splits: dict[str, Style] = {}
+    vocabulary: dict[str, Style] = {}
+    summed: list[str] = []
+    for name, style in _chosen(module, patterns):
+        if style == "replicated_with_grad_allreduce":
+            summed.append(name)
+        elif name not in inside and style in VOCABULARY_STYLES:
+            vocabulary |= dict(_tied(module, name))
+        else:
+            splits[name] = style
+    if not splits:
+        raise CannotSplitError(f"{_architecture(module)}: its plan splits none of its modules")
+    for name, style in splits.items():
+        _check(module, name, modules[name], style)
+    return TensorPlan(
+        splits=tuple(splits.items()),
+        vocabulary=tuple(vocabulary.items()),
+        summed=tuple(summed),
+        regions=tuple(_regions(module, splits, summed)),
+    )
+
+
+def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorFacts:
     """What tensor parallelism can split in a module, which may be on the meta device."""
-    return TensorFacts(refusal=f"{type(module).__name__} has no tensor-parallel plan")
+    try:
+        plan = tensor_plan(module, given)
+    except CannotSplitError as error:
+        return TensorFacts(refusal=str(error), sequence_refusal=str(error))
+    return TensorFacts(
+        divisors=tuple(_divisors(module, plan)),
+        sequence_refusal=_sequence_refusal(module, plan),
+    )
+
+
+def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
+    """Inputs and outputs of a linear projection; None for anything else."""
+    if isinstance(projection, Conv1D):
+        return projection.nx, projection.nf
+    if isinstance(projection, nn.Linear):
+        return projection.in_features, projection.out_features
+    return None
+
+
+def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
+    attribute = getattr(module, "tensor_plan", None)
+    own = attribute if isinstance(attribute, Mapping) else _NONE
+    kind = getattr(getattr(module, "config", None), "model_type", None)
+    theirs = getattr(module, "tp_plan", None) or _NONE
+    projections = any(style in STYLES and style != "embedding_rowwise" for style in theirs.values())
+    found = given or own or (theirs if projections else _NONE) or OURS.get(str(kind), _NONE)
+    if not found:
+        raise CannotSplitError(
+            f"{_architecture(module)} has no tensor-parallel plan, neither in transformers nor in"
+            " model.tensor_plan"
+        )
+    return found
+
+
+def _chosen(module: nn.Module, patterns: Mapping[str, str]) -> Iterator[tuple[str, Style]]:
+    """The modules that the patterns mean, by name, each with its style."""
+    names = [name for name, _ in module.named_modules()]
+    weights = [name for name, _ in module.named_parameters()]
+    for pattern, word in patterns.items():
+        style = ALIASES.get(word, word)
+        found = [name for name in names if matches(pattern, name)]
+        if not found and not any(matches(pattern, name) for name in weights):
+            continue  # a plan may name what only other sizes of the architecture have
+        if style not in STYLES or not found:
+            raise CannotSplitError(
+                f"{_architecture(module)}: its plan splits {pattern} as {word}, which is not"
+                " supported"
+            )
+        yield from ((name, style) for name in found)
+
+
+def _tied(module: nn.Module, name: str) -> Iterator[tuple[str, Style]]:
+    """The module and all that share its weight, if every one of them can be split by rows."""
+    weight = getattr(module.get_submodule(name), "weight", None)
+    found: dict[str, Style] = {}
+    for other, owner in module.named_modules():
+        if weight is None or owner._parameters.get("weight") is not weight:
+            continue
+        if type(owner) is nn.Embedding and owner.max_norm is None and not owner.sparse:
+            found[other] = "embedding_rowwise"
+        elif type(owner) is nn.Linear:
+            found[other] = "colwise_gather_output"
+        else:
+            return
+    yield from found.items()
+
+
+def _regions(module: nn.Module, splits: Mapping[str, Style], summed: list[str]) -> Iterator[str]:
+    """Parents of column-wise splits whose other weights read nothing but those splits' outputs."""
+    blocks = {id(block) for block in find_blocks(module)}
+    known = splits.keys() | set(summed)
+    columns = [name for name, style in splits.items() if style in COLUMN_STYLES]
+    parents = dict.fromkeys(name.rpartition(".")[0] for name in columns)
+    for parent in parents:
+        owner = module.get_submodule(parent)
+        inner = (
+            f"{parent}.{name}" for name, part in owner.named_modules() if part._parameters and name
+        )
+        if id(owner) not in blocks and not owner._parameters and all(n in known for n in inner):
+            yield parent
+
+
+def _inside_blocks(module: nn.Module) -> frozenset[str]:
+    """Names of all modules in the repeated blocks."""
+    ids = {id(part) for block in find_blocks(module) for part in block.modules()}
+    return frozenset(name for name, part in module.named_modules() if id(part) in ids)
+
+
+def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:
+    wanted = nn.Embedding if style in ("heads", "embedding_rowwise") else None
+    if isinstance(part, wanted) if wanted else projection_sizes(part) is not None:
+        return
+    raise CannotSplitError(
+        f"{_architecture(module)}: its plan splits {name} as {style}, which a"
+        f" {type(part).__name__} cannot be"
+    )
+
+
+def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:
+    """Counts that a degree must divide; those that follow from others are left out."""
+    config = _text_config(module)
+    found: dict[int, str] = {}
+    if any(style in ("colwise", "qkv_colwise") for _, style in plan.splits):
+        for label, field in _HEADS:
+            count = getattr(config, field, None)
+            if isinstance(count, int):
+                found.setdefault(count, label)
+    for name, style in plan.splits:
+        sizes = projection_sizes(module.get_submodule(name))
+        if sizes is None:
+            continue
+        kind = "inputs" if style in ROW_STYLES else "outputs"
+        size = sizes[style not in ROW_STYLES] // PARTS.get(style, 1)
+        is_inner = size == getattr(config, "intermediate_size", None)
+        label = "intermediate size" if is_inner else f"{kind} of {name.rpartition('.')[2]}"
+        if not all(size % count == 0 for count in found) or not found:
+            found.setdefault(size, label)
+    yield from ((label, count) for count, label in found.items())
+
+
+def _sequence_refusal(module: nn.Module, plan: TensorPlan) -> str | None:
+    kind = getattr(getattr(module, "config", None), "model_type", None)
+    if kind not in SEQUENCE_TYPES:
+        return f"{_architecture(module)} is not known to train with its sequence split"
+    blocks = {id(block) for block in find_blocks(module)}
+    for name, style in plan.splits:
+        parent = name.rpartition(".")[0]
+        is_cared_for = parent in plan.regions or id(module.get_submodule(parent)) in blocks
+        if style in COLUMN_STYLES and not is_cared_for:
+            return f"{_architecture(module)}: {parent} reads more than its split projections"
+    return None
+
+
+def _text_config(module: nn.Module) -> Any:
+    config: Any = getattr(module, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _architecture(module: nn.Module) -> str:
+    return type(module).__name__

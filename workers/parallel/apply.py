@@ -25,8 +25,8 @@ def parallelize(
 
     Tensor parallelism comes first, since it replaces weights by slices; then recomputation and
     compilation, which wrap what a block computes; then sharding, so that a block's weights are
-    gathered around its recomputation. The move to the device comes after sharding, so that it
-    only has to hold its own shards.
+    gathered around its recomputation. Weights get memory and values after sharding, so that
+    a rank only ever holds its own shards. DDP, which broadcasts real weights, comes last.
     """
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)
@@ -34,8 +34,9 @@ def parallelize(
     if settings.compile:
         compile_blocks(blocks)
     if settings.wrapper == "fsdp2" and mesh is not None:
-        return shard(model.module, blocks, settings, mesh)
-    module = model.module.to(device)
+        shard(model.module, blocks, settings, mesh)
+    weights_on = torch.device("cpu") if settings.offload else device
+    model.initial.materialise(model.module, device, weights_on=weights_on)
     if settings.wrapper == "ddp" and mesh is not None:
-        return replicate(module, settings, mesh, device)
-    return module
+        return replicate(model.module, settings, mesh, device)
+    return model.module

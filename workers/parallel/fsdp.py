@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from search_spaces.render import TorchSettings
 from workers.mesh import Mesh
@@ -16,16 +22,37 @@ def shard(
     settings: TorchSettings,
     mesh: Mesh,
 ) -> nn.Module:
-    """Splits each block, then what is left, over the data ranks, in place."""
-    devices = mesh.devices["shard"]
-    policy = MixedPrecisionPolicy()
-    if settings.compute == "bf16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    """Splits each block, then what is left, over the data ranks, in place.
+
+    Hybrid shard splits over the ranks of a replica, and averages gradients over the replicas.
+    """
+    devices = _data_ranks(mesh)
     for part in (*blocks, module):
         fully_shard(
             part,
             mesh=devices,
-            mp_policy=policy,
+            mp_policy=_precision(settings),
+            offload_policy=_offload(settings, mesh.devices.device_type),
             reshard_after_forward=settings.reshard_after_forward,
         )
     return module
+
+
+def _data_ranks(mesh: Mesh) -> DeviceMesh:
+    if mesh.size("replicate") > 1:
+        return mesh.devices["replicate", "shard"]
+    return mesh.devices["shard"]
+
+
+def _precision(settings: TorchSettings) -> MixedPrecisionPolicy:
+    if settings.compute == "fp32":
+        return MixedPrecisionPolicy()
+    compute = {"bf16": torch.bfloat16, "fp16": torch.float16}[settings.compute]
+    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+
+
+def _offload(settings: TorchSettings, device: str) -> OffloadPolicy:
+    """Host memory is pinned for the copies of a device; a CPU makes none and has no pinning."""
+    if not settings.offload:
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=settings.pin_memory and device != "cpu")

@@ -1,12 +1,202 @@
-"""Blocks split over tensor ranks: tensor parallelism, and the sequence beside it."""
+"""Blocks split over tensor ranks: tensor parallelism, and the sequence beside it.
+
+A weight that is split becomes a DTensor over the mesh's dimension "tensor", with one placement
+`Shard(dim)` and an even split; all other weights stay plain tensors, equal on every tensor rank,
+and so do their gradients. Names of weights stay as they were. It works on the meta device too:
+each DTensor then has a meta slice, to be filled with the slice of the whole values.
+
+Where one projection holds several (GPT-2's query, key and value), each rank has its share of
+each of them, side by side. The DTensor is the whole weight in another order, which `split_order`
+makes out of the original order and `original_order` undoes; `models.initial.name_source` is told
+where its pieces come from. For all other weights both do nothing.
+
+DistributedDataParallel holds no DTensors: see `slices.localize`.
+"""
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
 from search_spaces.render import TorchSettings
 from workers.mesh import Mesh
+from workers.models.boxes import Box
 from workers.models.built import BuiltModel
+from workers.models.initial import Piece, name_source
+from workers.models.tensor_plan import TensorPlan, projection_sizes, tensor_plan
+from workers.models.tensor_styles import COLUMN_STYLES, LOCAL_COUNTS, PARTS, Style
+from workers.parallel.collectives import TensorRanks
+from workers.parallel.sequence import split_sequence
+from workers.parallel.slices import replace_weights
+from workers.parallel.split_modules import (
+    ColumnProjection,
+    Entrance,
+    HeadEmbedding,
+    RowProjection,
+    VocabularyEmbedding,
+    enter,
+    sum_gradients,
+)
+
+_STATES = ("hidden_states", "key_value_states", "encoder_hidden_states")  # inputs of a region
 
 
 def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None:
-    """Splits the projections of the model over the tensor ranks, in place."""
-    raise NotImplementedError
+    """Splits the projections of the model over the tensor ranks, in place.
+
+    Raises:
+        CannotSplitError: If the model has no plan; rules refuse that beforehand.
+    """
+    module, ranks = model.module, TensorRanks.of(mesh)
+    plan = tensor_plan(module, dict(model.tensor_plan))
+    tokens = settings.sequence_parallel
+    for name in plan.regions:
+        _open_region(module.get_submodule(name), ranks, tokens=tokens)
+    if tokens:
+        split_sequence(module, model.blocks, plan, ranks)
+    for name in plan.summed:
+        sum_gradients(module.get_submodule(name), ranks)
+    for part in module.modules():
+        for count in LOCAL_COUNTS.get(type(part).__name__, ()):
+            setattr(part, count, getattr(part, count) // ranks.size)
+    _split_modules(module, plan, mesh.devices["tensor"], ranks, tokens=tokens)
+    # ranks that split a block must drop the same of what they share
+    torch.manual_seed(mesh.place.data)
+
+
+def split_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
+    """The whole values of a weight of `owner`, in the order in which ranks split them."""
+    parts, ranks = _packing(owner)
+    return _swap_halves(owner, whole, parts, ranks)
+
+
+def original_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
+    """The whole values of a weight of `owner`, in the order of the model that is not split."""
+    parts, ranks = _packing(owner)
+    return _swap_halves(owner, whole, ranks, parts)
+
+
+def _split_modules(
+    module: nn.Module, plan: TensorPlan, mesh: DeviceMesh, ranks: TensorRanks, *, tokens: bool
+) -> None:
+    slices: dict[int, nn.Parameter] = {}
+    replaced: dict[int, nn.Module] = {}
+    for name, style in (*plan.splits, *plan.vocabulary):
+        whole = module.get_submodule(name)
+        if (name, style) in plan.vocabulary and whole.get_parameter("weight").shape[0] % ranks.size:
+            continue  # rows of tied weights are as many: none of them is split
+        ready = any(name.startswith(f"{region}.") for region in plan.regions)
+        inside = (name, style) in plan.splits
+        entrance: Entrance = "ready" if ready else "tokens" if tokens and inside else "whole"
+        replaced[id(whole)] = _split_module(whole, style, ranks, entrance, tokens=tokens)
+        parts = PARTS.get(style, 1)
+        replaced[id(whole)].packing = (parts, ranks.size)  # type: ignore[assignment]
+        for key, weight in whole._parameters.items():
+            dim = _split_dim(whole, key, style)
+            if weight is not None and dim is not None and id(weight) not in slices:
+                _name_pieces(replaced[id(whole)], key, tuple(weight.shape))
+                values = split_order(replaced[id(whole)], weight.detach())
+                slices[id(weight)] = _slice(values, dim, mesh, ranks, weight.requires_grad)
+    for part in list(module.modules()):
+        for child, old in list(part._modules.items()):
+            if id(old) in replaced:
+                setattr(part, child, replaced[id(old)])
+    replace_weights(module, lambda weight: slices.get(id(weight), weight))
+
+
+def _split_module(
+    whole: nn.Module, style: Style, ranks: TensorRanks, entrance: Entrance, *, tokens: bool
+) -> nn.Module:
+    if style in COLUMN_STYLES:
+        gathers = style == "colwise_gather_output"
+        return ColumnProjection(whole, ranks, entrance=entrance, gathers=gathers)
+    if isinstance(whole, nn.Embedding):
+        return HeadEmbedding(whole) if style == "heads" else VocabularyEmbedding(whole, ranks)
+    return RowProjection(whole, ranks, cuts=style == "rowwise_split_input", tokens=tokens)
+
+
+def _split_dim(whole: nn.Module, key: str, style: Style) -> int | None:
+    """The dimension along which a weight is split; None if each rank has all of it."""
+    if style == "heads":
+        return 1
+    if projection_sizes(whole) is None:
+        return 0  # the rows of a vocabulary
+    is_column = style in COLUMN_STYLES
+    if key == "bias":
+        return 0 if is_column else None
+    return int(is_column != isinstance(whole, nn.Linear))
+
+
+def _slice(
+    whole: torch.Tensor, dim: int, mesh: DeviceMesh, ranks: TensorRanks, trains: bool
+) -> nn.Parameter:
+    mine = ranks.slice(whole, dim).clone()  # not a view, which would keep the whole alive
+    split = DTensor.from_local(mine, mesh, [Shard(dim)], run_check=False)
+    return nn.Parameter(split, requires_grad=trains)
+
+
+def _packing(owner: nn.Module) -> tuple[int, int]:
+    packing: tuple[int, int] = getattr(owner, "packing", (1, 1))
+    return packing
+
+
+def _swap_halves(owner: nn.Module, whole: torch.Tensor, outer: int, inner: int) -> torch.Tensor:
+    """Outputs that lie by `outer`, then by `inner`, laid by `inner`, then by `outer`."""
+    if outer == 1 or inner == 1:
+        return whole
+    dim = _output_dim(owner, whole.dim())
+    halves: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))  # type: ignore[no-untyped-call]
+    return halves.transpose(dim, dim + 1).flatten(dim, dim + 2)
+
+
+def _name_pieces(owner: nn.Module, key: str, shape: tuple[int, ...]) -> None:
+    """Says where in the original weight each piece of a packed one comes from."""
+    parts, size = _packing(owner)
+    if parts == 1:
+        return
+    dim = _output_dim(owner, len(shape))
+    width = shape[dim] // (parts * size)
+    sizes = (*shape[:dim], width, *shape[dim + 1 :])
+
+    def start(index: int) -> tuple[int, ...]:
+        return tuple(index * width if axis == dim else 0 for axis in range(len(shape)))
+
+    name_source(
+        owner,
+        key,
+        tuple(
+            Piece(
+                at=start(rank * parts + part),
+                weight=key,
+                box=Box(starts=start(part * size + rank), sizes=sizes),
+            )
+            for rank in range(size)
+            for part in range(parts)
+        ),
+    )
+
+
+def _output_dim(owner: nn.Module, dims: int) -> int:
+    return dims - 1 if getattr(owner, "transposed", False) else 0
+
+
+def _open_region(region: nn.Module, ranks: TensorRanks, *, tokens: bool) -> None:
+    entrance: Entrance = "tokens" if tokens else "whole"
+
+    def hook(
+        _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        first = tuple(
+            enter(value, entrance, ranks) if isinstance(value, torch.Tensor) else value
+            for value in args[:1]
+        )
+        named = {
+            name: enter(value, entrance, ranks)
+            for name, value in kwargs.items()
+            if name in _STATES and isinstance(value, torch.Tensor)
+        }
+        return (*first, *args[1:]), kwargs | named
+
+    region.register_forward_pre_hook(hook, with_kwargs=True)

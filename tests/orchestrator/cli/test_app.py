@@ -72,7 +72,7 @@ def test_all_faults_reach_the_user_unbroken(
     first, *faults = capsys.readouterr().err.splitlines()
     assert first == "demo.yaml: 2 faults"
     assert faults[0].startswith("  - train.global_batch is 0: must be 1 or more")
-    assert faults[1] == '  - train.precision is ["bf16"]: must be fp32 or bf16'  # no markup
+    assert faults[1] == '  - train.precision is ["bf16"]: must be fp32, bf16 or fp16'  # no markup
 
 
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,9 +145,13 @@ def test_check_says_what_a_sweep_would_do(
 
     assert run("check", spec_path) == 0
 
-    what, space = capsys.readouterr().out.splitlines()
+    what, space, searched = capsys.readouterr().out.splitlines()
     assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 (124 M")
     assert space == "On 2 ranks, 150 of 150 combinations are legal."
+    assert searched == (
+        "Searched: zero_stage 0, 2, 3; micro_batch 1, 2, 4, 8, 16;"
+        " checkpoint_ratio 0.0, 0.25, 0.5, 0.75, 1.0; attention sdpa, eager."
+    )
 
 
 def test_check_of_a_global_batch_that_no_plan_can_meet(

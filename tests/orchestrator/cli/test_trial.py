@@ -30,12 +30,15 @@ def test_reads_the_plan_that_as_dict_gives(tmp_path: Path) -> None:
         (b"\xff", "plan.json is no JSON: "),
         (b"[" * 100_000, "plan.json is no JSON: "),
         (b"[1]", "plan.json is not a plan: must be an object of knobs"),
-        (b"{}", "plan.json: not a plan: zero_stage is missing; micro_batch is missing"),
         (
-            json.dumps(KNOBS | {"zero_stage": 1}).encode(),
-            "not a plan: zero_stage is 1, must be one",
+            b"{}",
+            "plan.json: not a plan: data is missing; zero_stage is missing; micro_batch is missing",
         ),
-        (json.dumps(KNOBS | {"tensor": 2}).encode(), "not a plan: tensor is no knob"),
+        (
+            json.dumps(KNOBS | {"zero_stage": 4}).encode(),
+            "not a plan: zero_stage is 4, must be one",
+        ),
+        (json.dumps(KNOBS | {"tensors": 2}).encode(), "not a plan: tensors is no knob"),
         (json.dumps(KNOBS | {"micro_batch": float("nan")}).encode(), "micro_batch is nan"),
     ],
 )

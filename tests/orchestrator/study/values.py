@@ -26,7 +26,7 @@ def open_study(spec: SweepSpec) -> Study:
 
 def share_of_limit(plan: Plan) -> float:
     """Peak memory over the limit: model state, and activations that recomputation spares."""
-    state = {0: 0.35, 2: 0.28, 3: 0.22}[plan.zero_stage]
+    state = {0: 0.35, 1: 0.3, 2: 0.28, 3: 0.22}[plan.zero_stage]
     wide = 1.3 if plan.attention == "eager" else 1.0
     padding = {"padded": 1.0, "grouped": 0.9, "packed": 0.8}[plan.batching]
     activations = plan.micro_batch * (1 - 0.75 * plan.checkpoint_ratio) * wide * padding
@@ -36,7 +36,7 @@ def share_of_limit(plan: Plan) -> float:
 def rate(plan: Plan) -> float:
     """Samples per second: grows with the micro-batch, until memory breaks."""
     grown = 100 * plan.micro_batch / (plan.micro_batch + 3.0)
-    sharded = {0: 1.0, 2: 0.97, 3: 0.9}[plan.zero_stage]
+    sharded = {0: 1.0, 1: 0.99, 2: 0.97, 3: 0.9}[plan.zero_stage]
     attention = 0.8 if plan.attention == "eager" else 1.0
     batching = {"padded": 0.6, "grouped": 0.8, "packed": 1.0}[plan.batching]
     return grown / (1 + 0.33 * plan.checkpoint_ratio) * sharded * attention * batching

@@ -1,17 +1,13 @@
-"""Wording of plans, outcomes and quantities."""
+"""Wording of outcomes and quantities."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.view import plan_words
 from orchestrator.view.words import (
     brief_outcome,
     duration,
-    fixed_knobs,
-    fixed_words,
     gib,
-    lossy_words,
     number,
     outcome_words,
     spread,
@@ -22,42 +18,7 @@ from tests.orchestrator.records import (
     make_conditions,
     make_measured,
     make_oom,
-    make_plan,
-    make_space,
-    make_spec,
 )
-
-
-def test_a_plan_reads_as_a_person_would_say_it() -> None:
-    plan = make_plan(accumulation=4)
-
-    assert plan_words(plan) == "ddp micro 4 x 4 ckpt 50 % sdpa packed fp32"
-    assert plan_words(make_plan(zero_stage=3, checkpoint_ratio=0.0)) == (
-        "fsdp zero3 micro 4 x 2 sdpa packed fp32"
-    )
-
-
-def test_words_tell_every_plan_of_a_space_apart() -> None:
-    space = make_space(make_spec(space={"precision": ["fp32", "bf16"], "data": [1, 2]}))
-    omit = fixed_knobs(space)
-
-    told = {plan_words(plan, omit=omit) for plan in space.candidates}
-
-    assert len(told) == len(space.candidates) > 100
-
-
-def test_what_all_plans_share_is_said_once() -> None:
-    space = make_space(make_spec(space={"attention": ["sdpa"], "batching": ["padded"]}))
-
-    assert fixed_words(space) == "sdpa padded fp32"
-    assert plan_words(space.baseline, omit=fixed_knobs(space)) == "ddp micro 1 x 8"
-
-
-def test_a_precision_that_the_spec_does_not_train_in_is_lossy() -> None:
-    spec = make_spec()
-
-    assert lossy_words(make_plan(precision="bf16"), spec) == "bf16"
-    assert lossy_words(make_plan(), spec) == ""
 
 
 def test_a_throttled_measurement_is_labelled() -> None:

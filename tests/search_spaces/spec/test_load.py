@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +40,12 @@ def test_a_section_whose_keys_are_all_commented_out_is_empty() -> None:
     assert parse_spec(LEAST + "budget:\n  # trials: 3\n", source="demo.yaml").budget.trials == 40
 
 
+def test_a_section_within_a_section_may_be_empty_too() -> None:
+    text = "model: gpt2\ntrain:\n  global_batch: 32\n  lora:\n    # rank: 4\n"
+
+    assert parse_spec(text, source="demo.yaml").train.lora.rank == 8
+
+
 def test_numbers_and_booleans_read_as_people_write_them() -> None:
     spec = parse_spec(
         "model: {name: gpt2, config: {eps: 1e-6, when: 2024-01-01, octal: 010, time: 1:30}}\n"
@@ -62,7 +67,7 @@ def test_all_faults_are_reported_at_once() -> None:
         model: gpt2
         train: {global_batch: 0, learning_rate: x, precision: bf, precison: fp32, trials: 3}
         cluster: {workers: all, memory_gib: .inf}
-        space: {zero_stage: [0, 1], micro_batch: 4, data: [yes]}
+        space: {zero_stage: [0, 4], micro_batch: 4, data: [yes], compile: true, overlap: [no]}
         study: {name: "a b", seed: 99999999999}
         objective: {min_steps: 7, max_steps: 6, headroom: 1}
         data: {files: [a.txt], lengths: {0: 1}}
@@ -81,6 +86,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "space.zero_stage[1]",
         "space.micro_batch",
         "space.data[0]",
+        "space.compile",
         "study.name",
         "study.seed",
         "objective.headroom",
@@ -90,14 +96,15 @@ def test_all_faults_are_reported_at_once() -> None:
     assert found["globl_batch"] == " is 3: no such key; did you mean train.global_batch?"
     assert found["train.global_batch"].startswith(" is 0: must be 1 or more (samples per optimizer")
     assert found["train.learning_rate"].startswith(' is "x": must be a number')
-    assert found["train.precision"] == ' is "bf": must be fp32 or bf16'
+    assert found["train.precision"] == ' is "bf": must be fp32, bf16 or fp16'
     assert found["train.precison"] == ' is "fp32": no such key; did you mean precision?'
     assert found["train.trials"] == " is 3: no such key; it exists as budget.trials"
     assert found["cluster.workers"].startswith(' is "all": must be a whole number')
     assert found["cluster.workers"].endswith("or auto")
-    assert found["space.zero_stage[1]"] == " is 1: must be 0, 2 or 3"
+    assert found["space.zero_stage[1]"] == " is 4: must be 0, 1, 2 or 3"
     assert found["space.micro_batch"].startswith(" is 4: must be a list, such as [4]")
     assert found["space.data[0]"] == " is true: must not be true or false"
+    assert found["space.compile"].startswith(" is true: must be a list, such as [true]")
     assert found["study.seed"].startswith(" is 99999999999: must be 4,294,967,295 or less")
     assert found["budget"].startswith(" is [1]: must be a section with some of the keys trials, ")
 
@@ -119,6 +126,41 @@ def test_all_faults_are_reported_at_once() -> None:
             LEAST + "seed: 3",
             "seed",
             " is 3: no such key; it exists as train.seed and as study.seed",
+        ),
+        (
+            LEAST.replace("}", ", lora: {rank: 0}}"),
+            "train.lora.rank",
+            " is 0: must be 1 or more (of the adapters)",
+        ),
+        (
+            LEAST.replace("}", ", lora: {rnak: 4}}"),
+            "train.lora.rnak",
+            " is 4: no such key; did you mean rank?",
+        ),
+        (
+            LEAST.replace("}", ", alpha: 4}"),
+            "train.alpha",
+            " is 4: no such key; it exists as train.lora.alpha",
+        ),
+        (
+            LEAST.replace("}", ", lora: {seed: 4}}"),
+            "train.lora.seed",
+            " is 4: no such key; it exists as train.seed and as study.seed",
+        ),
+        (
+            LEAST.replace("}", ", lora: {rank: yes}}"),
+            "train.lora.rank",
+            " is true: must not be true or false",
+        ),
+        (
+            LEAST.replace("}", ", lora: 8}"),
+            "train.lora",
+            " is 8: must be a section with some of the keys rank, alpha, target_modules",
+        ),
+        (
+            LEAST.replace("}", ", lora: {target_modules: [1]}}"),
+            "train.lora.target_modules[0]",
+            " is 1: must be text",
         ),
         (LEAST + "zebra: 3", "zebra", " is 3: no such key; the keys here are model, data, "),
         (LEAST + "train: {global_batch: 2}", "train", ": is given twice, in lines 2 and 3; keep"),
@@ -162,12 +204,11 @@ def test_aliases_that_multiply_are_harmless() -> None:
         f"{name}: &{name} [{', '.join([f'*{last}'] * 10)}]"
         for last, name in zip("abcdefghij", "bcdefghijk", strict=True)
     ]
-    started = time.perf_counter()
 
-    found = faults_of("\n".join(rows))
+    found = faults_of("\n".join(rows))  # all of them would take days
 
     assert found.keys() == {"file"}
-    assert time.perf_counter() - started < 2
+    assert found["file"].startswith(": holds more than 20,000 values")
 
 
 def test_an_alias_is_a_value_like_any_other() -> None:

@@ -9,7 +9,8 @@ import torch
 
 from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import ModelSpec, SweepSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec, SweepSpec
+from search_spaces.spec.train_section import TrainSpec
 from workers.data import batch_source
 from workers.models import BuiltModel
 

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from search_spaces.plan import Attention, Plan
-from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec, TrainSpec
+from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
+from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.data import BatchSource, batch_source
-from workers.models import BuiltModel, build
+from workers.models import BuiltModel, build_whole
 
 GLOBAL_BATCH, SEQUENCE_LENGTH = 16, 96
 RELATIVE = 2e-5  # fp32 sums in another order
@@ -50,7 +51,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> str:
 @cache
 def _built(name: str, attention: Attention) -> BuiltModel:
     specs = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2, "bert": TINY_BERT}
-    return build(specs[name], TRAIN, attention=attention)
+    return build_whole(specs[name], TRAIN, attention=attention)
 
 
 def _spec(model: ModelSpec, english: str) -> SweepSpec:
@@ -123,7 +124,7 @@ def test_a_packed_row_that_is_not_kept_apart_would_show(english: str) -> None:
 
 def test_classes_do_not_depend_on_the_layout(english: str) -> None:
     model = TINY_LLAMA.model_copy(update={"task": "sequence-classification"})
-    built = build(model, TRAIN, attention="sdpa")
+    built = build_whole(model, TRAIN, attention="sdpa")
     source = batch_source(built, _spec(model, english))
     loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
 
@@ -137,7 +138,7 @@ def test_seq2seq_losses_agree(english: str, tmp_path: Path) -> None:
         ' "num_layers": 2, "vocab_size": 512, "decoder_start_token_id": 0, "dropout_rate": 0.0}'
     )
     model = ModelSpec(name=str(tmp_path), task="seq2seq")
-    built = build(model, TRAIN, attention="eager")
+    built = build_whole(model, TRAIN, attention="eager")
     source = batch_source(built, _spec(model, english))
     loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch import _dynamo
 
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Diverged, Measured, Phases
@@ -132,6 +133,23 @@ def test_a_plan_slower_than_its_seconds_still_gets_a_second_look() -> None:
     series = measure(always(0.15), interval=NEVER_TIGHT, max_seconds=0.1)
 
     assert [window.steps for window in series.windows] == [1, 1]
+
+
+def test_steps_in_which_something_was_compiled_are_told_apart() -> None:
+    """Step 3 meets a new width, say; what torch counts as compilation is no speed of the plan."""
+
+    def takes(step: int) -> float:
+        if step != 3:
+            return 1.0
+        _dynamo.utils.cumulative_time_spent_ns["entire_frame_compile"] += 50e9
+        return 51.0
+
+    series = measure(takes, interval=ALWAYS_TIGHT, min_steps=6, max_steps=20, max_seconds=30)
+    _dynamo.reset()
+
+    assert [window.seconds for window in series.windows] == [51.0, *6 * [1.0]]
+    assert [window.compile_seconds for window in series.windows] == [50.0, *6 * [0.0]]
+    assert len(series.steady) == 6  # the 30 seconds were not spent on compilation
 
 
 def test_short_steps_are_timed_several_at_once() -> None:

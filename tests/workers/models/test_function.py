@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
 from workers.models import build, describe
 
 TRAIN = TrainSpec(global_batch=4)

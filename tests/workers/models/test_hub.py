@@ -13,7 +13,7 @@ from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from workers.models import build, describe
+from workers.models import build, build_whole, describe
 
 TRAIN = TrainSpec(global_batch=8, sequence_length=64)
 
@@ -49,11 +49,11 @@ def test_the_attention_is_the_one_asked_for(attention: Any) -> None:
 
 def test_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(1)
-    first = build(TINY_LLAMA, TRAIN, attention="eager").module.state_dict()
+    first = build_whole(TINY_LLAMA, TRAIN, attention="eager").module.state_dict()
     torch.manual_seed(2)
     before = torch.random.get_rng_state()
-    second = build(TINY_LLAMA, TRAIN, attention="sdpa").module.state_dict()
-    other = build(
+    second = build_whole(TINY_LLAMA, TRAIN, attention="sdpa").module.state_dict()
+    other = build_whole(
         TINY_LLAMA, TRAIN.model_copy(update={"seed": 1}), attention="sdpa"
     ).module.state_dict()
 

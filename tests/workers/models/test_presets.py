@@ -6,7 +6,8 @@ import pytest
 
 from search_spaces.errors import ModelError
 from search_spaces.presets import preset_config, preset_names
-from search_spaces.spec.schema import ModelSpec, TrainSpec
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
 from workers.models import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once

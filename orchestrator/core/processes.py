@@ -1,0 +1,35 @@
+"""Which processes a plan needs: other ones than those that are there, or the same again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from search_spaces.plan import Plan
+from search_spaces.render import Environment, render_environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """What is settled when a group of workers is started."""
+
+    world_size: int
+    environment: Environment
+
+    @classmethod
+    def of(cls, plan: Plan, device: str) -> Self:
+        """What the plan needs on a type of device."""
+        return cls(world_size=plan.world_size, environment=render_environment(plan, device))
+
+
+def reason_to_change(needed: Processes, there: Processes) -> str | None:
+    """Why the workers that are there cannot run a plan, None if they can."""
+    if needed.world_size != there.world_size:
+        return f"the next plan needs {needed.world_size} ranks, there are {there.world_size}"
+    if needed.environment != there.environment:
+        return f"the next plan needs processes started with {_words(needed.environment)}"
+    return None
+
+
+def _words(environment: Environment) -> str:
+    return " ".join(f"{name}={value}" for name, value in environment) or "no allocator settings"

@@ -1,0 +1,202 @@
+"""What each knob trades and what the worker does with it, in words: for `knobs_reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobWords:
+    """The cells of a knob's row that no code tells.
+
+    `matters` says when the knob changes anything, empty if it always does; `lossy` which values
+    change the numerics, empty if none does.
+    """
+
+    trades: str
+    engines: str = "both"
+    does: str
+    matters: str = ""
+    lossy: str = ""
+
+
+WORDS: Mapping[str, KnobWords] = {
+    "engine": KnobWords(
+        trades="who trains: DDP and FSDP2, which compose with tensor and pipeline ranks, or"
+        " DeepSpeed's ZeRO, which offloads more and to NVMe",
+        does="builds the training loop of `torch`, or DeepSpeed's engine around the model",
+    ),
+    "tensor": KnobWords(
+        trades="memory of weights and activations, and room for more ranks than the global batch"
+        " has samples, against two all-reduces in each block and pass",
+        does="splits projections of each block over neighbouring ranks: `torch` as DTensor by the"
+        " architecture's plan, `deepspeed` by AutoTP",
+    ),
+    "sequence_parallel": KnobWords(
+        trades="activations between matmuls against nothing but other collectives of the same size",
+        engines="torch",
+        matters="with tensor above 1",
+        does="splits the sequence over the tensor ranks where blocks treat each token by itself",
+    ),
+    "pipeline": KnobWords(
+        trades="memory of weights at the least traffic, against ranks that wait for each other",
+        engines="torch",
+        does="cuts the stack of blocks into stages of balanced weight and keeps its own",
+    ),
+    "pipeline_schedule": KnobWords(
+        trades="gpipe holds all micro-batches' activations, 1f1b at most one for each stage,"
+        " interleaved waits less and talks more",
+        engines="torch",
+        matters="with pipeline above 1",
+        does="runs the micro-batches in that order, by `torch.distributed.pipelining`;"
+        " interleaved puts two stages on a rank",
+    ),
+    "data": KnobWords(
+        trades="ranks that share the global batch against ranks that share the model",
+        does="takes this data rank's share of every step's samples, and averages gradients",
+    ),
+    "zero_stage": KnobWords(
+        trades="memory of states against traffic: 0 keeps all on each rank, 1 splits optimizer"
+        " states, 2 gradients too, 3 weights too",
+        does="`torch`: 0 is DDP, 2 is FSDP2 that keeps weights gathered until backward, 3 is FSDP2"
+        " that gathers them again; `deepspeed`: the stage of ZeRO",
+    ),
+    "replicas": KnobWords(
+        trades="traffic between groups of ranks (nodes) against memory: states are split within"
+        " a group only (hybrid shard)",
+        engines="torch",
+        matters="with zero_stage 2 or 3 of torch",
+        does="shards over a mesh of replicate x shard",
+    ),
+    "micro_batch": KnobWords(
+        trades="busier devices against activations of more samples at once",
+        does="feeds so many samples to each forward pass, and accumulates over the rest",
+    ),
+    "batching": KnobWords(
+        trades="padding saved against the shape of batches: grouped puts samples of like length"
+        " together, packed lays them end to end",
+        does="lays each step's samples into micro-batches; every way trains on the same samples",
+    ),
+    "checkpoint_ratio": KnobWords(
+        trades="activations of blocks against computing them twice",
+        does="recomputes that share of the blocks in backward, spread evenly over the stack",
+    ),
+    "checkpoint_mode": KnobWords(
+        trades="selective keeps what is costly to compute, matmuls and attention, and recomputes"
+        " the rest: less memory saved, less time lost",
+        matters="with checkpoint_ratio above 0",
+        does="applies torch's selective-checkpoint policy to the blocks that are recomputed",
+    ),
+    "checkpoint_offload": KnobWords(
+        trades="device memory of what recomputed blocks keep against copies to the host",
+        matters="with checkpoint_ratio above 0",
+        does="keeps the inputs of recomputed blocks in host memory until backward wants them",
+    ),
+    "offload_optimizer": KnobWords(
+        trades="device memory of optimizer states against updates on the CPU, or reads from NVMe",
+        matters="where zero_stage splits states (2 or 3 of torch, 1 to 3 of deepspeed)",
+        does="`torch`: FSDP2's CPU offload policy; `deepspeed`: ZeRO-Offload with its CPU Adam,"
+        " or ZeRO-Infinity's swapping to `cluster.nvme_folder`",
+    ),
+    "offload_parameters": KnobWords(
+        trades="device memory of weights against copies before each use",
+        matters="where zero_stage splits states (2 or 3 of torch, 1 to 3 of deepspeed)",
+        does="`torch`: the same policy as for the optimizer; `deepspeed`: ZeRO-3 fetches weights"
+        " from host memory or NVMe",
+    ),
+    "pin_memory": KnobWords(
+        trades="faster copies against host memory that nobody else can use",
+        matters="where something is offloaded",
+        does="page-locks what is offloaded",
+    ),
+    "aio_block_kib": KnobWords(
+        trades="larger requests against requests in parallel",
+        engines="deepspeed",
+        matters="where something lies on NVMe",
+        does="sets `aio.block_size`",
+    ),
+    "aio_queue_depth": KnobWords(
+        trades="a drive that is kept busy against memory of requests under way",
+        engines="deepspeed",
+        matters="where something lies on NVMe",
+        does="sets `aio.queue_depth`",
+    ),
+    "aio_threads": KnobWords(
+        trades="bandwidth of the drive against CPU cores",
+        engines="deepspeed",
+        matters="where something lies on NVMe",
+        does="sets DeepSpeed's aio threads of each rank",
+    ),
+    "attention": KnobWords(
+        trades="nothing but speed and memory of one and the same attention; eager holds its"
+        " matrix, the others do not",
+        does="builds the model with that implementation of transformers",
+    ),
+    "precision": KnobWords(
+        trades="speed and activations against digits; master weights and optimizer states are"
+        " fp32 in each",
+        lossy="all but `train.precision`",
+        does="`torch`: autocast under DDP, FSDP2's mixed-precision policy, loss scaling for fp16;"
+        " `deepspeed`: its bf16 or fp16 mode",
+    ),
+    "compile": KnobWords(
+        trades="faster steps against seconds of compiling, which the trial reports apart",
+        does="compiles each block by itself, after recomputation is applied",
+    ),
+    "optimizer": KnobWords(
+        trades="fused and foreach: launches against temporaries; adamw_8bit and adafactor: memory"
+        " of states against exact moments",
+        lossy="adamw_8bit, adafactor",
+        does="makes that optimizer of the weights that are trained",
+    ),
+    "bucket_mib": KnobWords(
+        trades="fewer, larger reductions against an earlier start and smaller buffers",
+        matters="with DDP, and with deepspeed",
+        does="`torch`: `bucket_cap_mb` of DDP; `deepspeed`: bucket sizes of ZeRO",
+    ),
+    "gradient_as_bucket_view": KnobWords(
+        trades="memory of one copy of the gradients against nothing; off for what needs them apart",
+        engines="torch",
+        matters="with DDP",
+        does="sets DDP's argument of that name",
+    ),
+    "compression": KnobWords(
+        trades="traffic against digits of gradients",
+        engines="torch",
+        matters="with DDP",
+        lossy="fp16, bf16, powersgd",
+        does="registers DDP's communication hook",
+    ),
+    "overlap": KnobWords(
+        trades="reduction during backward against a second buffer",
+        engines="deepspeed",
+        matters="with zero_stage above 0 of deepspeed",
+        does="sets `overlap_comm`",
+    ),
+    "contiguous_gradients": KnobWords(
+        trades="no fragmentation against one more buffer and copy",
+        engines="deepspeed",
+        matters="with zero_stage above 0 of deepspeed",
+        does="sets `contiguous_gradients`",
+    ),
+    "prefetch_mib": KnobWords(
+        trades="weights that are there in time against memory of those fetched ahead",
+        engines="deepspeed",
+        matters="with zero_stage 3 of deepspeed",
+        does="sets `stage3_prefetch_bucket_size`",
+    ),
+    "loader_workers": KnobWords(
+        trades="batches prepared beside the training against CPU cores and host memory",
+        does="prepares batches in so many processes of each rank, or in the rank itself",
+    ),
+    "loader_pin_memory": KnobWords(
+        trades="faster copies of batches against host memory that nobody else can use",
+        does="page-locks batches before they are copied to the GPU",
+    ),
+    "allocator": KnobWords(
+        trades="fragmentation against work of the allocator",
+        does="is an environment variable of the process: a plan with another one is given a new"
+        " group of workers",
+    ),
+}

@@ -1,0 +1,89 @@
+"""Ranks and stages: what fits the cluster, and how a stack of blocks may be cut."""
+
+from __future__ import annotations
+
+from search_spaces.plan import Plan
+from search_spaces.rules.base import Rule, Surroundings
+
+
+def cluster_has_room(plan: Plan, around: Surroundings) -> str | None:
+    """A group that can never fit would be waited for without end (Ray Train retries it)."""
+    slots, ranks = around.cluster.slots, plan.tensor * plan.pipeline * plan.data
+    if ranks <= slots:
+        return None
+    return f"needs {ranks} ranks, the cluster has room for {slots}"
+
+
+def pipeline_needs_torch(plan: Plan, _: Surroundings) -> str | None:
+    """DeepSpeed's pipeline takes no module as it is.
+
+    Source:
+        deepspeed/runtime/pipe/module.py: models are written as a list of layers for it.
+    """
+    if plan.pipeline == 1 or plan.engine == "torch":
+        return None
+    return (
+        f"engine {plan.engine} pipelines only models written as its PipelineModule;"
+        f" pipeline {plan.pipeline} needs engine torch"
+    )
+
+
+def pipeline_can_cut(plan: Plan, around: Surroundings) -> str | None:
+    """A stage must be a run of blocks that hand on one stream of hidden states."""
+    refused = around.model.pipeline_refusal
+    return f"pipeline {plan.pipeline}: {refused}" if plan.pipeline > 1 and refused else None
+
+
+def pipeline_has_blocks(plan: Plan, around: Surroundings) -> str | None:
+    """Each stage needs a block; an interleaved schedule has two stages on each rank."""
+    if plan.pipeline == 1:
+        return None
+    stages = plan.pipeline * (2 if plan.pipeline_schedule == "interleaved" else 1)
+    model = around.model
+    if stages <= model.blocks:
+        return None
+    return (
+        f"pipeline {plan.pipeline} with schedule {plan.pipeline_schedule} cuts into {stages}"
+        f" stages, {model.name} has {model.blocks} blocks"
+    )
+
+
+def pipeline_is_filled(plan: Plan, _: Surroundings) -> str | None:
+    """1F1B warms up with a micro-batch for each stage.
+
+    Source:
+        torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__ (torch 2.13).
+    """
+    if plan.pipeline_schedule != "1f1b" or plan.accumulation >= plan.pipeline:
+        return None
+    return (
+        f"schedule 1f1b needs a micro-batch for each stage: accumulation {plan.accumulation} is"
+        f" below pipeline {plan.pipeline}"
+    )
+
+
+def interleaving_has_whole_rounds(plan: Plan, _: Surroundings) -> str | None:
+    """Interleaved 1F1B takes micro-batches in rounds of one size.
+
+    Source:
+        torch/distributed/pipelining/schedules.py, ScheduleInterleaved1F1B.__init__ (torch 2.13).
+    """
+    if plan.pipeline_schedule != "interleaved":
+        return None
+    rounds = max(1, plan.accumulation // plan.pipeline)
+    if plan.accumulation % rounds == 0:
+        return None
+    return (
+        f"schedule interleaved takes {rounds} rounds of one size, accumulation {plan.accumulation}"
+        f" (pipeline {plan.pipeline}) does not divide into them"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    cluster_has_room,
+    pipeline_needs_torch,
+    pipeline_can_cut,
+    pipeline_has_blocks,
+    pipeline_is_filled,
+    interleaving_has_whole_rounds,
+)

@@ -1,0 +1,52 @@
+"""State split over data ranks: ZeRO and FSDP2."""
+
+from __future__ import annotations
+
+from search_spaces.plan import Plan
+from search_spaces.rules.base import Rule, Surroundings
+
+
+def zero_one_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
+    """FSDP2 splits gradients and weights as well, so that it has no stage 1.
+
+    Source:
+        torch.distributed.fsdp.fully_shard; ZeRO's stages: arXiv:1910.02054.
+    """
+    if plan.zero_stage != 1 or plan.engine != "torch":
+        return None
+    return "engine torch splits states by FSDP2, zero_stage 2 or 3: zero_stage 1 needs deepspeed"
+
+
+def sharding_needs_ranks(plan: Plan, _: Surroundings) -> str | None:
+    """ZeRO over one rank splits nothing; it is of use where DeepSpeed offloads through it."""
+    if plan.zero_stage == 0 or plan.data > 1:
+        return None
+    offloads = {plan.offload_optimizer, plan.offload_parameters} != {"none"}
+    if plan.engine == "deepspeed" and offloads:
+        return None
+    return f"zero_stage {plan.zero_stage} splits state over data ranks, and there is one"
+
+
+def replicas_divide_data(plan: Plan, _: Surroundings) -> str | None:
+    """Each replica is a group of as many data ranks."""
+    if plan.data % plan.replicas == 0:
+        return None
+    return f"data {plan.data} is no multiple of replicas {plan.replicas}"
+
+
+def replicas_leave_shards(plan: Plan, _: Surroundings) -> str | None:
+    """A replica of one rank shards nothing: that is DDP under another name."""
+    if plan.replicas == 1 or plan.data != plan.replicas:
+        return None
+    return (
+        f"replicas {plan.replicas} of data {plan.data} leave one rank to shard over:"
+        " that is zero_stage 0 by another name"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    zero_one_needs_deepspeed,
+    sharding_needs_ranks,
+    replicas_divide_data,
+    replicas_leave_shards,
+)

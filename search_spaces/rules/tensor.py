@@ -1,0 +1,78 @@
+"""Blocks split over tensor ranks, and the sequence beside them."""
+
+from __future__ import annotations
+
+from search_spaces.plan import Plan
+from search_spaces.rules.base import Rule, Surroundings
+
+
+def tensor_has_a_plan(plan: Plan, around: Surroundings) -> str | None:
+    """The architecture must say which projections may be split, and how."""
+    refused = around.model.tensor.refusal
+    return f"tensor {plan.tensor}: {refused}" if plan.tensor > 1 and refused else None
+
+
+def tensor_divides(plan: Plan, around: Surroundings) -> str | None:
+    """What a tensor rank computes is a whole share of heads and of hidden units."""
+    if plan.tensor == 1:
+        return None
+    for what, count in around.model.tensor.divisors:
+        if count % plan.tensor:
+            return f"{what} {count} is no multiple of tensor {plan.tensor}"
+    return None
+
+
+def sequence_can_be_split(plan: Plan, around: Surroundings) -> str | None:
+    """Between matmuls the blocks must treat each token by itself."""
+    refused = around.model.tensor.sequence_refusal
+    if not plan.sequence_parallel or plan.tensor == 1 or not refused:
+        return None
+    return f"sequence_parallel: {refused}"
+
+
+def sequence_divides(plan: Plan, around: Surroundings) -> str | None:
+    """Rows are filled up until ranks can share them, which must not go beyond the longest."""
+    length = around.spec.train.sequence_length
+    if not plan.sequence_parallel or length % plan.tensor == 0:
+        return None
+    return f"sequence_parallel: train.sequence_length {length} is no multiple of {plan.tensor}"
+
+
+def sequence_parallel_needs_torch(plan: Plan, _: Surroundings) -> str | None:
+    """DeepSpeed's AutoTP splits projections and leaves the sequence whole.
+
+    Source:
+        deepspeed/module_inject/auto_tp.py (0.19.8).
+    """
+    if not plan.sequence_parallel or plan.engine == "torch":
+        return None
+    return f"engine {plan.engine} splits projections only: sequence_parallel needs engine torch"
+
+
+def autotp_trains(plan: Plan, around: Surroundings) -> str | None:
+    """DeepSpeed's AutoTP must split the architecture right, forward and backward."""
+    refused = around.model.tensor.autotp_refusal
+    if plan.engine != "deepspeed" or plan.tensor == 1 or not refused:
+        return None
+    return f"engine deepspeed with tensor {plan.tensor}: {refused}"
+
+
+def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
+    """Adapters stand beside projections, and are not split with them."""
+    if plan.tensor == 1 or around.spec.train.method == "full":
+        return None
+    return (
+        f"train.method {around.spec.train.method}: adapters are not split,"
+        f" tensor must be 1 and is {plan.tensor}"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    tensor_has_a_plan,
+    tensor_divides,
+    sequence_can_be_split,
+    sequence_divides,
+    sequence_parallel_needs_torch,
+    autotp_trains,
+    tensor_trains_all_weights,
+)

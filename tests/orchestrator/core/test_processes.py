@@ -1,0 +1,50 @@
+"""Which plans can share the processes that are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.processes import Processes, reason_to_change
+from search_spaces.plan import Plan
+from tests.orchestrator.records import make_plan
+
+PLAN = make_plan()
+
+
+def changed(**knobs: object) -> Plan:
+    return replace(PLAN, **knobs)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_plans_that_differ_in_what_a_model_gets_share_processes(device: str) -> None:
+    there = Processes.of(PLAN, device)
+
+    for plan in (changed(zero_stage=3), changed(precision="bf16"), changed(compile=True)):
+        assert reason_to_change(Processes.of(plan, device), there) is None
+
+
+def test_another_number_of_ranks_needs_others() -> None:
+    needed = Processes.of(changed(tensor=2), "cpu")
+
+    reason = reason_to_change(needed, Processes.of(PLAN, "cpu"))
+    assert reason == f"the next plan needs {2 * PLAN.world_size} ranks, there are {PLAN.world_size}"
+
+
+@pytest.mark.parametrize(
+    ("device", "allocator", "variable"),
+    [
+        ("cuda", "expandable_segments", "PYTORCH_ALLOC_CONF=expandable_segments:True"),
+        ("cuda", "max_split", "PYTORCH_ALLOC_CONF=max_split_size_mb:128"),
+        ("cpu", "mmap", "MALLOC_MMAP_THRESHOLD_=1048576"),
+    ],
+)
+def test_another_allocator_needs_others_and_back(
+    device: str, allocator: str, variable: str
+) -> None:
+    default, other = (Processes.of(plan, device) for plan in (PLAN, changed(allocator=allocator)))
+
+    assert variable in (reason_to_change(other, default) or "")
+    assert "no allocator settings" in (reason_to_change(default, other) or "")
+    assert reason_to_change(other, other) is None

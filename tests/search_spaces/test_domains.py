@@ -1,0 +1,132 @@
+"""`domains`: what is searched where the specification names nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from search_spaces.facts import TensorFacts
+from search_spaces.plan import Plan
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import GIB
+from tests.search_spaces.values import a_cluster, a_model, a_spec, around
+
+LARGE = {"parameters": 8_000_000_000, "blocks": 32}  # model states of 119 GiB
+LENGTHS = {"lengths": {64: 1.0, 128: 1.0}}
+
+
+def searched(
+    workers: int, device: str = "cuda", spec: dict[str, Any] | None = None, **model: Any
+) -> Space:
+    """What is searched on ranks of 80 GiB."""
+    train = {"global_batch": 128, "precision": "bf16"}
+    facts = a_model(**{"tensor": TensorFacts(divisors=(("attention heads", 32),))} | model)
+    cluster = a_cluster(slots=workers, device=device, memory_limit_bytes=80 * GIB)
+    sections = {"data": LENGTHS, "train": train} | (spec or {})
+    return build_space(around(spec=a_spec(**sections), model=facts, cluster=cluster), workers)
+
+
+def domains(*arguments: Any, **named: Any) -> dict[str, tuple[Any, ...]]:
+    return dict(searched(*arguments, **named).domains)
+
+
+def test_a_model_that_fits_a_gpu_is_not_split_into_slices_or_stages() -> None:
+    values = domains(8)
+
+    assert (values["tensor"], values["pipeline"]) == ((1,), (1,))
+    assert values["zero_stage"] == (0, 2, 3)
+    assert values["offload_optimizer"] == ("none",)
+    assert values["attention"] == ("sdpa",)
+    assert values["compile"] == (False, True)
+    assert values["checkpoint_mode"] == ("full", "selective")
+
+
+def test_a_model_that_fits_no_gpu_is_split_within_the_node() -> None:
+    values = domains(8, **LARGE)
+
+    assert values["tensor"] == (1, 2, 4, 8)
+    assert values["sequence_parallel"] == (False, True)
+    assert values["pipeline"] == (1,)
+    assert values["data"] == (8, 4, 2, 1)
+
+
+def test_ranks_that_the_global_batch_cannot_feed_split_the_model() -> None:
+    small = {"train": {"global_batch": 4}}
+
+    assert domains(8, spec=small)["tensor"] == (1, 2, 4, 8)
+    assert {plan.data for plan in searched(8, spec=small).candidates} == {4, 2, 1}
+
+
+def test_adapters_are_split_by_nobody() -> None:
+    lora = {"train": {"global_batch": 128, "method": "lora"}}
+
+    assert domains(16, spec=lora, **LARGE)["tensor"] == (1,)
+    assert domains(16, spec=lora, **LARGE)["pipeline"] == (1,)
+
+
+@pytest.mark.parametrize(
+    ("facts", "tensor", "split"),
+    [
+        ({"tensor": TensorFacts(refusal="it has no plan")}, (1,), (False,)),
+        ({"tensor": TensorFacts(divisors=(("heads", 12),))}, (1, 2, 4), (False, True)),
+        ({"tensor": TensorFacts(sequence_refusal="no")}, (1, 2, 4, 8), (False,)),
+    ],
+)
+def test_a_model_is_split_as_far_as_it_can_be(
+    facts: dict[str, Any], tensor: tuple[int, ...], split: tuple[bool, ...]
+) -> None:
+    values = domains(8, **LARGE | facts)
+
+    assert (values["tensor"], values["sequence_parallel"]) == (tensor, split)
+
+
+def test_beyond_a_node_a_large_model_is_cut_into_stages_too() -> None:
+    assert domains(16, **LARGE)["pipeline"] == (1, 2, 4, 8, 16)
+    assert domains(16, **LARGE | {"pipeline_refusal": "two streams"})["pipeline"] == (1,)
+
+
+def test_one_gpu_that_is_too_small_offloads_through_deepspeed() -> None:
+    values = domains(1, **LARGE)
+
+    assert values["engine"] == ("torch", "deepspeed")
+    assert values["offload_optimizer"] == ("none", "cpu")
+    assert values["offload_parameters"] == ("none", "cpu")
+    assert domains(1)["engine"] == ("torch",)
+
+
+def test_what_does_not_fit_all_gpus_together_is_offloaded() -> None:
+    values = domains(2, **LARGE)
+
+    assert values["offload_optimizer"] == ("none", "cpu")
+    assert values["pin_memory"] == (False, True)  # at rest, and where something is offloaded
+    assert {plan.pin_memory for plan in searched(2, **LARGE).candidates if offloads(plan)} == {True}
+
+
+def offloads(plan: Plan) -> bool:
+    return "cpu" in (plan.offload_optimizer, plan.offload_parameters)
+
+
+def test_two_cpu_ranks_search_little() -> None:
+    values = domains(2, device="cpu")
+
+    several = {name for name, offered in values.items() if len(offered) > 1}
+    assert several == {"zero_stage", "micro_batch", "batching", "checkpoint_ratio", "attention"}
+
+
+def test_flash_attention_is_searched_where_it_computes() -> None:
+    three = {"attentions": ("sdpa", "eager", "flash_attention_2")}
+    whole = {"train": {"global_batch": 128, "precision": "fp32"}}
+
+    assert domains(8, **three)["attention"] == ("sdpa", "flash_attention_2")
+    assert domains(8, spec=whole, **three)["attention"] == ("sdpa",)
+
+
+def test_what_the_spec_names_is_searched_wherever_it_can_be() -> None:
+    space = {"engine": ["torch", "deepspeed"], "offload_parameters": ["none", "cpu"]}
+
+    plans = searched(2, device="cpu", spec={"space": space}).candidates
+
+    offloaded = [plan for plan in plans if plan.offload_parameters == "cpu"]
+    assert {plan.engine for plan in offloaded} == {"torch", "deepspeed"}
+    assert {plan.offload_optimizer for plan in offloaded if plan.engine == "torch"} == {"cpu"}

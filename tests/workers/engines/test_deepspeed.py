@@ -1,0 +1,248 @@
+"""Engine `deepspeed` on real ranks: it trains what the plain loop trains, and leaves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.request import TrialRequest
+from tests.workers.launch import CALL_SECONDS, Group
+from tests.workers.odd_models import HUGE_BYTES
+from tests.workers.test_same_training import (
+    GRADIENT_TOLERANCE,
+    LOSS_TOLERANCE,
+    SPEC,
+    reference_gradients,
+    reference_losses,
+)
+from tests.workers.values import a_plan, a_request, a_spec, odd_model
+from workers.data import batch_source
+from workers.measure.stopwatch import stopwatch_for
+from workers.models import build
+from workers.parallel.zero_features import cpu_adam_lack, nvme_lack
+from workers.preparation import prepare
+from workers.training import load_engine
+from workers.worker import Worker
+
+MIB = 2**20
+CPU_ADAM_TOLERANCE = 1e-4  # relative; it is compiled with other roundings than torch's AdamW
+BUILD_SECONDS = 600.0  # DeepSpeedCPUAdam is compiled once on a machine, 50 s on idle cores
+PLANS: tuple[dict[str, Any], ...] = (
+    {"zero_stage": 0, "micro_batch": 2, "checkpoint_ratio": 0.5},
+    {"zero_stage": 1, "micro_batch": 1, "overlap": False},
+    {"zero_stage": 2, "micro_batch": 4, "checkpoint_ratio": 1.0, "batching": "packed"},
+    {"zero_stage": 2, "micro_batch": 1, "contiguous_gradients": False, "bucket_mib": 1},
+    {"zero_stage": 3, "micro_batch": 1, "checkpoint_ratio": 0.5, "batching": "grouped"},
+    {"zero_stage": 3, "micro_batch": 4, "overlap": False, "prefetch_mib": 1},
+)
+
+
+@pytest.mark.parametrize("knobs", PLANS, ids=str)
+def test_the_losses_are_those_of_the_plain_loop(pair: Group, knobs: dict[str, Any]) -> None:
+    outcome = pair.run(a_request(SPEC, engine="deepspeed", **knobs))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_one_rank_alone_trains_the_same(alone: Group, zero_stage: int) -> None:
+    plan = a_plan(engine="deepspeed", data=1, micro_batch=4, zero_stage=zero_stage)
+
+    outcome = alone.run(TrialRequest(number=0, plan=plan, spec=SPEC))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def test_clipping_and_schedule_are_those_of_engine_torch(pair: Group) -> None:
+    spec = a_spec(train={"grad_clip": 0.5, "schedule": "linear", "warmup_steps": 3})
+
+    losses = [
+        pair.run(a_request(spec, engine=engine, zero_stage=zero_stage)).losses
+        for engine, zero_stage in (("torch", 0), ("deepspeed", 0), ("deepspeed", 2))
+    ]
+
+    assert losses[1] == pytest.approx(losses[0], rel=LOSS_TOLERANCE)
+    assert losses[2] == pytest.approx(losses[0], rel=LOSS_TOLERANCE)
+    assert losses[0] != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_bf16_learns(pair: Group, zero_stage: int) -> None:
+    request = a_request(SPEC, engine="deepspeed", zero_stage=zero_stage, precision="bf16")
+
+    outcome = pair.run(request)
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(reference_losses(), rel=0.02)
+    assert outcome.memory.anatomy.weights < 0.6 * 424_192  # of fp32
+
+
+def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
+    """By how much one step of SGD with rate 1 moves each weight, made whole by DeepSpeed."""
+    plan = request.plan
+    load_engine(plan, worker.device)
+    import deepspeed
+
+    from search_spaces.render import render_deepspeed
+    from workers.engines.deepspeed_training import start_deepspeed
+
+    mesh = worker.group.lend(30.0, plan)
+    model = build(SPEC.model, SPEC.train, attention="eager")
+    source = batch_source(model, SPEC)
+    training = start_deepspeed(
+        model,
+        render_deepspeed(plan, prepare(SPEC), SPEC, "cpu"),
+        mesh,
+        worker.device,
+        SPEC.train,
+        lambda module: torch.optim.SGD(module.parameters(), lr=1.0),
+    )
+
+    def whole() -> dict[str, torch.Tensor]:
+        weights = dict(training.module.named_parameters())
+        with deepspeed.zero.GatheredParameters(list(weights.values()), enabled=plan.zero_stage > 2):
+            return {name: weight.detach().clone() for name, weight in weights.items()}
+
+    before = whole()
+    given = source.step(plan, mesh.place.data if mesh else 0, 0)
+    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    after = whole()
+    training.close()
+    return {name: (before[name] - after[name]).numpy() for name in before}
+
+
+@pytest.mark.parametrize(("zero_stage", "micro_batch"), [(0, 1), (1, 2), (2, 1), (3, 2)])
+def test_a_step_moves_the_weights_by_the_gradient_of_the_mean_loss(
+    pair: Group, zero_stage: int, micro_batch: int
+) -> None:
+    plan = a_plan(engine="deepspeed", zero_stage=zero_stage, micro_batch=micro_batch)
+    expected = reference_gradients()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+
+    for moved in pair.call(_moved, TrialRequest(number=0, plan=plan, spec=SPEC)):
+        assert moved.keys() == expected.keys()
+        for name, gradient in expected.items():
+            worst = (torch.from_numpy(moved[name]) - gradient).abs().max().item()
+            assert worst < GRADIENT_TOLERANCE * largest, name
+
+
+def test_states_fall_with_the_stage(pair: Group) -> None:
+    found = [
+        pair.run(a_request(SPEC, engine="deepspeed", zero_stage=stage)).memory.anatomy
+        for stage in (0, 1, 2, 3)
+    ]
+    weights, gradients = found[0].weights, found[0].gradients
+
+    assert [states.weights for states in found[:3]] == [weights] * 3
+    assert found[3].weights == pytest.approx(weights / 2, rel=0.01)  # but for the small ones
+    assert [states.gradients / gradients for states in found] == [1, 1, 0.5, 0.5]
+    # Adam's two states, halved from stage 1 on, and beside them a master copy of the half
+    assert [states.optimizer_states / weights for states in found] == pytest.approx(
+        [2, 1.5, 1.5, 1.5], rel=0.01
+    )
+
+
+def test_engines_in_turn_leave_nothing_to_each_other(pair: Group) -> None:
+    in_turn = [("torch", 3), *(("deepspeed", stage) for stage in (1, 2, 3)), ("torch", 3)]
+    for engine, zero_stage in in_turn:  # caches that come with the first
+        pair.run(a_request(SPEC, engine=engine, zero_stage=zero_stage))
+
+    found = [
+        pair.run(a_request(SPEC, engine=engine, zero_stage=zero_stage))
+        for engine, zero_stage in in_turn
+    ]
+
+    first, last = found[0], found[-1]
+    assert isinstance(first, Measured)
+    assert isinstance(last, Measured)
+    assert last.losses == first.losses
+    assert last.memory.peak_bytes == pytest.approx(first.memory.peak_bytes, abs=8 * MIB)
+    assert all(outcome.costs.residual_bytes < 6 * MIB for outcome in found)
+    assert pair.call(_left_behind) == [(), ()]
+
+
+def _left_behind(worker: Worker) -> tuple[str, ...]:
+    """What of DeepSpeed is alive in this process that belongs to a plan."""
+    import gc
+
+    from deepspeed.comm import comm
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.utils import groups
+
+    gc.collect()
+    alive = {type(found).__name__ for found in gc.get_objects() if type(found) is DeepSpeedEngine}
+    kept = [name for name, value in vars(groups).items() if name.endswith("_GROUP") and value]
+    return (*alive, *kept, *(["cdb"] if comm.cdb is not None else []))
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_when_one_rank_runs_out_the_others_learn_it_at_once(
+    pair: Group, zero_stage: int, where: str
+) -> None:
+    spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=3))
+    request = a_request(
+        spec,
+        engine="deepspeed",
+        zero_stage=zero_stage,
+        micro_batch=4,
+        collective_seconds=10 * CALL_SECONDS,
+    )
+
+    first, other = pair.run_on_all(request)
+
+    assert first == other
+    assert isinstance(first, OutOfMemory), first
+    assert (first.rank, first.phase) == (1, where)
+    assert first.wanted_bytes is not None
+    assert first.wanted_bytes >= HUGE_BYTES
+    after = pair.run(a_request(SPEC, engine="deepspeed", zero_stage=zero_stage))
+    assert isinstance(after, Measured)
+    assert after.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def _build(worker: Worker, request: TrialRequest) -> None:
+    load_engine(request.plan, worker.device)
+
+
+OFFLOADED = a_request(
+    SPEC,
+    engine="deepspeed",
+    zero_stage=3,
+    offload_optimizer="cpu",
+    offload_parameters="cpu",
+)
+
+
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
+    pair.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
+    half = dataclasses.replace(OFFLOADED.plan, zero_stage=2, offload_parameters="none")
+
+    for plan in (OFFLOADED.plan, half):
+        outcome = pair.run(dataclasses.replace(OFFLOADED, plan=plan))
+
+        assert isinstance(outcome, Measured), outcome
+        assert outcome.losses == pytest.approx(reference_losses(), rel=CPU_ADAM_TOLERANCE)
+
+
+@pytest.mark.timeout(2 * BUILD_SECONDS + 60)
+@pytest.mark.skipif(nvme_lack() is not None, reason=str(nvme_lack()))
+def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
+    spec = a_spec(cluster={"nvme_folder": str(tmp_path)})
+    plan = dataclasses.replace(OFFLOADED.plan, offload_optimizer="nvme", offload_parameters="nvme")
+    request = TrialRequest(number=0, plan=plan, spec=spec)
+    pair.call(_build, request, seconds=2 * BUILD_SECONDS)
+
+    outcome = pair.run(request)
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(reference_losses(), rel=CPU_ADAM_TOLERANCE)
+    assert list(tmp_path.rglob("*.swp"))

@@ -1,0 +1,78 @@
+"""The learning rate, against values by hand and against transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from search_spaces.spec.train_section import TrainSpec
+from workers.engines.schedule import changes_rate, make_scheduler, rate_factor
+
+
+def a_train(schedule: str, warmup_steps: int, total_steps: int = 10) -> TrainSpec:
+    return TrainSpec.model_validate(
+        {
+            "global_batch": 8,
+            "learning_rate": 0.5,
+            "schedule": schedule,
+            "warmup_steps": warmup_steps,
+            "total_steps": total_steps,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "factor"),
+    [
+        ("constant", 0, 0.0),
+        ("constant", 1, 0.5),
+        ("constant", 2, 1.0),
+        ("constant", 99, 1.0),
+        ("linear", 1, 0.5),
+        ("linear", 2, 1.0),
+        ("linear", 6, 0.5),
+        ("linear", 10, 0.0),
+        ("linear", 11, 0.0),
+        ("cosine", 2, 1.0),
+        ("cosine", 6, 0.5),
+        ("cosine", 4, 0.8535534),  # (1 + cos(45 degrees)) / 2
+        ("cosine", 10, 0.0),
+        ("cosine", 14, 0.0),  # and no second rise
+    ],
+)
+def test_factors_by_hand(schedule: str, step: int, factor: float) -> None:
+    assert rate_factor(step, a_train(schedule, warmup_steps=2)) == pytest.approx(factor, abs=1e-7)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 3])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_rates_are_those_of_transformers(schedule: str, warmup_steps: int) -> None:
+    train = a_train(schedule, warmup_steps)
+    name = "constant_with_warmup" if schedule == "constant" else schedule
+    ours, theirs = (torch.optim.SGD([torch.zeros(1)], lr=train.learning_rate) for _ in range(2))
+    our_schedule = make_scheduler(ours, train)
+    their_schedule = get_scheduler(
+        name, theirs, num_warmup_steps=warmup_steps, num_training_steps=train.total_steps
+    )
+    for _ in range(train.total_steps):
+        assert our_schedule.get_last_lr() == pytest.approx(their_schedule.get_last_lr())
+        for optimizer, schedule_of_it in ((ours, our_schedule), (theirs, their_schedule)):
+            optimizer.step()
+            schedule_of_it.step()
+
+
+def test_a_run_that_is_all_warm_up_divides_by_nothing() -> None:
+    train = a_train("cosine", warmup_steps=10)
+
+    assert [rate_factor(step, train) for step in (9, 10, 11)] == [0.9, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup_steps", "changes"),
+    [("constant", 0, False), ("constant", 1, True), ("linear", 0, True)],
+)
+def test_a_constant_rate_needs_no_scheduler(
+    schedule: str, warmup_steps: int, changes: bool
+) -> None:
+    assert changes_rate(a_train(schedule, warmup_steps)) is changes

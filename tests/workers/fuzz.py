@@ -1,0 +1,339 @@
+"""Legal plans drawn over all knobs, run for real: none may crash, and all must train the same.
+
+`make fuzz-plans` runs a large sample, the test-suite a small one. A plan is drawn knob by knob as
+the space of a sweep would offer it, and kept if no rule refuses it; what it then does is held
+against two things: it must not end as `Crashed`, and if it is lossless its losses must be those
+of one rank that does nothing special.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from search_spaces.facts import ClusterFacts
+from search_spaces.knobs import KNOBS, Choice
+from search_spaces.outcome import Measured, Outcome, sentence
+from search_spaces.plan import CHOICES, Plan
+from search_spaces.request import TrialRequest
+from search_spaces.rules import Surroundings, refusal
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.launch import Group
+from workers.doctor import lacks
+from workers.preparation import prepare
+
+GLOBAL_BATCH = 16
+STEPS = 10
+RANKS = (2, 4, 8)
+# fp32 keeps 7 digits; sums run in another order, and AdamW carries it on through 11 updates
+LOSS_TOLERANCE = 1e-4  # relative
+_TRIES = 100_000
+_TRIAL_SECONDS = 240.0
+
+MODELS: Mapping[str, dict[str, Any]] = {
+    "llama": {
+        "name": "llama-3.2-1b",
+        "config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 8,
+            "vocab_size": 96,
+            "initializer_range": 0.2,
+        },
+    },
+    "gpt2": {
+        "name": "gpt2",
+        "config": {
+            "n_embd": 32,
+            "n_layer": 4,
+            "n_head": 4,
+            "vocab_size": 96,
+            "n_positions": 64,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "initializer_range": 0.2,
+        },
+    },
+    "bert": {
+        "name": "bert-large",
+        "task": "masked-lm",
+        "config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "vocab_size": 96,
+            "max_position_embeddings": 64,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": 0.2,
+        },
+    },
+    "t5": {
+        "task": "seq2seq",
+        "config": {
+            "model_type": "t5",
+            "decoder_start_token_id": 0,
+            "d_model": 32,
+            "d_ff": 64,
+            "d_kv": 8,
+            "num_heads": 4,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "vocab_size": 96,
+            "dropout_rate": 0.0,
+        },
+    },
+}
+_COUNTS: Mapping[str, tuple[int, ...]] = {
+    "tensor": (1, 2, 4),
+    "pipeline": (1, 2, 4),
+    "replicas": (1, 2),
+    "micro_batch": (1, 2, 4),
+    "bucket_mib": (1, 25),
+    "prefetch_mib": (1, 50),
+    "loader_workers": (0, 0, 0, 1),
+    "aio_block_kib": (256,),
+    "aio_queue_depth": (4,),
+    "aio_threads": (1,),
+}
+_RARE = {"compile": 0.04, "loader_workers": 0.1}  # seconds each: drawn less often
+_LIKELY = {"precision": "fp32"}  # else few plans could be held against the reference
+_LIKELY_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A plan that was run, and what is wrong with how it ended; None: nothing."""
+
+    model: str
+    plan: Plan
+    outcome: Outcome
+    fault: str | None
+
+
+def spec_of(model: str) -> SweepSpec:
+    """Eleven steps of a tiny model in fp32 on samples of different lengths."""
+    return SweepSpec.model_validate(
+        {
+            "model": _model_section(model),
+            "data": {"lengths": {5: 1, 16: 2, 24: 1}},
+            "cluster": {"device": "cpu"},
+            "train": {
+                "global_batch": GLOBAL_BATCH,
+                "sequence_length": 24,
+                "precision": "fp32",
+                "learning_rate": 1e-3,
+                "grad_clip": 1.0,
+                "schedule": "linear",
+                "warmup_steps": 3,
+            },
+            "objective": {"max_steps": STEPS, "interval": 1e-9, "max_seconds": 600},
+        }
+    )
+
+
+def _model_section(model: str) -> dict[str, Any]:
+    """The model's section; one without a preset gets a folder with its config."""
+    section = MODELS[model]
+    if "name" in section:
+        return section
+    return {"name": _folder_of(model), "task": section["task"]}
+
+
+@functools.cache
+def _folder_of(model: str) -> str:
+    folder = Path(tempfile.mkdtemp(prefix=f"plimsoll-{model}-"))
+    (folder / "config.json").write_text(json.dumps(MODELS[model]["config"]), encoding="utf-8")
+    return str(folder)
+
+
+def draw(model: str, ranks: int, rng: random.Random) -> Plan:
+    """A legal plan for so many ranks, drawn over all knobs."""
+    spec = spec_of(model)
+    cluster = ClusterFacts(
+        device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu")
+    )
+    around = Surroundings(spec=spec, model=prepare(spec), cluster=cluster)
+    for _ in range(_TRIES):
+        plan = _attempt(around, ranks, rng)
+        if plan is not None and plan.world_size == ranks and refusal(plan, around) is None:
+            return plan
+    raise AssertionError(f"no legal plan of {model} on {ranks} ranks in {_TRIES} draws")
+
+
+def _attempt(around: Surroundings, ranks: int, rng: random.Random) -> Plan | None:
+    chosen: dict[str, Any] = {}
+    for knob in KNOBS:
+        choice = Choice(
+            spec=around.spec,
+            model=around.model,
+            cluster=around.cluster,
+            workers=ranks,
+            chosen=chosen,
+        )
+        offered = knob.values(choice)
+        if len(offered) == 1 and not knob.matters(chosen):
+            chosen[knob.name] = offered[0]
+            continue
+        chosen[knob.name] = _pick(knob.name, offered, rng)
+    per_pass = chosen["micro_batch"] * chosen["data"]
+    if GLOBAL_BATCH % per_pass:
+        return None
+    return Plan(accumulation=GLOBAL_BATCH // per_pass, **chosen)
+
+
+def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
+    if name in ("data", "checkpoint_ratio"):
+        return rng.choice(offered)
+    if name in _RARE and rng.random() > _RARE[name]:
+        return offered[0]
+    if name in _LIKELY and rng.random() < _LIKELY_SHARE:
+        return _LIKELY[name]
+    return rng.choice(CHOICES.get(name) or _COUNTS[name])
+
+
+def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
+    """Whether the plan solves the very problem that the spec states."""
+    return not any(knob.lossy(getattr(plan, knob.name), spec) for knob in KNOBS)
+
+
+def reference_losses(alone: Group, model: str) -> tuple[float, ...]:
+    """Losses of one rank, one sample at a time, with nothing applied."""
+    plan = Plan(
+        zero_stage=0,
+        micro_batch=1,
+        accumulation=GLOBAL_BATCH,
+        checkpoint_ratio=0.0,
+        attention="eager",
+        precision="fp32",
+        batching="padded",
+        data=1,
+        optimizer="adamw_foreach",
+    )
+    outcome = alone.run(TrialRequest(number=0, plan=plan, spec=spec_of(model)))
+    assert isinstance(outcome, Measured), sentence(outcome)
+    return outcome.losses
+
+
+def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...]) -> Drawn:
+    """Runs a plan and says what is wrong with how it ended."""
+    spec = spec_of(model)
+    request = TrialRequest(number=0, plan=plan, spec=spec)
+    outcomes = group.call(_run, request, seconds=_TRIAL_SECONDS)
+    outcome: Outcome = outcomes[0]
+    fault: str | None = None
+    if not isinstance(outcome, Measured):
+        fault = f"{sentence(outcome)}\n{getattr(outcome, 'trace', '')}"
+    elif is_lossless(plan, spec):
+        apart = max(
+            abs(mine - theirs) / theirs
+            for mine, theirs in zip(outcome.losses, reference, strict=True)
+        )
+        if apart > LOSS_TOLERANCE:
+            fault = f"losses are {apart:.1e} from the reference's"
+    return Drawn(model=model, plan=plan, outcome=outcome, fault=fault)
+
+
+def _run(worker: Any, request: TrialRequest) -> Outcome:
+    from workers.entry import run_trial
+
+    return run_trial(request, worker)
+
+
+def fuzz(counts: Mapping[int, int], seed: int) -> Iterator[Drawn]:
+    """Draws and runs so many plans of each number of ranks, the models in turn."""
+    rng = random.Random(seed)
+    names = list(MODELS)
+    alone = Group(1, spec_of(names[0]))
+    references = {model: reference_losses(alone, model) for model in names}
+    alone.stop()
+    for ranks, count in counts.items():
+        group: Group | None = None
+        for number in range(count):
+            model = names[number % len(names)]
+            plan = draw(model, ranks, rng)
+            if group is None or not group.alive:
+                group = Group(ranks, spec_of(names[0]))
+            try:
+                yield run_plan(group, model, plan, references[model])
+            except AssertionError as lost:  # a rank is gone, or does not answer
+                raise AssertionError(f"{model} {_told(plan)}: {lost}") from lost
+        if group is not None:
+            group.stop()
+
+
+def _told(plan: Plan) -> str:
+    return json.dumps(plan.as_dict())
+
+
+def _summary(drawn: Iterable[Drawn], seed: int) -> dict[str, Any]:
+    drawn = list(drawn)
+    spread = {
+        knob: dict(Counter(str(getattr(one.plan, knob)) for one in drawn))
+        for knob in Plan.__dataclass_fields__
+    }
+    return {
+        "plans": len(drawn),
+        "seed": seed,
+        "ended": dict(Counter(one.outcome.kind for one in drawn)),
+        "compared_with_the_reference": sum(
+            is_lossless(one.plan, spec_of(one.model)) for one in drawn
+        ),
+        "faults": [f"{one.model} {_told(one.plan)}: {one.fault}" for one in drawn if one.fault],
+        "models": dict(Counter(one.model for one in drawn)),
+        "ranks": dict(Counter(one.plan.world_size for one in drawn)),
+        "knobs": spread,
+        "machine": f"{platform.processor() or platform.machine()}, {platform.system()}",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def main() -> int:
+    """Runs a sample and writes what came of it."""
+    parser = argparse.ArgumentParser(description="Run legal plans drawn over all knobs.")
+    parser.add_argument("--plans", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the summary")
+    given = parser.parse_args()
+    shares = {2: 0.5, 4: 0.35, 8: 0.15}
+    total = sum(shares.get(ranks, 0.3) for ranks in given.ranks)
+    counts = {ranks: round(given.plans * shares.get(ranks, 0.3) / total) for ranks in given.ranks}
+    drawn = []
+    for one in fuzz(counts, given.seed):
+        drawn.append(one)
+        word = one.fault or sentence(one.outcome)
+        print(f"{len(drawn):4d} {one.model:6s} {one.plan.world_size} ranks: {word}", flush=True)
+        if one.fault:
+            print(f"     {_told(one.plan)}", flush=True)
+    summary = _summary(drawn, given.seed)
+    if given.out:
+        given.out.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps({key: summary[key] for key in ("plans", "ended", "faults")}, indent=2))
+    return 1 if summary["faults"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

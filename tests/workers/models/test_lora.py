@@ -1,0 +1,131 @@
+"""Adapters: which layers get one, what is frozen and counted, and what is said of wrong names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.errors import ModelError
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from tests.workers.values import a_spec, odd_model
+from workers.measure.flops import training_flops_per_token
+from workers.models import build, build_whole, describe
+
+RANK = 4
+FULL = TrainSpec(global_batch=8, sequence_length=32)
+LORA = FULL.model_copy(update={"method": "lora", "lora": LoraSpec(rank=RANK, alpha=8)})
+ODD = ModelSpec.model_validate(odd_model("none", width=6, layers=3))
+
+
+def _targeting(*names: str) -> TrainSpec:
+    return LORA.model_copy(update={"lora": LoraSpec(rank=RANK, target_modules=names)})
+
+
+# An adapter of a layer with n inputs and m outputs has rank * (n + m) numbers. Llama, a layer:
+# q and o 32 -> 32, k and v 32 -> 16, gate and up 32 -> 64, down 64 -> 32. GPT-2: 32 -> 96 -> 32
+# and 32 -> 128 -> 32. BERT: four of 32 -> 32, 32 -> 64 -> 32.
+@pytest.mark.parametrize(
+    ("spec", "inputs_and_outputs"),
+    [
+        (TINY_LLAMA, 2 * (2 * 64 + 2 * 48 + 3 * 96)),
+        (TINY_GPT2, 2 * (128 + 64 + 2 * 160)),
+        (TINY_BERT, 3 * (4 * 64 + 2 * 96)),
+        (ODD, 3 * 12),
+    ],
+    ids=["llama", "gpt2", "bert", "function"],
+)
+def test_every_linear_layer_of_the_blocks_gets_one(
+    spec: ModelSpec, inputs_and_outputs: int
+) -> None:
+    facts, full = describe(spec, LORA), describe(spec, FULL)
+    built = build(spec, LORA, attention="eager")
+    weights = dict(built.module.named_parameters())
+    trained = {name for name, weight in weights.items() if weight.requires_grad}
+
+    assert facts.trainable_parameters == RANK * inputs_and_outputs
+    assert facts.parameters == full.parameters + facts.trainable_parameters
+    assert full.trainable is None
+    assert sum(weights[name].numel() for name in trained) == facts.trainable
+    assert trained == {name for name in weights if "lora_" in name}
+    assert len(built.blocks) == facts.blocks == full.blocks
+
+
+def test_some_layers_can_be_chosen() -> None:
+    chosen = build(TINY_LLAMA, _targeting("q_proj", "layers.1.mlp.down_proj"), attention="eager")
+
+    assert {name for name, weight in chosen.module.named_parameters() if weight.requires_grad} == {
+        f"model.layers.{layer}.lora_{factor}.default.weight"
+        for layer in ("0.self_attn.q_proj", "1.self_attn.q_proj", "1.mlp.down_proj")
+        for factor in "AB"
+    }
+
+
+@pytest.mark.parametrize("spec", [TINY_LLAMA, TINY_GPT2, ODD], ids=["llama", "gpt2", "function"])
+def test_before_the_first_step_the_model_is_that_of_full_training(spec: ModelSpec) -> None:
+    """The second factor starts at zero, and frozen weights are those that would be trained."""
+    full, adapted = (build_whole(spec, train, attention="eager") for train in (FULL, LORA))
+    inputs: Any = {"input_ids": torch.arange(16)[None], "labels": torch.arange(16)[None]}
+    if full.batch_maker is not None:
+        inputs = full.batch_maker((0, 1))
+    losses = [model.module(**inputs) for model in (full, adapted)]
+
+    first, second = (getattr(loss, "loss", loss) for loss in losses)
+    assert first == second
+    factors = {
+        name: weight for name, weight in adapted.module.named_parameters() if weight.requires_grad
+    }
+    assert all(weight.eq(0).all() == ("lora_B" in name) for name, weight in factors.items())
+
+
+def test_adapters_depend_on_the_seed_alone() -> None:
+    seeds = (0, 0, 1)
+    drawn = [
+        build_whole(TINY_LLAMA, LORA.model_copy(update={"seed": seed}), attention="sdpa")
+        .module.get_parameter("model.layers.1.mlp.up_proj.lora_A.default.weight")
+        .detach()
+        for seed in seeds
+    ]
+
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize(
+    ("spec", "targets", "said"),
+    [
+        (TINY_LLAMA, ("k_proj", "q_prj"), "'q_prj', which is no linear layer of .*: q_proj|q_proj"),
+        (TINY_LLAMA, ("input_layernorm",), "no linear layer of llama-3.2-1b; the nearest are"),
+        (TINY_GPT2, ("attn",), "'attn', which is no linear layer of gpt2; .*c_attn"),
+        (ODD, ("layer",), "no linear layer of .*; the nearest are "),
+    ],
+)
+def test_a_wrong_name_is_told_beforehand(
+    spec: ModelSpec, targets: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        describe(spec, _targeting(*targets))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_flops_by_hand() -> None:
+    """A frozen matmul has a gradient for its input alone; the first layer's input needs none."""
+    width, rank = 16, 4
+    per_matmul = 2 * width * width
+    per_factor = 2 * width * rank
+    forward = 2 * (per_matmul + 2 * per_factor)
+    backward = per_matmul + (1 + 2) * per_factor + 2 * 2 * per_factor
+    train = {"method": "lora", "lora": {"rank": rank}}
+
+    assert training_flops_per_token(a_spec(model=odd_model("none"), train=train)) == (
+        forward + backward
+    )
+    assert training_flops_per_token(a_spec(model=odd_model("none"))) == 3 * 2 * per_matmul
+    full, adapted = (training_flops_per_token(a_spec(train=kind)) for kind in ({}, train))
+    assert full is not None
+    assert adapted is not None
+    assert 2 / 3 * full < adapted < full  # adapters of a narrow model weigh in

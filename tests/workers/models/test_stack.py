@@ -1,0 +1,249 @@
+"""Which models are a stack that can be cut into stages, and what lies where in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    OPTConfig,
+    OPTForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from workers.models import describe
+from workers.models.stack import find_stack, stack_facts
+from workers.models.stack_trace import HiddenShape
+
+WIDTH, ROWS = 8, 20
+TRAIN = TrainSpec(global_batch=4, sequence_length=32)
+
+
+@pytest.mark.parametrize("spec", [TINY_LLAMA, TINY_GPT2, TINY_BERT], ids=lambda spec: spec.name)
+def test_every_parameter_lies_before_the_blocks_in_them_or_behind(spec: ModelSpec) -> None:
+    facts = describe(spec, TRAIN)
+
+    tied = 512 * 32  # the embedding's rows are the head's too
+    assert facts.pipeline_refusal is None
+    assert len(facts.block_parameters) == facts.blocks
+    counted = sum(facts.block_parameters) + facts.embedding_parameters + facts.head_parameters
+    assert counted == facts.parameters + tied
+
+
+def test_parts_are_those_that_the_forward_calls_before_and_behind() -> None:
+    with torch.device("meta"):
+        module = OPTForCausalLM(
+            OPTConfig(
+                hidden_size=32,
+                ffn_dim=32,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                vocab_size=50,
+                word_embed_proj_dim=16,
+                do_layer_norm_before=False,
+            )
+        )
+
+    stack = find_stack(module)
+
+    assert stack.before == tuple(
+        f"model.decoder.{name}" for name in ("embed_tokens", "embed_positions", "project_in")
+    )
+    assert stack.behind == ("model.decoder.project_out", "lm_head")
+    assert stack.tied == (("model.decoder.embed_tokens.weight", "lm_head.weight"),)
+    assert stack.blocks == tuple(f"model.decoder.layers.{index}" for index in range(3))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor, *_: Any, scale: Any = None) -> Any:
+        return hidden + self.inner(hidden)
+
+
+class Plain(nn.Module):
+    """A model as users write them: embeddings, blocks, a head, a loss."""
+
+    def __init__(self, block: type[nn.Module] = Block, layers: int = 4) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(ROWS, WIDTH)
+        self.extra = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList([block() for _ in range(layers)])
+        self.head = nn.Linear(WIDTH, ROWS)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        hidden = self.start(ids)
+        first = hidden
+        for layer in self.layers:
+            hidden = self.between(layer, hidden, first)
+        return cross_entropy(self.end(hidden, first).flatten(0, 1), targets.flatten())
+
+    def start(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.tokens(ids) + self.extra(self.tokens(ids))
+
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return layer(hidden)
+
+    def end(self, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden)
+
+
+def a_batch() -> dict[str, torch.Tensor]:
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    return {"ids": ids, "targets": ids}
+
+
+def test_a_users_model_is_cut_by_what_its_forward_does() -> None:
+    facts = stack_facts(Plain(), a_batch)
+
+    assert facts.refusal is None
+    assert facts.embedding_parameters == ROWS * WIDTH + WIDTH * (WIDTH + 1)
+    assert facts.block_parameters == (WIDTH * (WIDTH + 1),) * 4
+    assert facts.head_parameters == ROWS * (WIDTH + 1)
+
+
+def test_the_shape_of_hidden_states_follows_that_of_the_batch() -> None:
+    module = Plain()
+    stack = find_stack(module, a_batch)
+
+    shape = HiddenShape(module, stack.blocks[0], stack.form)
+
+    ids = torch.zeros(5, 7, dtype=torch.long)
+    assert shape.of({"ids": ids, "targets": ids}).shape == (5, 7, WIDTH)
+    assert shape.of(a_batch()).shape == (2, 3, WIDTH)
+
+
+class TupleBlock(Block):
+    def forward(self, hidden: torch.Tensor, *_: Any, scale: Any = None) -> Any:
+        return hidden + self.inner(hidden), None
+
+
+class TwoTensorBlock(Block):
+    def forward(self, hidden: torch.Tensor, *_: Any, scale: Any = None) -> Any:
+        return hidden + self.inner(hidden), hidden
+
+
+class TupleModel(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        given, nothing = layer(hidden=hidden)
+        assert nothing is None
+        return given
+
+
+def test_blocks_may_take_a_keyword_and_return_a_tuple() -> None:
+    stack = find_stack(TupleModel(TupleBlock), a_batch)
+
+    assert (stack.form.place, stack.form.empty) == ("hidden", 1)
+
+
+class Activated(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(layer(hidden))
+
+
+class Unpacking(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return layer(hidden)[0]
+
+
+class Skipping(Plain):
+    def end(self, hidden: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden + first)
+
+
+class Scaled(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        return layer(hidden, scale=first)
+
+
+class Twice(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return layer(layer(hidden))
+
+
+class Adjusting(Plain):
+    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        self.extra(hidden)
+        return layer(hidden)
+
+
+class Loose(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(WIDTH))
+
+
+class Borrowing(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1].inner.weight = self.extra.weight
+
+
+class Peeking(Plain):
+    def end(self, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden * float(hidden.sum()))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Activated(), "does not hand hidden states from block to block as they are"),
+        (Unpacking(TwoTensorBlock), "has blocks that do not return hidden states alone"),
+        (Skipping(), "uses tokens.weight behind its blocks, past their hidden states"),
+        (Scaled(), "gives its blocks more than hidden states that depends on weights"),
+        (Twice(), "does not call its blocks once each, in their order"),
+        (Adjusting(), "calls extra between its blocks"),
+        (Loose(), "uses its parameter positions outside of its layers"),
+        (
+            Borrowing(),
+            "shares a parameter between a block and another part:"
+            " extra.weight and layers.1.inner.weight",
+        ),
+        (Peeking(), "cannot be traced without its weights: "),
+        (nn.Linear(2, 2), "has no repeated blocks"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_what_is_no_stack_is_refused_with_the_reason(module: nn.Module, reason: str) -> None:
+    refusal = stack_facts(module, a_batch).refusal
+
+    assert refusal is not None
+    assert refusal.startswith(f"{type(module).__name__} {reason}")
+
+
+def test_a_batch_maker_that_fails_is_no_fault_of_the_facts() -> None:
+    def leave() -> dict[str, torch.Tensor]:
+        raise SystemExit("user code called exit")
+
+    facts = stack_facts(Plain(), leave)
+
+    assert facts.refusal == "Plain cannot be traced without its weights: user code called exit"
+
+
+def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
+    with torch.device("meta"):
+        t5 = T5ForConditionalGeneration(
+            T5Config(d_model=8, d_ff=8, num_layers=2, num_heads=2, vocab_size=10)
+        )
+        albert = AlbertForMaskedLM(
+            AlbertConfig(hidden_size=64, intermediate_size=8, num_hidden_layers=2, vocab_size=10)
+        )
+
+    assert stack_facts(t5).refusal == (
+        "T5ForConditionalGeneration has blocks in encoder.block and in decoder.block:"
+        " they are no single stack"
+    )
+    assert stack_facts(albert).refusal == (
+        "AlbertForMaskedLM does not call its blocks once each, in their order"
+    )

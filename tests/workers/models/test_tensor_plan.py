@@ -1,0 +1,104 @@
+"""Which splits a model's plan allows, and why others have none: on the meta device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.train_section import TrainSpec
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from workers.models import build
+from workers.models.tensor_plan import tensor_facts, tensor_plan
+from workers.models.tensor_styles import matches
+
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def on_meta(spec: ModelSpec) -> nn.Module:
+    return build(spec, TrainSpec(global_batch=1), attention="eager").module
+
+
+def causal(kind: str, **config: Any) -> nn.Module:
+    with torch.device("meta"):
+        module: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config))
+    return module
+
+
+def test_a_degree_must_divide_heads_and_hidden_units() -> None:
+    spec = TINY_LLAMA.model_copy(
+        update={"config": TINY_LLAMA.config | {"intermediate_size": 42, "head_dim": 8}}
+    )
+
+    facts = tensor_facts(on_meta(spec))
+
+    assert facts.refusal is None
+    assert facts.divisors == (
+        ("attention heads", 4), ("key-value heads", 2), ("intermediate size", 42)
+    )  # fmt: skip
+
+
+def test_tied_weights_are_split_alike() -> None:
+    for spec in (TINY_LLAMA, TINY_GPT2, TINY_BERT):
+        module = on_meta(spec)
+        split = dict(tensor_plan(module).vocabulary)
+        weights = {id(module.get_submodule(name).weight) for name in split}
+        assert sorted(split.values()) == ["colwise_gather_output", "embedding_rowwise"]
+        assert len(weights) == 1
+
+
+def test_projections_that_read_the_same_input_are_one_region() -> None:
+    regions = tensor_plan(on_meta(TINY_LLAMA)).regions
+
+    assert set(regions) >= {"model.layers.0.self_attn", "model.layers.1.mlp"}
+
+
+def test_a_style_that_is_not_supported_is_refused_by_name() -> None:
+    module = causal("mixtral", **SMALL, num_local_experts=2)
+
+    refusal = tensor_facts(module).refusal
+
+    assert refusal is not None
+    assert refusal.startswith("MixtralForCausalLM: its plan splits model.layers.*.mlp.experts")
+    assert refusal.endswith("which is not supported")
+
+
+def test_an_architecture_without_a_plan_is_refused_until_it_is_given_one() -> None:
+    module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6))
+
+    facts = tensor_facts(module, {"0": "colwise", "2": "rowwise"})
+
+    assert tensor_facts(module).refusal == (
+        "Sequential has no tensor-parallel plan, neither in transformers nor in model.tensor_plan"
+    )
+    assert facts.refusal is None
+    assert facts.divisors == (("outputs of 0", 12),)
+    assert facts.sequence_refusal is not None
+
+
+def test_only_projections_can_be_split() -> None:
+    module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6))
+
+    assert tensor_facts(module, {"1": "colwise"}).refusal == (
+        "Sequential: its plan splits 1 as colwise, which a ReLU cannot be"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("layers.*.q", "layers.3.q", True),
+        ("layers.*.q", "model.layers.3.q", False),
+        ("**.layers.*.q", "model.layers.3.q", True),
+        ("**.layer.*.output.dense", "layer.0.attention.output.dense", False),
+    ],
+)
+def test_patterns(pattern: str, name: str, expected: bool) -> None:
+    assert matches(pattern, name) is expected

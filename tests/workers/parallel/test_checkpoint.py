@@ -1,0 +1,223 @@
+"""Recomputation seen from inside: which blocks run twice, which matmuls, and what is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from search_spaces.outcome import Measured
+from search_spaces.plan import CheckpointMode
+from search_spaces.render import CheckpointSettings, render_checkpoint
+from tests.workers.launch import Group
+from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
+from tests.workers.values import a_plan, a_request
+from workers.parallel.checkpoint import checkpoint_blocks
+from workers.parallel.host_memory import keep_on_host
+from workers.parallel.save_list import kept_operators
+
+WIDTH, BLOCKS, ROWS = 32, 4, 64
+ALL = tuple(range(BLOCKS))
+
+
+class Block(nn.Module):
+    """Attention over rows and two projections with something cheap between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        heads = self.mix(x).view(1, 4, ROWS, WIDTH // 4)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads).reshape(x.shape)
+        x = x + torch.tanh(mixed)
+        return torch.tanh(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+class Seen(TorchDispatchMode):
+    """Counts operators by name, in the order of their first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+    def forward_matmuls(self) -> int:
+        """Those of a forward pass: backward has `mm` alone, and more of it where there is more."""
+        return self.counts["aten::addmm"]
+
+    def attentions(self) -> int:
+        return self.counts["aten::_scaled_dot_product_flash_attention_for_cpu"]
+
+
+def a_stack() -> tuple[nn.Sequential, tuple[Block, ...]]:
+    torch.manual_seed(0)
+    blocks = tuple(Block() for _ in range(BLOCKS))
+    return nn.Sequential(*blocks), blocks
+
+
+def train_step(
+    picked: tuple[int, ...], mode: CheckpointMode = "full", *, offload: bool = False
+) -> tuple[float, list[torch.Tensor], tuple[Block, ...], Seen]:
+    """Loss, gradients, the blocks, and what backward did."""
+    stack, blocks = a_stack()
+    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=offload))
+    loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
+    with Seen() as seen:
+        loss.backward()
+    gradients = [weight.grad for weight in stack.parameters() if weight.grad is not None]
+    return loss.item(), gradients, blocks, seen
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
+def test_as_many_blocks_run_twice_as_the_ratio_says(ratio: float) -> None:
+    settings = render_checkpoint(a_plan(checkpoint_ratio=ratio), BLOCKS)
+    _, _, blocks, _ = train_step(settings.blocks)
+
+    twice = [index for index, block in enumerate(blocks) if block.calls == 2]
+    assert len(twice) == ratio * BLOCKS
+    assert twice == list(settings.blocks)
+    assert {block.calls for block in blocks} <= {1, 2}
+
+
+KINDS = [("full", False), ("selective", False), ("full", True), ("selective", True)]
+
+
+@pytest.mark.parametrize(("mode", "offload"), KINDS)
+def test_recomputation_changes_neither_loss_nor_gradients(
+    mode: CheckpointMode, offload: bool
+) -> None:
+    loss, gradients, _, _ = train_step(())
+    recomputed, recomputed_gradients, _, _ = train_step(ALL, mode, offload=offload)
+
+    assert recomputed == loss
+    assert len(recomputed_gradients) == len(gradients)
+    for one, other in zip(recomputed_gradients, gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_selective_recomputes_no_matmul_and_no_attention(offload: bool) -> None:
+    _, _, _, none = train_step(())
+    _, _, _, full = train_step(ALL, "full", offload=offload)
+    _, _, _, selective = train_step(ALL, "selective", offload=offload)
+
+    assert (none.forward_matmuls(), none.attentions()) == (0, 0)
+    assert full.forward_matmuls() >= BLOCKS  # the last one of a block is not needed in backward
+    assert full.attentions() == BLOCKS
+    assert full.counts["aten::mm"] == none.counts["aten::mm"] + BLOCKS
+    assert (selective.forward_matmuls(), selective.attentions()) == (0, 0)
+    assert selective.counts["aten::mm"] == none.counts["aten::mm"]
+    assert selective.counts["aten::gelu"] == BLOCKS  # what is cheap is computed again
+
+
+class Held:
+    """Bytes of distinct tensors that a forward pass leaves behind for backward."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.alive: list[torch.Tensor] = []
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self.sizes[storage.data_ptr()] = storage.nbytes()
+        self.alive.append(tensor)  # so that no address is used twice
+        return tensor
+
+
+def kept_bytes(picked: tuple[int, ...], mode: CheckpointMode) -> int:
+    """What autograd saves, and what selective checkpointing keeps beside it."""
+    stack, blocks = a_stack()
+    weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
+    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=False))
+    held = Held()
+    x = torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
+    kept = _RecordKept(held) if mode == "selective" else Seen()
+    with saved_tensors_hooks(held.add, lambda tensor: tensor), kept:
+        stack(x)
+    return sum(size for place, size in held.sizes.items() if place not in weights)
+
+
+class _RecordKept(TorchDispatchMode):
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self._held = held
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in kept_operators():
+            for part in result if isinstance(result, tuple) else (result,):
+                self._held.add(part)
+        return result
+
+
+def test_full_keeps_less_than_selective_and_selective_less_than_none() -> None:
+    full, selective = kept_bytes(ALL, "full"), kept_bytes(ALL, "selective")
+    none = kept_bytes((), "full")
+
+    assert full == BLOCKS * 4 * ROWS * WIDTH  # each block's input, nothing else
+    assert full < selective < none
+
+
+def test_what_is_offloaded_is_what_recomputation_starts_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[tuple[int, ...]] = []
+    copy: Callable[..., torch.Tensor] = torch.Tensor.copy_
+
+    def counted(self: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        moved.append(tuple(source.shape))
+        return copy(self, source, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    stack, blocks = a_stack()
+    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=ALL, mode="full", offload=True))
+    stack(torch.ones(ROWS, WIDTH))
+
+    assert moved == BLOCKS * [(ROWS, WIDTH)]  # no weight, nothing of the inside of a block
+
+
+def test_what_is_kept_on_the_host_survives_a_change_in_place() -> None:
+    weight = torch.eye(4)
+    x = torch.ones(4, 4)
+    forward, recomputation = keep_on_host()
+    with forward:
+        first = torch.mm(x, weight)
+        first.add_(1)
+    with recomputation:
+        again = torch.mm(x, weight)
+
+    assert torch.equal(again, x)
+    assert again.device == x.device
+
+
+@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize(("mode", "offload"), KINDS[1:])
+def test_ranks_that_recompute_train_the_same(
+    pair: Group, zero_stage: int, mode: CheckpointMode, offload: bool
+) -> None:
+    request = a_request(
+        SPEC,
+        zero_stage=zero_stage,
+        checkpoint_ratio=1.0,
+        checkpoint_mode=mode,
+        checkpoint_offload=offload,
+    )
+
+    outcome = pair.run(request)
+
+    assert isinstance(outcome, Measured)
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)

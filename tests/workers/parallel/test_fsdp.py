@@ -1,0 +1,93 @@
+"""FSDP2: every way to shard trains the same, and shards what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.outcome import Measured
+from search_spaces.request import TrialRequest
+from tests.workers.launch import Group
+from tests.workers.test_same_training import (
+    GRADIENT_TOLERANCE,
+    LOSS_TOLERANCE,
+    SPEC,
+    _moved,
+    reference_gradients,
+    reference_losses,
+)
+from tests.workers.values import a_plan, a_request
+
+FP32_BYTES = 4
+
+
+def measured(group: Group, request: TrialRequest) -> Measured:
+    outcome = group.run(request)
+    assert isinstance(outcome, Measured), outcome
+    return outcome
+
+
+@pytest.fixture
+def four(_groups: Any) -> Group:
+    made: Group = _groups.of(4)
+    return made
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_hybrid_shard_trains_the_same(four: Group, zero_stage: int) -> None:
+    request = a_request(SPEC, zero_stage=zero_stage, data=4, replicas=2, micro_batch=1)
+
+    assert request.plan.accumulation == 2  # gradients are averaged over replicas once
+    assert measured(four, request).losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def test_hybrid_shard_moves_the_weights_by_the_gradient_of_the_mean_loss(four: Group) -> None:
+    plan = a_plan(zero_stage=3, data=4, replicas=2, micro_batch=1)
+    expected = reference_gradients()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+
+    ranks: list[dict[str, Any]] = four.call(_moved, TrialRequest(number=0, plan=plan, spec=SPEC))
+
+    for moved in ranks:
+        for name, gradient in expected.items():
+            worst = (torch.from_numpy(moved[name]) - gradient).abs().max().item()
+            assert worst < GRADIENT_TOLERANCE * largest, name
+
+
+def test_weights_are_split_over_the_ranks_of_a_replica(four: Group) -> None:
+    """Rajbhandari et al. 2020: N ranks hold 1/N each; replicas of M ranks hold 1/M each."""
+    request = a_request(zero_stage=0, data=4, micro_batch=1)
+    whole = measured(four, request).memory.anatomy.weights
+
+    for replicas, ranks in ((1, 4), (2, 2)):
+        request = a_request(zero_stage=3, data=4, replicas=replicas, micro_batch=1)
+        anatomy = measured(four, request).memory.anatomy
+        assert anatomy.weights == whole // ranks  # every tensor of the tiny Llama divides by 4
+        assert anatomy.gradients == whole // ranks
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_offload_trains_the_same(pair: Group, zero_stage: int, pin_memory: bool) -> None:
+    request = a_request(
+        SPEC,
+        zero_stage=zero_stage,
+        micro_batch=2,
+        offload_optimizer="cpu",
+        offload_parameters="cpu",
+        pin_memory=pin_memory,
+    )
+
+    assert measured(pair, request).losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_bf16_is_near_fp32_and_keeps_fp32_weights(pair: Group, zero_stage: int) -> None:
+    whole = measured(pair, a_request(SPEC, zero_stage=zero_stage))
+    half = measured(pair, a_request(SPEC, zero_stage=zero_stage, precision="bf16"))
+
+    assert half.losses != whole.losses
+    assert half.losses == pytest.approx(whole.losses, rel=0.05)
+    assert half.memory.anatomy.weights == whole.memory.anatomy.weights

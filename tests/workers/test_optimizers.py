@@ -1,0 +1,86 @@
+"""Optimizers of a plan: the same weights however they are split, and the states they keep."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.outcome import Measured
+from tests.workers.launch import Group
+from tests.workers.test_same_training import (
+    LOSS_TOLERANCE,
+    SPEC,
+    STEPS,
+    WORST_STEP,
+    _accumulate,
+    reference_losses,
+)
+from tests.workers.values import a_request
+from workers.models import build
+from workers.optimizers import eight_bit_lack
+
+EIGHT_BIT_TOLERANCE = 0.05  # relative; 8-bit states keep 2 digits
+HYBRID = {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1}
+OFFLOAD = {"zero_stage": 2, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
+needs_8bit = pytest.mark.skipif(eight_bit_lack() is not None, reason=str(eight_bit_lack()))
+
+
+def measured(groups: Any, **knobs: Any) -> Measured:
+    group: Group = groups.of(knobs.get("data", 2))
+    outcome = group.run(a_request(SPEC, **knobs))
+    assert isinstance(outcome, Measured), outcome
+    return outcome
+
+
+@pytest.fixture
+def groups(_groups: Any) -> Any:
+    return _groups
+
+
+@cache
+def adafactor_losses() -> list[float]:
+    module = build(SPEC.model, SPEC.train, attention="eager").module
+    optimizer = torch.optim.Adafactor(module.parameters(), lr=SPEC.train.learning_rate)
+    losses = []
+    for step in range(WORST_STEP, STEPS):
+        losses.append(_accumulate(module, step))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses[1:]
+
+
+@pytest.mark.parametrize("knobs", [{}, {"zero_stage": 3}, HYBRID, OFFLOAD], ids=str)
+def test_foreach_trains_as_fused_does(groups: Any, knobs: dict[str, Any]) -> None:
+    outcome = measured(groups, optimizer="adamw_foreach", **knobs)
+
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def test_adafactor_trains_as_in_a_plain_loop_and_keeps_little(groups: Any) -> None:
+    outcome = measured(groups, optimizer="adafactor")
+
+    assert outcome.losses == pytest.approx(adafactor_losses(), rel=LOSS_TOLERANCE)
+    anatomy = outcome.memory.anatomy
+    assert 0 < anatomy.optimizer_states < 0.1 * anatomy.weights  # AdamW: twice the weights
+
+
+@needs_8bit
+@pytest.mark.parametrize("knobs", [{}, {"zero_stage": 3}, HYBRID, OFFLOAD], ids=str)
+def test_8_bit_adamw_trains_nearly_as_adamw_on_whole_weights_and_on_shards(
+    groups: Any, knobs: dict[str, Any]
+) -> None:
+    outcome = measured(groups, optimizer="adamw_8bit", **knobs)
+
+    assert outcome.losses == pytest.approx(reference_losses(), rel=EIGHT_BIT_TOLERANCE)
+    assert outcome.losses != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+@needs_8bit
+def test_8_bit_adamw_keeps_two_bytes_a_weight(groups: Any) -> None:
+    anatomy = measured(groups, optimizer="adamw_8bit").memory.anatomy
+
+    # weights of 4 bytes; small ones (below 4096 numbers) keep states of 32 bits
+    assert 0.5 < anatomy.optimizer_states / anatomy.weights < 0.8

@@ -1,0 +1,37 @@
+"""Which attention implementations a model of transformers can use here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from transformers.utils.import_utils import (
+    is_flash_attn_2_available,
+    is_flash_attn_3_available,
+)
+
+from search_spaces.plan import Attention
+
+_PACKAGES = {2: "flash-attn", 3: "flash-attn-3"}
+
+
+def attentions_of(module: Any) -> tuple[Attention, ...]:
+    """What the architecture implements and this machine has installed, the usual one first."""
+    offered: list[Attention] = ["sdpa"] if module._supports_sdpa else []
+    offered.append("eager")
+    if getattr(module, "_supports_flash_attn", False):
+        if is_flash_attn_2_available():
+            offered.append("flash_attention_2")
+        if is_flash_attn_3_available():
+            offered.append("flash_attention_3")
+    return tuple(offered)
+
+
+def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
+    """Why flash attention of that generation cannot be used, None if it can."""
+    if device.type != "cuda":
+        return f"flash_attention_{generation} needs a CUDA device"
+    available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
+    if available():
+        return None
+    return f"{_PACKAGES[generation]} is not installed: pip install {_PACKAGES[generation]}"

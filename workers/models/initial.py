@@ -1,0 +1,180 @@
+"""First values for a module that was built on the meta device, given once it has been split.
+
+So no rank ever holds the whole model. The value of an element follows from the seed, the weight's
+original name and the element's place in the whole weight, never from the plan.
+
+A module may hold slices of original weights that no `DTensor` tells of (the query's part of a
+fused projection, say). Who cuts them names their origin: `name_source(part, "weight", pieces)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from workers.models.boxes import Box, whole
+from workers.models.filling import fill
+from workers.models.recording import Recipe
+
+_WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
+_SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A box of a parameter, and the box of an original weight whose values it has."""
+
+    at: tuple[int, ...]  # where it begins in the parameter
+    weight: str  # original name; of the same module unless it has a dot
+    box: Box  # in the original weight
+
+
+def name_source(part: nn.Module, parameter: str, pieces: tuple[Piece, ...]) -> None:
+    """Says of which original weights a parameter of `part` is made, before FSDP2 shards it."""
+    sources = dict(getattr(part, _SOURCES, {}))
+    setattr(part, _SOURCES, {**sources, parameter: pieces})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialValues:
+    """What the weights and buffers of a model are before the first step.
+
+    `recipes` has those that were built on the meta device, by every original name. Others have
+    their values already.
+    """
+
+    seed: int = 0
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+
+    def materialise(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        *,
+        prefix: str = "",
+        weights_on: torch.device | None = None,
+    ) -> None:
+        """Puts a module, or a stage or block of one, on `device`, in place and with its values.
+
+        Weights on the meta device get memory, each rank for its own shard, and their values;
+        tied ones stay tied. It comes after tensor parallelism, recomputation, compilation and
+        `fully_shard`, before DDP. A model can also be filled block after block, so that what
+        takes the weights away (ZeRO-3) never meets more than one whole block.
+
+        Args:
+            module: Plain, with `DTensor` parameters, or sharded by FSDP2.
+            device: Draws the values, and holds buffers and weights. CPU and CUDA draw different
+                values; each draws the same under every plan.
+            prefix: Original name of `module` in its model with a dot behind it, "" for the model.
+            weights_on: Holds the weights in place of `device`, where they are offloaded.
+        """
+        device = torch.empty(0, device=device).device  # with its index
+        names = [name for name, tensor in _tensors(module) if tensor.is_meta]
+        _allocate(module, device, weights_on or device)
+        found = dict(_tensors(module))
+        with torch.no_grad():
+            for name in names:
+                self._fill(module, name, prefix, found[name], device)
+
+    def _fill(
+        self, module: nn.Module, name: str, prefix: str, tensor: torch.Tensor, device: torch.device
+    ) -> None:
+        owner, _, key = name.rpartition(".")
+        local, box = _local(tensor)
+        pieces = getattr(module.get_submodule(owner), _SOURCES, {}).get(key)
+        if pieces is None:
+            recipe = self.recipe(prefix + name)
+            fill(local, recipe, box, seed=self.seed, device=device)
+            return
+        for piece in pieces:
+            here = Box(starts=piece.at, sizes=piece.box.sizes)
+            met = here.meet(box)
+            if met is None:
+                continue
+            is_near = "." not in piece.weight
+            recipe = self.recipe(f"{prefix}{owner}.{piece.weight}" if is_near else piece.weight)
+            inner = _moved(met, here.starts, piece.box.starts)
+            target = local
+            for dim, (start, size) in enumerate(zip(met.starts, met.sizes, strict=True)):
+                target = target.narrow(dim, start - box.starts[dim], size)
+            fill(target, recipe, inner, seed=self.seed, device=device)
+
+    def recipe(self, name: str) -> Recipe:
+        """How the weight or buffer of this name, wrappers' parts in it or not, is filled.
+
+        Raises:
+            LookupError: If the model has none of this name.
+        """
+        original = original_name(name)
+        if original not in self.recipes:
+            raise LookupError(f"no first values are known of {original}")
+        return self.recipes[original]
+
+
+def original_name(name: str) -> str:
+    """A parameter's name without what recomputation, compilation and adapters put into it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _allocate(module: nn.Module, device: torch.device, weights_on: torch.device) -> None:
+    """Memory in place of meta tensors, tied ones once; what has values is moved as it is."""
+    weights: dict[int, nn.Parameter] = {}
+    buffers: dict[int, torch.Tensor] = {}
+    for part in module.modules():
+        for key, weight in part._parameters.items():
+            if weight is not None and id(weight) not in weights:
+                weights[id(weight)] = _with_memory(weight, weights_on)
+            if weight is not None:
+                part._parameters[key] = weights[id(weight)]
+        for key, buffer in part._buffers.items():
+            if buffer is not None and id(buffer) not in buffers:
+                empty = buffer.is_meta
+                buffers[id(buffer)] = (
+                    torch.empty_like(buffer, device=device) if empty else buffer.to(device)
+                )
+            if buffer is not None:
+                part._buffers[key] = buffers[id(buffer)]
+    for part in module.modules():
+        if isinstance(part, FSDPModule):  # looks at its weights anew
+            part._apply(lambda tensor: tensor, recurse=False)  # type: ignore[no-untyped-call]
+
+
+def _with_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
+    if weight.is_meta:
+        memory = torch.empty_like(weight, device=device)
+        return nn.Parameter(memory, requires_grad=weight.requires_grad)
+    if not isinstance(weight, DTensor):
+        weight.data = weight.data.to(device)
+    return weight
+
+
+def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
+    """What this rank holds of a tensor, and which part of it that is."""
+    if not isinstance(tensor, DTensor):
+        return tensor, whole(tuple(tensor.shape))
+    local = tensor.to_local()
+    sizes, starts = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    assert tuple(local.shape) == tuple(sizes), (local.shape, sizes)
+    return local, Box(starts=tuple(starts), sizes=tuple(sizes))
+
+
+def _moved(box: Box, origin: tuple[int, ...], target: tuple[int, ...]) -> Box:
+    return Box(
+        starts=tuple(
+            start - old + new for start, old, new in zip(box.starts, origin, target, strict=True)
+        ),
+        sizes=box.sizes,
+    )

@@ -1,0 +1,157 @@
+"""What tensor ranks say to each other in forward and backward, as functions of autograd.
+
+Each is named by what it does in forward; its backward is the transpose. A group is known by its
+name alone, so that no model and no autograd graph keeps a process group open.
+
+Source:
+    Shoeybi et al. 2019, arXiv:1909.08053, section 3 (f is `copied`, g is `summed`); Korthikanti
+    et al. 2022, arXiv:2205.05198, section 4.2.2 (`gathered` and `summed_slice`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives as collectives
+from torch.distributed.distributed_c10d import GroupName
+
+from workers.mesh import Mesh
+
+# their names before torch 2.13, which warns of them
+_gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor
+_scatter = getattr(collectives, "reduce_scatter_single", None) or collectives.reduce_scatter_tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRanks:
+    """The ranks that split each block, and which of them this one is."""
+
+    group: GroupName  # the name of the process group
+    size: int
+    rank: int
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> TensorRanks:
+        """Those of this rank's part of the mesh."""
+        return cls(
+            group=mesh.devices.get_group("tensor").group_name,
+            size=mesh.size("tensor"),
+            rank=mesh.place.tensor,
+        )
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks."""
+        return _ready(collectives.all_reduce(tensor.contiguous(), "sum", self.group))
+
+    def all_gather(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """The ranks' tensors side by side along `dim`."""
+        return _ready(_gather(tensor.contiguous(), dim % tensor.dim(), self.group))
+
+    def reduce_scatter(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """This rank's slice along `dim` of the sum over the ranks."""
+        return _ready(_scatter(tensor.contiguous(), "sum", dim % tensor.dim(), self.group))
+
+    def slice(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """This rank's slice along `dim`."""
+        return tensor.chunk(self.size, dim)[self.rank].contiguous()
+
+
+def copied(tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """The tensor itself; its gradients, to which each rank adds a part, are summed."""
+    return _apply(_Copied, tensor, ranks)
+
+
+def summed(tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """The sum over the ranks, with which each of them does the same."""
+    return _apply(_Summed, tensor, ranks)
+
+
+def sliced(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+    """This rank's slice of what all have; the slices' gradients are gathered."""
+    return _apply(_Sliced, tensor, ranks, dim)
+
+
+def gathered(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+    """All slices, with which each rank does another part: gradients are summed, then cut."""
+    return _apply(_Gathered, tensor, ranks, dim, True)
+
+
+def gathered_alike(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+    """All slices, with which each rank does the same: gradients are only cut."""
+    return _apply(_Gathered, tensor, ranks, dim, False)
+
+
+def summed_slice(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+    """This rank's slice of the sum over the ranks; the slices' gradients are gathered."""
+    return _apply(_SummedSlice, tensor, ranks, dim)
+
+
+def _ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Waits at once: work that nobody waits for would keep its process group alive."""
+    if isinstance(tensor, collectives.AsyncCollectiveTensor):
+        return tensor.wait()
+    return tensor  # compiled code waits by itself
+
+
+def _apply(function: Any, *arguments: Any) -> torch.Tensor:
+    result: torch.Tensor = function.apply(*arguments)
+    return result
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+        ctx.ranks = ranks
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.ranks.all_reduce(gradients[0]), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+        return ranks.all_reduce(tensor)
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None
+
+
+class _Sliced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+        ctx.ranks, ctx.dim = ranks, dim
+        return ranks.slice(tensor, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.ranks.all_gather(gradients[0], ctx.dim), None, None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, ranks: TensorRanks, dim: int, sums: bool
+    ) -> torch.Tensor:
+        ctx.ranks, ctx.dim, ctx.sums = ranks, dim, sums
+        return ranks.all_gather(tensor, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        cut = ctx.ranks.reduce_scatter if ctx.sums else ctx.ranks.slice
+        return cut(gradients[0], ctx.dim), None, None, None
+
+
+class _SummedSlice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
+        ctx.ranks, ctx.dim = ranks, dim
+        return ranks.reduce_scatter(tensor, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.ranks.all_gather(gradients[0], ctx.dim), None, None

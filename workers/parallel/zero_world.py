@@ -1,0 +1,129 @@
+"""What DeepSpeed takes for the world: the data ranks of one trial.
+
+DeepSpeed talks through one backend object of its module `deepspeed.comm`, and where it names no
+group it means the default process group, or a copy that it opens. Trials train in groups that are
+dropped when a rank fails, and nothing else may hold or wait in another: so it is given a backend
+whose world is the trial's data group.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.comm import comm
+from deepspeed.comm.backend import Backend
+from deepspeed.comm.torch import TorchBackend, has_all_reduce_coalesced, has_coalescing_manager
+from deepspeed.runtime.zero import parameter_offload, partition_parameters
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+from deepspeed.utils import debug, groups
+
+from workers.mesh import Mesh
+
+_LOCAL_RANK = "LOCAL_RANK"  # DeepSpeed reads the index of its CUDA device there
+
+
+class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no types
+    """DeepSpeed's collectives over one group; it opens no other."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        # not TorchBackend's own: that joins the default group, and compiles an extension for
+        # ranks of one machine that shares memory between them
+        Backend.__init__(self)
+        self.world = group
+        self.shm_comm_op = None
+        self.has_all_reduce_coalesced = has_all_reduce_coalesced()
+        self.has_coalescing_manager = has_coalescing_manager()
+        # torch 2.13 renamed them, and warns at each call of the old names
+        self.all_gather_function = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        self.reduce_scatter_function = getattr(
+            dist, "reduce_scatter_single", dist.reduce_scatter_tensor
+        )
+        self.initialized = True
+        self.single_gpu_mode = False
+        self.using_mpi = False
+        self.name = "torch"
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_world_group(self) -> dist.ProcessGroup:
+        return self.world
+
+    def new_group(self, ranks: Any) -> dist.ProcessGroup:
+        assert list(ranks) == list(range(self.get_world_size())), "of all ranks, or there is a bug"
+        return self.world
+
+    def get_rank(self, group: Any = None) -> int:
+        return dist.get_rank(group or self.world)
+
+    def get_world_size(self, group: Any = None) -> int:
+        return dist.get_world_size(group or self.world)
+
+    def get_backend(self, group: Any = None) -> str:
+        return dist.get_backend(group or self.world)
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: Any = comm.ReduceOp.SUM,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        return super().all_reduce(tensor, op, group or self.world, async_op)
+
+    def broadcast(
+        self, tensor: torch.Tensor, src: int, group: Any = None, async_op: bool = False
+    ) -> Any:
+        return super().broadcast(tensor, src, group or self.world, async_op)
+
+    def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        return super().barrier(group or self.world, async_op, device_ids)
+
+
+class ZeroWorld:
+    """The world of one engine, from its making until it is closed."""
+
+    def __init__(self, mesh: Mesh | None, device: torch.device) -> None:
+        """Lets DeepSpeed see the data ranks; a rank alone gets a group of its own."""
+        self._own = mesh is None and not dist.is_initialized()
+        if self._own:
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            store = dist.HashStore()  # type: ignore[attr-defined]  # it is documented
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        group = dist.group.WORLD if mesh is None else mesh.data_group
+        assert group is not None
+        self._local_rank = os.environ.get(_LOCAL_RANK)
+        os.environ[_LOCAL_RANK] = str(device.index or 0)
+        comm.cdb = TrialBackend(group)
+
+    def close(self) -> None:
+        """Takes back all that DeepSpeed keeps in its modules, and with it the group."""
+        groups._release_process_group_references(None)
+        comm.cdb = None
+        debug.debug_clear_module_and_param_names()
+        partition_parameters.shutdown_init_context()
+        _forget_modules()
+        if self._local_rank is None:
+            os.environ.pop(_LOCAL_RANK, None)
+        else:
+            os.environ[_LOCAL_RANK] = self._local_rank
+        if self._own:
+            dist.destroy_process_group()
+
+
+def _forget_modules() -> None:
+    """Empties what holds modules of ZeRO-3, and with them the engine.
+
+    One is the list of modules whose forward is under way, which is not emptied when it fails.
+    The others are caches of the coordinator: methods under `lru_cache`, whose keys hold it, some
+    inside another decorator.
+    """
+    parameter_offload.FWD_MODULE_STACK.clear()
+    for member in vars(PartitionedParameterCoordinator).values():
+        inside = [cell.cell_contents for cell in getattr(member, "__closure__", None) or ()]
+        for function in (member, *inside):
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
