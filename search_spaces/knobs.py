@@ -137,7 +137,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="optimizer", lossy=lambda value, _: value in {"adamw_8bit", "adafactor"}),
     Knob(
         name="bucket_mib",
-        matters=lambda chosen: _is_ddp(chosen) or chosen["engine"] == "deepspeed",
+        matters=lambda chosen: _is_ddp(chosen) or _is_zero(chosen),
         looks_at=(*_ZERO, "data"),
     ),
     Knob(name="gradient_as_bucket_view", matters=_is_ddp, looks_at=(*_ZERO, "data")),

@@ -11,7 +11,12 @@ from search_spaces.spec.schema import GIB
 from workers.models.attentions import flash_lack
 from workers.optimizers import eight_bit_lack
 from workers.parallel.compiling import compile_lack
-from workers.parallel.zero_features import cpu_adam_lack, deepspeed_lack, nvme_lack
+from workers.parallel.zero_features import (
+    cpu_adam_lack,
+    deepspeed_lack,
+    fp16_lack,
+    nvme_lack,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,7 @@ class Feature:
 
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: deepspeed_lack()),
+    ("deepspeed_fp16", "engine deepspeed with precision fp16", fp16_lack),
     ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: cpu_adam_lack()),
     ("nvme", "offload to nvme", lambda _: nvme_lack()),
     ("compile", "compile", compile_lack),

@@ -11,6 +11,13 @@ def deepspeed_can_be_used(plan: Plan, around: Surroundings) -> str | None:
     return around.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
 
 
+def deepspeed_can_use_fp16(plan: Plan, around: Surroundings) -> str | None:
+    """DeepSpeed asks the device whether it has fp16; torch's autocast does without."""
+    if plan.engine != "deepspeed" or plan.precision != "fp16":
+        return None
+    return around.cluster.lack("deepspeed_fp16")
+
+
 def attention_is_offered(plan: Plan, around: Surroundings) -> str | None:
     """The architecture must implement the attention that is asked for."""
     if plan.attention in around.model.attentions:
@@ -75,6 +82,7 @@ def optimizer_fits_engine(plan: Plan, _: Surroundings) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     deepspeed_can_be_used,
+    deepspeed_can_use_fp16,
     attention_is_offered,
     attention_can_be_used,
     flash_needs_sixteen_bits,

@@ -257,6 +257,11 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         around(),
         "loader_pin_memory is for copies to a GPU, the ranks are CPUs",
     ),
+    "deepspeed_can_use_fp16": (
+        a_plan(engine="deepspeed", zero_stage=1, precision="fp16"),
+        around(cluster=a_cluster(lacks=(("deepspeed_fp16", "this CPU has no fp16"),))),
+        "this CPU has no fp16",
+    ),
     "compression_fits_device": (
         a_plan(compression="bf16"),
         around(),

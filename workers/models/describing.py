@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from workers.models.autotp import autotp_refusal
 from workers.models.stack import MakeInputs, stack_facts
 from workers.models.tensor_plan import tensor_facts
 
@@ -27,5 +29,5 @@ def parallel_facts(
         "embedding_parameters": stack.embedding_parameters,
         "head_parameters": stack.head_parameters,
         "pipeline_refusal": stack.refusal,
-        "tensor": tensor_facts(module, tensor_plan),
+        "tensor": replace(tensor_facts(module, tensor_plan), autotp_refusal=autotp_refusal(module)),
     }

@@ -34,7 +34,7 @@ def split_sequence(
     for block in blocks:
         for part in block.modules():
             if part._parameters and names[id(part)] not in taken:
-                pass
+                sum_gradients(part, ranks)
 
     def cut(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:

@@ -147,7 +147,7 @@ def _swap_halves(owner: nn.Module, whole: torch.Tensor, outer: int, inner: int) 
     if outer == 1 or inner == 1:
         return whole
     dim = _output_dim(owner, whole.dim())
-    halves: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))  # type: ignore[no-untyped-call]
+    halves: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))
     return halves.transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 

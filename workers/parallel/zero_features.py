@@ -71,6 +71,16 @@ def deepspeed_lack() -> str | None:
     return None
 
 
+def fp16_lack(device: torch.device) -> str | None:
+    """Why DeepSpeed does not compute in fp16 on the device, None if it does.
+
+    Source: deepspeed/accelerator/cpu_accelerator.py, `is_fp16_supported`.
+    """
+    if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        return None
+    return "DeepSpeed refuses fp16 on this CPU: oneDNN has no fp16 for it; use bf16"
+
+
 def cpu_adam_lack() -> str | None:
     """Why DeepSpeed's Adam for offloaded states cannot run here, None if it can."""
     return deepspeed_lack() or _compiler_lack("DeepSpeedCPUAdam")
