@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -165,21 +166,25 @@ def _folder_of(model: str) -> str:
     return str(folder)
 
 
-def draw(model: str, ranks: int, rng: random.Random) -> Plan:
-    """A legal plan for so many ranks, drawn over all knobs."""
+def draw(
+    model: str, ranks: int, rng: random.Random, fixed: Mapping[str, Any] = MappingProxyType({})
+) -> Plan:
+    """A legal plan for so many ranks, drawn over all knobs but the fixed ones."""
     spec = spec_of(model)
     cluster = ClusterFacts(
         device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu")
     )
     around = Surroundings(spec=spec, model=prepare(spec), cluster=cluster)
     for _ in range(_TRIES):
-        plan = _attempt(around, ranks, rng)
+        plan = _attempt(around, ranks, rng, fixed)
         if plan is not None and plan.world_size == ranks and refusal(plan, around) is None:
             return plan
     raise AssertionError(f"no legal plan of {model} on {ranks} ranks in {_TRIES} draws")
 
 
-def _attempt(around: Surroundings, ranks: int, rng: random.Random) -> Plan | None:
+def _attempt(
+    around: Surroundings, ranks: int, rng: random.Random, fixed: Mapping[str, Any]
+) -> Plan | None:
     chosen: dict[str, Any] = {}
     for knob in KNOBS:
         choice = Choice(
@@ -193,7 +198,7 @@ def _attempt(around: Surroundings, ranks: int, rng: random.Random) -> Plan | Non
         if len(offered) == 1 and not knob.matters(chosen):
             chosen[knob.name] = offered[0]
             continue
-        chosen[knob.name] = _pick(knob.name, offered, rng)
+        chosen[knob.name] = fixed.get(knob.name, _pick(knob.name, offered, rng))
     per_pass = chosen["micro_batch"] * chosen["data"]
     if GLOBAL_BATCH % per_pass:
         return None
@@ -258,7 +263,9 @@ def _run(worker: Any, request: TrialRequest) -> Outcome:
     return run_trial(request, worker)
 
 
-def fuzz(counts: Mapping[int, int], seed: int) -> Iterator[Drawn]:
+def fuzz(
+    counts: Mapping[int, int], seed: int, fixed: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Drawn]:
     """Draws and runs so many plans of each number of ranks, the models in turn."""
     rng = random.Random(seed)
     names = list(MODELS)
@@ -269,7 +276,7 @@ def fuzz(counts: Mapping[int, int], seed: int) -> Iterator[Drawn]:
         group: Group | None = None
         for number in range(count):
             model = names[number % len(names)]
-            plan = draw(model, ranks, rng)
+            plan = draw(model, ranks, rng, fixed)
             if group is None or not group.alive:
                 group = Group(ranks, spec_of(names[0]))
             try:
@@ -317,12 +324,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
     parser.add_argument("--out", type=Path, default=None, help="a JSON file for the summary")
+    parser.add_argument(
+        "--fix", nargs="*", default=[], metavar="KNOB=JSON", help='such as engine="deepspeed"'
+    )
     given = parser.parse_args()
+    fixed = {name: json.loads(value) for name, _, value in (f.partition("=") for f in given.fix)}
     shares = {2: 0.5, 4: 0.35, 8: 0.15}
     total = sum(shares.get(ranks, 0.3) for ranks in given.ranks)
     counts = {ranks: round(given.plans * shares.get(ranks, 0.3) / total) for ranks in given.ranks}
     drawn = []
-    for one in fuzz(counts, given.seed):
+    for one in fuzz(counts, given.seed, fixed):
         drawn.append(one)
         word = one.fault or sentence(one.outcome)
         print(f"{len(drawn):4d} {one.model:6s} {one.plan.world_size} ranks: {word}", flush=True)
