@@ -9,10 +9,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type arch check bench format clean
+.PHONY: help setup demo test fuzz-plans lint type arch check bench format clean
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Create .venv and install everything, pinned (does nothing if up to date)
 
@@ -34,6 +34,9 @@ demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under fi
 
 test: setup ## Run the whole test suite
 	@$(BIN)/python -m pytest
+
+fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
+	@$(BIN)/python -m tests.workers.fuzz
 
 lint: setup ## Check style
 	@$(BIN)/ruff check .

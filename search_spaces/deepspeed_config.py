@@ -68,6 +68,8 @@ def render_deepspeed(
         "steps_per_print": None,
         "timers": {"throughput": {"enabled": False}},
     }
+    if plan.tensor > 1:
+        config["tensor_parallel"] = {"autotp_size": plan.tensor}
     config |= _precision(plan)
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
         config["aio"] = {

@@ -1,7 +1,7 @@
 """The knobs that a sweep searches: which values each has, and when it matters.
 
 To add a knob: a field in `Plan`, one in `SpaceSpec`, an entry here and its words in
-`knobs_reference`; then what refuses it (`rules`), what it sets (`render.py`) and what the worker
+`knob_words`; then what refuses it (`rules`), what it sets (`render.py`) and what the worker
 does with it (`workers/parallel`).
 """
 

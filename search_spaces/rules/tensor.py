@@ -57,6 +57,23 @@ def autotp_trains(plan: Plan, around: Surroundings) -> str | None:
     return f"engine deepspeed with tensor {plan.tensor}: {refused}"
 
 
+def autotp_recomputes_whole_blocks(plan: Plan, _: Surroundings) -> str | None:
+    """Selective recomputation keeps what a matmul gave; AutoTP sums it over ranks in place.
+
+    The sum is then taken of a sum, and losses differ in the third digit.
+
+    Source:
+        deepspeed/module_inject/layers.py:RowParallel.forward (0.19.8).
+    """
+    keeps = plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0
+    if plan.engine != "deepspeed" or plan.tensor == 1 or not keeps:
+        return None
+    return (
+        f"engine deepspeed with tensor {plan.tensor} sums in place what checkpoint_mode selective"
+        " keeps: it must be full"
+    )
+
+
 def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
     """Adapters stand beside projections, and are not split with them."""
     if plan.tensor == 1 or around.spec.train.method == "full":
@@ -74,5 +91,6 @@ RULES: tuple[Rule, ...] = (
     sequence_divides,
     sequence_parallel_needs_torch,
     autotp_trains,
+    autotp_recomputes_whole_blocks,
     tensor_trains_all_weights,
 )

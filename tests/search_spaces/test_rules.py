@@ -114,6 +114,12 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         around(cluster=EIGHT, model=a_model(tensor=TensorFacts(autotp_refusal="fused weights"))),
         "engine deepspeed with tensor 2: fused weights",
     ),
+    "autotp_recomputes_whole_blocks": (
+        a_plan(engine="deepspeed", tensor=2, checkpoint_ratio=1.0, checkpoint_mode="selective"),
+        around(cluster=EIGHT),
+        "engine deepspeed with tensor 2 sums in place what checkpoint_mode selective keeps:"
+        " it must be full",
+    ),
     "tensor_trains_all_weights": (
         a_plan(tensor=2),
         around(cluster=EIGHT, spec=LORA),

@@ -171,9 +171,7 @@ def draw(
 ) -> Plan:
     """A legal plan for so many ranks, drawn over all knobs but the fixed ones."""
     spec = spec_of(model)
-    cluster = ClusterFacts(
-        device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu")
-    )
+    cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
     around = Surroundings(spec=spec, model=prepare(spec), cluster=cluster)
     for _ in range(_TRIES):
         plan = _attempt(around, ranks, rng, fixed)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from search_spaces.outcome import Outcome
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from tests.workers.values import a_spec
 from workers.entry import rehearse, run_trial
 from workers.worker import Worker
 
@@ -105,6 +106,25 @@ class Group:
             process.join(10)
         for end in self._ends:
             end.close()
+
+
+class Groups:
+    """One group of each size; a new one where a test broke the old."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, Group] = {}
+
+    def of(self, size: int) -> Group:
+        """The group of so many ranks, started if there is none."""
+        group = self._groups.get(size)
+        if group is None or not group.alive:
+            group = self._groups[size] = Group(size, a_spec())
+        return group
+
+    def stop(self) -> None:
+        """Lets all ranks leave."""
+        for group in self._groups.values():
+            group.stop()
 
 
 def _run(worker: Worker, request: TrialRequest) -> Outcome:

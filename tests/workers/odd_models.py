@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 WIDTH, LAYERS = 16, 2
 HUGE_BYTES = 2**30  # four times the budget of the tests
@@ -119,5 +120,35 @@ def make(
         if where == "data" and made == call:
             act(x)
         return {"x": x}
+
+    return net, batch
+
+
+def make_llama(
+    *, where: str, rank: int, call: int
+) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
+    """A Llama that wants too much memory behind its first block, on one rank; else as `make`."""
+    config = LlamaConfig(
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        vocab_size=64,
+    )
+    net = LlamaForCausalLM(config)
+    calls = 0
+
+    def hook(_: nn.Module, __: object, hidden: torch.Tensor) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != call or dist.get_rank() != rank:
+            return hidden
+        return _allocate(hidden) if where == "forward" else _Backward.apply(hidden, _allocate)
+
+    net.model.layers[0].register_forward_hook(hook)
+
+    def batch(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:
+        tokens = torch.tensor([[number % 64] * 8 for number in numbers])
+        return {"input_ids": tokens, "labels": tokens}
 
     return net, batch

@@ -35,11 +35,6 @@ def measured(groups: Any, **knobs: Any) -> Measured:
     return outcome
 
 
-@pytest.fixture
-def groups(_groups: Any) -> Any:
-    return _groups
-
-
 @cache
 def adafactor_losses() -> list[float]:
     module = build(SPEC.model, SPEC.train, attention="eager").module

@@ -1,8 +1,8 @@
 """Model states of each rank, measured, against the arithmetic of the ZeRO paper.
 
-Of N data ranks each holds 1/N of what a stage splits, and all of the rest. In fp32 a parameter takes
-4 bytes as a weight, 4 as a gradient and 4 in each of Adam's two moments. Every tensor of the model
-divides by 4, so that no shard is padded and what is expected is exact, to the byte.
+Of N data ranks each holds 1/N of what a stage splits, and all of the rest. In fp32 a parameter
+takes 4 bytes as a weight, 4 as a gradient and 4 in each of Adam's two moments. Every tensor of the
+model divides by 4, so that no shard is padded and what is expected is exact, to the byte.
 
 Source:
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1 and section 5: stage 1 splits optimizer
@@ -19,7 +19,6 @@ import pytest
 from search_spaces.outcome import Measured, Outcome
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.conftest import _Groups
 from tests.workers.launch import Group
 from tests.workers.test_anatomy import PARAMETERS, TENSORS, WIDTH, WORDS
 from tests.workers.values import GLOBAL_BATCH, LLAMA, a_request, a_spec
@@ -68,29 +67,27 @@ def plus(
     return states[0] + weights, states[1] + gradients, states[2] + optimizer
 
 
-def group_of(groups: _Groups, ranks: int) -> tuple[Group, dict[str, int]]:
-    """A warm group and the knobs of a plan that splits the batch over all of it."""
-    return groups.of(ranks), {"data": ranks, "micro_batch": GLOBAL_BATCH // ranks // 2}
+def data_ranks(ranks: int) -> dict[str, int]:
+    """The knobs of a plan that splits the batch over so many ranks, in two micro-batches."""
+    return {"data": ranks, "micro_batch": GLOBAL_BATCH // ranks // 2}
 
 
 # FSDP2 holds shards alone between steps at both of its stages: what stage 2 keeps gathered until
 # backward is given back there, and counts as activations. Two ranks are in test_anatomy.
 @pytest.mark.parametrize(("zero_stage", "of_the_paper"), [(0, 0), (2, 3), (3, 3)])
-def test_four_ranks_of_torch(_groups: _Groups, zero_stage: int, of_the_paper: int) -> None:
-    group, knobs = group_of(_groups, 4)
-
+def test_four_ranks_of_torch(four: Group, zero_stage: int, of_the_paper: int) -> None:
     expected = plus(by_the_paper(PARAMETERS, of_the_paper, 4), optimizer=TENSORS * COUNTER_BYTES)
-    assert states_of(group, **knobs, zero_stage=zero_stage) == 4 * [expected]
+    assert states_of(four, **data_ranks(4), zero_stage=zero_stage) == 4 * [expected]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_stages_of_deepspeed(_groups: _Groups, zero_stage: int, ranks: int) -> None:
+def test_stages_of_deepspeed(pair: Group, four: Group, zero_stage: int, ranks: int) -> None:
     """From stage 1 on it updates a flat fp32 master copy of its share, in fp32 training too.
 
     That is the copy of the paper's mixed precision (K = 12); here it lies beside fp32 weights.
     """
-    group, knobs = group_of(_groups, ranks)
+    group = {2: pair, 4: four}[ranks]
     expected = by_the_paper(PARAMETERS, zero_stage, ranks)
     if zero_stage == 0:
         expected = plus(expected, optimizer=TENSORS * COUNTER_BYTES)
@@ -100,19 +97,18 @@ def test_stages_of_deepspeed(_groups: _Groups, zero_stage: int, ranks: int) -> N
     if zero_stage == 3:
         expected = plus(expected, weights=FP32_BYTES * SMALL)  # beside their shards
 
-    found = states_of(group, **knobs, engine="deepspeed", zero_stage=zero_stage)
+    found = states_of(group, **data_ranks(ranks), engine="deepspeed", zero_stage=zero_stage)
 
     assert found == ranks * [expected]
 
 
-def test_rows_that_ranks_cannot_share_alike_add_up_all_the_same(_groups: _Groups) -> None:
+def test_rows_that_ranks_cannot_share_alike_add_up_all_the_same(four: Group) -> None:
     odd = LLAMA | {"config": LLAMA["config"] | {"vocab_size": WORDS + 1}}
-    group, knobs = group_of(_groups, 4)
     parameters = PARAMETERS + WIDTH
     share, _, _ = by_the_paper(parameters, 3, 4)
 
     weights, gradients, optimizer = zip(
-        *states_of(group, a_spec(model=odd), **knobs, zero_stage=3), strict=True
+        *states_of(four, a_spec(model=odd), **data_ranks(4), zero_stage=3), strict=True
     )
 
     assert sum(weights) == sum(gradients) == FP32_BYTES * parameters
@@ -120,11 +116,9 @@ def test_rows_that_ranks_cannot_share_alike_add_up_all_the_same(_groups: _Groups
     assert max(weights) - share < FP32_BYTES * WIDTH  # less than a row more than an equal share
 
 
-def test_hybrid_shard_splits_within_a_replica_alone(_groups: _Groups) -> None:
-    group, knobs = group_of(_groups, 4)
-
+def test_hybrid_shard_splits_within_a_replica_alone(four: Group) -> None:
     expected = plus(by_the_paper(PARAMETERS, 3, 2), optimizer=TENSORS * COUNTER_BYTES)
-    assert states_of(group, **knobs, zero_stage=3, replicas=2) == 4 * [expected]
+    assert states_of(four, **data_ranks(4), zero_stage=3, replicas=2) == 4 * [expected]
 
 
 def test_tensor_ranks_split_all_but_the_norms(pair: Group) -> None:
@@ -148,9 +142,7 @@ def test_pipeline_ranks_split_the_blocks(pair: Group) -> None:
     _assert_stages_hold(states_of(pair, pipeline=2, data=1), shards=1)
 
 
-def test_shards_of_stages_multiply(_groups: _Groups) -> None:
-    four = _groups.of(4)
-
+def test_shards_of_stages_multiply(four: Group) -> None:
     found = states_of(four, pipeline=2, data=2, zero_stage=3, micro_batch=1)
 
     _assert_stages_hold(found, shards=2)

@@ -27,12 +27,13 @@ from workers.parallel.zero_world import ZeroWorld
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedTraining(AbstractTraining):
-    """A whole model on each data rank, its states split by ZeRO."""
+    """A whole model on each tensor group of ranks, its states split over data ranks by ZeRO."""
 
     engine: Engine
     world: ZeroWorld
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
+    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
 
     @property
     def module(self) -> nn.Module:
@@ -57,7 +58,7 @@ class DeepSpeedTraining(AbstractTraining):
             parts.append(part.detach())
         with watch.during("optimizer"):
             self.engine.step()
-        return torch.stack(parts).sum()
+        return torch.stack(parts).sum() * self.counts
 
     def state_bytes(self) -> StateBytes:
         return zero_state_bytes(self.engine, self.device)
@@ -78,7 +79,7 @@ def start_deepspeed(
     train: TrainSpec,
     optimizer_of: OptimizerMaker,
 ) -> DeepSpeedTraining:
-    """A model in DeepSpeed's engine, over the data ranks of the mesh."""
+    """A model in DeepSpeed's engine, over the ranks of the mesh."""
     with contextlib.ExitStack() as on_failure:
         world = ZeroWorld(mesh, device)
         on_failure.callback(world.close)
@@ -90,4 +91,5 @@ def start_deepspeed(
         world=world,
         device=device,
         data=1 if mesh is None else mesh.size("replicate", "shard"),
+        counts=mesh is None or mesh.place.tensor == 0,
     )

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from torch import nn
 
-_TRAINED: frozenset[str] = frozenset()
+# tests/workers/engines/test_autotp.py shows it of each
+_TRAINED = frozenset(
+    {
+        "BertForMaskedLM",
+        "GPTNeoXForCausalLM",
+        "LlamaForCausalLM",
+        "OPTForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "RobertaForMaskedLM",
+    }
+)
+_REFUSED = {
+    "GPT2LMHeadModel": "AutoTP takes no GPT-2 for training: its blocks have kernels of DeepSpeed's"
+    " for inference (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
+    "T5ForConditionalGeneration": "AutoTP leaves slices of position biases out of the gradient's"
+    " length, so that clipping goes wrong (deepspeed/module_inject/auto_tp.py:"
+    "AutoTP._slice_embedding)",
+}
 
 
 def autotp_refusal(module: nn.Module) -> str | None:
-    """Why AutoTP may not split the module, None if it may."""
+    """Why AutoTP may not split the module, None if it may.
+
+    Source:
+        DeepSpeed 0.19.8, named in each reason.
+    """
     name = type(module).__name__
     if name in _TRAINED:
         return None
-    return f"{name} was not shown to train under DeepSpeed's AutoTP as it does alone"
+    unknown = f"{name} was not shown to train under DeepSpeed's AutoTP as it does alone"
+    return _REFUSED.get(name, unknown)

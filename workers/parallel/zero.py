@@ -11,6 +11,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.ops.adam import DeepSpeedCPUAdam
+from deepspeed.utils import groups
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -36,21 +37,27 @@ def make_engine(
     """The model as its plan wants it, in DeepSpeed's engine.
 
     Recomputation and compilation come first, as under engine `torch`; DeepSpeed then converts
-    the weights, splits them and hooks into the modules. A `ZeroWorld` must be open.
+    the weights, splits them and hooks into the modules. A `ZeroWorld` must be open. AutoTP cuts
+    whole weights, which lie in host memory until each rank has its slices on the device.
     """
     blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
     if settings.compile:
         compile_blocks(blocks)
     module = model.module
-    weights_on = device if settings.zero_stage < 3 else torch.device("cpu")
+    splits = settings.zero_stage == 3 or settings.tensor > 1
+    weights_on = torch.device("cpu") if splits else device
     model.initial.materialise(module, device, weights_on=weights_on)
     module.train()
     engine, _, _, _ = deepspeed.initialize(
         model=module,
         optimizer=optimizer_of(module),
+        mpu=groups if settings.tensor > 1 else None,
         lr_scheduler=scheduler_of,
         config=settings.config,
     )
+    if settings.tensor > 1:
+        # ranks that split a block must drop the same of what they share
+        torch.manual_seed(groups.get_data_parallel_rank())
     return engine
 
 

@@ -1,9 +1,9 @@
-"""What DeepSpeed takes for the world: the data ranks of one trial.
+"""What DeepSpeed takes for the world: the ranks of one trial.
 
 DeepSpeed talks through one backend object of its module `deepspeed.comm`, and where it names no
 group it means the default process group, or a copy that it opens. Trials train in groups that are
 dropped when a rank fails, and nothing else may hold or wait in another: so it is given a backend
-whose world is the trial's data group.
+whose world is the trial's group, and under AutoTP the mesh's own groups of tensor and data ranks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from deepspeed.comm import comm
 from deepspeed.comm.backend import Backend
 from deepspeed.comm.torch import TorchBackend, has_all_reduce_coalesced, has_coalescing_manager
+from deepspeed.module_inject import set_autotp_mode
 from deepspeed.runtime.zero import parameter_offload, partition_parameters
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import debug, groups
@@ -87,14 +88,16 @@ class ZeroWorld:
     """The world of one engine, from its making until it is closed."""
 
     def __init__(self, mesh: Mesh | None, device: torch.device) -> None:
-        """Lets DeepSpeed see the data ranks; a rank alone gets a group of its own."""
+        """Lets DeepSpeed see the trial's ranks; a rank alone gets a group of its own."""
         self._own = mesh is None and not dist.is_initialized()
         if self._own:
             backend = "nccl" if device.type == "cuda" else "gloo"
             store = dist.HashStore()  # type: ignore[attr-defined]  # it is documented
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        group = dist.group.WORLD if mesh is None else mesh.data_group
+        group = dist.group.WORLD if mesh is None else mesh.group
         assert group is not None
+        if mesh is not None and mesh.size("tensor") > 1:
+            _name_groups(mesh)
         self._local_rank = os.environ.get(_LOCAL_RANK)
         os.environ[_LOCAL_RANK] = str(device.index or 0)
         comm.cdb = TrialBackend(group)
@@ -103,6 +106,7 @@ class ZeroWorld:
         """Takes back all that DeepSpeed keeps in its modules, and with it the group."""
         groups._release_process_group_references(None)
         comm.cdb = None
+        set_autotp_mode(training=False)
         debug.debug_clear_module_and_param_names()
         partition_parameters.shutdown_init_context()
         _forget_modules()
@@ -112,6 +116,17 @@ class ZeroWorld:
             os.environ[_LOCAL_RANK] = self._local_rank
         if self._own:
             dist.destroy_process_group()
+
+
+def _name_groups(mesh: Mesh) -> None:
+    """Has DeepSpeed take the mesh's groups for AutoTP; it opens its own where it finds none.
+
+    Source:
+        deepspeed/utils/groups.py:_init_tp_mesh_device (0.19.8).
+    """
+    groups._TENSOR_MODEL_PARALLEL_GROUP = mesh.devices.get_group("tensor")
+    groups._MODEL_PARALLEL_GROUP = groups._TENSOR_MODEL_PARALLEL_GROUP
+    groups._DATA_PARALLEL_GROUP = mesh.data_group
 
 
 def _forget_modules() -> None:

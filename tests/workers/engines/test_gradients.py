@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from search_spaces.request import TrialRequest
-from tests.workers.launch import Group
+from tests.workers.launch import Group, Groups
 from tests.workers.test_same_training import GRADIENT_TOLERANCE, reference_gradients
 from tests.workers.values import a_plan, a_spec
 from workers.data import batch_source
@@ -81,11 +81,11 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     ("ranks", "knobs"), LAYOUTS, ids=lambda value: value if isinstance(value, int) else str(value)
 )
 def test_the_clipped_gradient_is_that_of_one_process(
-    _groups: Any,  # noqa: PT019 (the conftest's, asked for by size)
+    groups: Groups,
     ranks: int,
     knobs: dict[str, Any],
 ) -> None:
-    group: Group = _groups.of(ranks)
+    group: Group = groups.of(ranks)
     spec = a_spec(train={"grad_clip": MAX_NORM})
     expected = clipped_reference(MAX_NORM)
     largest = max(gradient.abs().max().item() for gradient in expected.values())

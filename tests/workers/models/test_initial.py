@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
-from tests.workers.launch import Group
+from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_plan
 from workers.models import BuiltModel, build, build_whole
@@ -229,14 +229,14 @@ def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_shards_are_those_of_the_whole_model(
-    _groups: Any,  # noqa: PT019 (the conftest's, asked for by size)
+    groups: Groups,
     tensor: int,
 ) -> None:
     expected: Any = build_whole(ODD_LLAMA, TRAIN, attention="eager").module
     tokens = torch.arange(8)[None]
     loss = expected(input_ids=tokens, labels=tokens).loss.item()
 
-    ranks = _groups.of(2 * tensor).call(_sharded, tensor)
+    ranks = groups.of(2 * tensor).call(_sharded, tensor)
 
     for rank in ranks:
         assert rank["loss"] == pytest.approx(loss, rel=1e-5)

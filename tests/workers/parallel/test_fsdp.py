@@ -29,12 +29,6 @@ def measured(group: Group, request: TrialRequest) -> Measured:
     return outcome
 
 
-@pytest.fixture
-def four(_groups: Any) -> Group:
-    made: Group = _groups.of(4)
-    return made
-
-
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_hybrid_shard_trains_the_same(four: Group, zero_stage: int) -> None:
     request = a_request(SPEC, zero_stage=zero_stage, data=4, replicas=2, micro_batch=1)

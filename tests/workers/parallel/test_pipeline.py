@@ -17,7 +17,6 @@ from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.conftest import _Groups
 from tests.workers.launch import Group
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec
 from workers.data import batch_source
@@ -44,18 +43,6 @@ SMALL = {
     "vocab_size": 512,
     "initializer_range": 0.2,
 }
-
-
-@pytest.fixture
-def four(_groups: _Groups) -> Group:
-    """Four ranks over gloo, warm."""
-    return _groups.of(4)
-
-
-@pytest.fixture
-def eight(_groups: _Groups) -> Group:
-    """Eight ranks over gloo, warm."""
-    return _groups.of(8)
 
 
 def llama(blocks: int) -> dict[str, Any]:

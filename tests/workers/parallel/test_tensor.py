@@ -42,12 +42,6 @@ FOUR = {"tensor": 2, "data": 2, "micro_batch": 2}
 ODD_PLAN = {"layers.0": "colwise", "layers.1": "rowwise"}
 
 
-@pytest.fixture
-def four(_groups: Any) -> Group:
-    made: Group = _groups.of(4)
-    return made
-
-
 def whole_gradients(spec: SweepSpec) -> dict[str, torch.Tensor]:
     """Of the mean loss over the first global batch, which one forward pass takes."""
     model = build_whole(spec.model, spec.train, attention="sdpa")

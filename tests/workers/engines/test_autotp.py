@@ -1,0 +1,170 @@
+"""Blocks split over tensor ranks by DeepSpeed's AutoTP: losses are those of the whole model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.engines.test_deepspeed import _left_behind
+from tests.workers.launch import CALL_SECONDS, Group
+from tests.workers.parallel.split_models import split_spec
+from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
+from tests.workers.values import a_request, a_spec
+from workers.data import batch_source
+from workers.measure.stopwatch import stopwatch_for
+from workers.models import build
+from workers.models.autotp import autotp_refusal
+from workers.preparation import prepare
+from workers.training import load_engine
+from workers.worker import Worker
+
+STEPS = 8
+# a weight that the gradient's length leaves out on one rank shows from 1e-5 on
+SGD_TOLERANCE = 2e-6  # relative
+RATE = 2.0  # of steps whose gradient is clipped to
+CLIPPED = 0.05  # this length
+TWO = {"engine": "deepspeed", "tensor": 2, "data": 1, "micro_batch": 4}
+FOUR = {"engine": "deepspeed", "tensor": 2, "data": 2, "micro_batch": 2}
+UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
+ODD_VOCABULARY = {"vocab_size": 501}
+ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("llama", {}),
+    ("llama", UNTIED | ODD_VOCABULARY),
+    ("qwen2", TIED),
+    ("qwen2", UNTIED),
+    ("qwen3", TIED),
+    ("qwen3", UNTIED),
+    ("opt", {}),
+    ("opt", UNTIED),
+    ("bert", {}),
+    ("roberta", {}),
+    ("gpt_neox", {}),
+    ("gpt_neox", TIED),
+)
+
+
+def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str, Any]]:
+    """This rank's parts of the losses over steps of clipped SGD, and weights it does not split."""
+    plan, spec = request.plan, request.spec
+    load_engine(plan, worker.device)
+    from search_spaces.render import render_deepspeed
+    from workers.engines.deepspeed_training import start_deepspeed
+
+    mesh = worker.group.lend(30.0, plan)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec)
+    shapes = {name: weight.shape for name, weight in model.module.named_parameters()}
+    training = start_deepspeed(
+        model,
+        render_deepspeed(plan, prepare(spec), spec, "cpu"),
+        mesh,
+        worker.device,
+        spec.train,
+        lambda module: torch.optim.SGD(module.parameters(), lr=RATE),
+    )
+    watch = stopwatch_for(worker.device)
+    given = [source.step(plan, mesh.place.data if mesh else 0, step) for step in range(STEPS)]
+    losses = [training.step(one.batches, one.targets, watch).item() for one in given]
+    whole = {
+        name: weight.detach().numpy().copy()
+        for name, weight in training.module.named_parameters()
+        if weight.shape == shapes[name]
+    }
+    training.close()
+    return losses, whole
+
+
+@pytest.mark.parametrize(("architecture", "config"), ARCHITECTURES, ids=str)
+def test_clipped_steps_are_those_of_the_whole_model(
+    alone: Group, pair: Group, tmp_path: Path, architecture: str, config: dict[str, Any]
+) -> None:
+    plain = split_spec(architecture, tmp_path, **config)
+    train = plain.train.model_copy(update={"grad_clip": CLIPPED})
+    spec = plain.model_copy(update={"train": train})
+    one_rank = {"engine": "deepspeed", "data": 1, "micro_batch": 4}
+    ((expected, weights),) = alone.call(steps, a_request(spec, **one_rank))
+
+    (first, kept), (other, others_kept) = pair.call(steps, a_request(spec, **TWO))
+
+    assert first == pytest.approx(expected, rel=SGD_TOLERANCE)
+    assert other == [0.0] * STEPS  # it saw the same samples, which count once
+    assert 0 < len(kept) < len(weights)
+    assert kept.keys() == others_kept.keys()
+    assert all((weight == others_kept[name]).all() for name, weight in kept.items())
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"batching": "packed", "attention": "eager"},
+        {"batching": "grouped", "checkpoint_ratio": 1.0},
+    ],
+    ids=["packed", "recomputed"],
+)
+def test_the_losses_are_those_of_the_plain_loop(pair: Group, knobs: dict[str, Any]) -> None:
+    outcome = pair.run(a_request(SPEC, **TWO, **knobs))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_losses_beside_data_ranks_with_clipped_gradients(
+    alone: Group, four: Group, zero_stage: int
+) -> None:
+    spec = a_spec(train={"grad_clip": 0.5})  # less than the gradients' length
+    expected = alone.run(a_request(spec, data=1, micro_batch=4)).losses
+
+    outcome = four.run(a_request(spec, **FOUR, zero_stage=zero_stage))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses == pytest.approx(expected, rel=LOSS_TOLERANCE)
+
+
+def test_a_rank_holds_its_slices(alone: Group, pair: Group) -> None:
+    whole = alone.run(a_request(SPEC, engine="deepspeed", data=1, micro_batch=4)).memory.anatomy
+
+    half = pair.run(a_request(SPEC, **TWO)).memory.anatomy
+
+    for kind in ("weights", "gradients", "optimizer_states"):
+        # norms are not split
+        assert getattr(half, kind) == pytest.approx(getattr(whole, kind) / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_when_one_rank_runs_out_its_tensor_peer_learns_it_at_once(pair: Group, where: str) -> None:
+    spec = a_spec(
+        model={
+            "name": "tests.workers.odd_models:make_llama",
+            "config": {"where": where, "rank": 1, "call": 3},
+        }
+    )
+
+    first, other = pair.run_on_all(a_request(spec, **TWO, collective_seconds=10 * CALL_SECONDS))
+
+    assert first == other
+    assert isinstance(first, OutOfMemory), first
+    assert (first.rank, first.phase) == (1, where)
+    after = pair.run(a_request(SPEC, **TWO))
+    assert after.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+    assert pair.call(_left_behind) == [(), ()]
+
+
+def _refusal(spec: SweepSpec) -> str | None:
+    return autotp_refusal(build(spec.model, spec.train, attention="sdpa").module)
+
+
+def test_what_is_shown_here_is_allowed_and_nothing_else(tmp_path: Path) -> None:
+    for architecture, config in ARCHITECTURES:
+        assert _refusal(split_spec(architecture, tmp_path, **config)) is None, architecture
+    assert "kernels" in str(_refusal(split_spec("gpt2", tmp_path)))
+    assert "position biases" in str(_refusal(split_spec("t5", tmp_path)))
+    assert autotp_refusal(torch.nn.Linear(2, 2)) == (
+        "Linear was not shown to train under DeepSpeed's AutoTP as it does alone"
+    )

@@ -1,0 +1,90 @@
+"""A warm group that ran any plan runs the next as if it were the first: nothing is left behind.
+
+The turns of engine `deepspeed` are in engines/test_deepspeed; what it does to the speed is told by
+`make bench`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core.endings import RESIDUAL_FLOOR_BYTES, reason_to_replace
+from search_spaces.outcome import Measured, OutOfMemory
+from tests.workers.launch import Group, Groups
+from tests.workers.values import LLAMA, a_request, a_spec
+
+SPEC = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
+LARGE = a_spec(data={"lengths": {256: 1}}, train={"global_batch": 256, "sequence_length": 256})
+PLANS: dict[str, dict[str, Any]] = {
+    "fsdp2, selective, on the host": {
+        "zero_stage": 3,
+        "checkpoint_ratio": 1.0,
+        "checkpoint_mode": "selective",
+        "checkpoint_offload": True,
+    },
+    "fsdp2 offloaded": {
+        "zero_stage": 2,
+        "offload_optimizer": "cpu",
+        "offload_parameters": "cpu",
+    },
+    "tensor": {"tensor": 2, "data": 1},
+    "sequence": {"tensor": 2, "data": 1, "sequence_parallel": True, "attention": "eager"},
+    "pipeline": {"pipeline": 2, "data": 1},
+    "interleaved": {"pipeline": 2, "data": 1, "pipeline_schedule": "interleaved"},
+    "bf16": {"precision": "bf16"},
+    "powersgd": {"compression": "powersgd"},
+    "deepspeed in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
+}
+
+
+def reference(group: Group) -> Measured:
+    """The plan between all others."""
+    outcome = group.run(a_request(SPEC))
+    assert isinstance(outcome, Measured), outcome
+    assert reason_to_replace(outcome) is None
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def first(groups: Groups) -> Measured:
+    """The reference in a group that has run it before."""
+    group: Group = groups.of(2)
+    reference(group)
+    return reference(group)
+
+
+def assert_as_before(group: Group, first: Measured) -> None:
+    again = reference(group)
+    assert again.losses == first.losses
+    assert again.memory.anatomy.outside - first.memory.anatomy.outside < RESIDUAL_FLOOR_BYTES
+    assert again.memory.peak_bytes - first.memory.peak_bytes < RESIDUAL_FLOOR_BYTES
+
+
+@pytest.mark.parametrize("knobs", PLANS.values(), ids=PLANS)
+def test_after_any_plan_the_reference_is_as_before(
+    pair: Group, first: Measured, knobs: dict[str, Any]
+) -> None:
+    outcome = pair.run(a_request(SPEC, **knobs))
+
+    assert isinstance(outcome, Measured), outcome
+    assert reason_to_replace(outcome) is None
+    assert_as_before(pair, first)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"data": 2}, {"tensor": 2, "data": 1}, {"engine": "deepspeed", "zero_stage": 3, "data": 2}],
+    ids=["ddp", "tensor", "deepspeed"],
+)
+def test_so_it_is_after_one_that_ran_out_of_memory(
+    pair: Group, first: Measured, knobs: dict[str, Any]
+) -> None:
+    micro_batch = 256 // knobs["data"]
+
+    outcome = pair.run(a_request(LARGE, **knobs, micro_batch=micro_batch, accumulation=1))
+
+    assert isinstance(outcome, OutOfMemory), outcome
+    assert reason_to_replace(outcome) is None
+    assert_as_before(pair, first)

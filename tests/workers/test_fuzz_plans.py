@@ -1,0 +1,45 @@
+"""A small sample of `make fuzz-plans`: plans drawn over all knobs train, and train the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from search_spaces.plan import CHOICES, Plan
+from tests.workers.fuzz import MODELS, draw, reference_losses, run_plan
+from tests.workers.launch import Groups
+
+SEED = 20  # of a sample that has both engines, a pipeline, tensor ranks and every model
+
+
+def sample(ranks: int, count: int) -> list[tuple[str, Plan]]:
+    """Plans on so many ranks, the models in turn; without what takes a compiler's time."""
+    rng = random.Random(SEED + ranks)
+    fixed = {"compile": False, "offload_optimizer": "none"}
+    names = list(MODELS)
+    return [
+        (names[number % len(names)], draw(names[number % len(names)], ranks, rng, fixed))
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 8), (4, 4)])
+def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count: int) -> None:
+    references: dict[str, tuple[float, ...]] = {}
+    for model, plan in sample(ranks, count):
+        if model not in references:
+            references[model] = reference_losses(groups.of(1), model)
+        ran = run_plan(groups.of(ranks), model, plan, references[model])
+
+        assert ran.fault is None, f"{model} {plan}: {ran.fault}"
+
+
+def test_a_draw_reaches_every_value_of_the_knobs_that_are_words() -> None:
+    rng = random.Random(SEED)
+    plans = [draw(model, 8, rng) for model in MODELS for _ in range(40)]
+
+    for knob in ("engine", "zero_stage", "pipeline_schedule", "checkpoint_mode", "batching"):
+        assert {getattr(plan, knob) for plan in plans} == set(CHOICES[knob]), knob
+    assert {plan.tensor for plan in plans} >= {1, 2, 4}
+    assert {plan.pipeline for plan in plans} >= {1, 2, 4}
