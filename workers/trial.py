@@ -35,8 +35,9 @@ def train_and_measure(
 ) -> Measured | Diverged:
     """Trains the request's plan and says what it measured, as this rank saw it.
 
-    The model is built before the limit is in force. Each rank gives values to its own shard alone;
-    a function of the user's builds the whole model first, which is not what the plan is judged by.
+    The model is built before the limit is in force. With engine torch each rank gives values to
+    its own shard alone; DeepSpeed, and a function of the user's, start from the whole model on
+    each rank, which is not what the plan is judged by.
     """
     plan, spec = request.plan, request.spec
     facts = prepare(spec)  # kept for the next trial, so that it is no part of what this one takes

@@ -7,7 +7,7 @@ from search_spaces.rules.base import Rule, Surroundings
 
 
 def deepspeed_can_be_used(plan: Plan, around: Surroundings) -> str | None:
-    """It is an optional package."""
+    """It may be missing where the package was installed without its dependencies."""
     return around.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
 
 

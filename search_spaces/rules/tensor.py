@@ -85,6 +85,7 @@ def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    tensor_trains_all_weights,
     tensor_has_a_plan,
     tensor_divides,
     sequence_can_be_split,
@@ -92,5 +93,4 @@ RULES: tuple[Rule, ...] = (
     sequence_parallel_needs_torch,
     autotp_trains,
     autotp_recomputes_whole_blocks,
-    tensor_trains_all_weights,
 )

@@ -17,11 +17,11 @@ _TRAINED = frozenset(
     }
 )
 _REFUSED = {
-    "GPT2LMHeadModel": "AutoTP takes no GPT-2 for training: its blocks have kernels of DeepSpeed's"
-    " for inference (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
-    "T5ForConditionalGeneration": "AutoTP leaves slices of position biases out of the gradient's"
-    " length, so that clipping goes wrong (deepspeed/module_inject/auto_tp.py:"
-    "AutoTP._slice_embedding)",
+    "GPT2LMHeadModel": "DeepSpeed's AutoTP names GPT-2 among the models that it does not support"
+    " (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
+    "T5ForConditionalGeneration": "DeepSpeed's AutoTP leaves slices of position biases out of the"
+    " gradient's length, so that clipping goes wrong"
+    " (deepspeed/module_inject/auto_tp.py:AutoTP._slice_embedding)",
 }
 
 

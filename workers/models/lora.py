@@ -37,7 +37,7 @@ def add_adapters(name: str, module: nn.Module, lora: LoraSpec) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model  # takes seconds
     except ImportError as error:
-        raise ModelError("train.method lora needs peft: pip install 'plimsoll[lora]'") from error
+        raise ModelError("train.method lora needs peft: pip install peft") from error
     chosen = _chosen(name, module, lora)
     exactly = "|".join(map(re.escape, chosen))
     config = LoraConfig(

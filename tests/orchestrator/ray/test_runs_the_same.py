@@ -49,7 +49,7 @@ space:
   attention: [sdpa]
   batching: [padded]
 objective: {{max_steps: {STEPS}, max_seconds: 30, interval: 1.0e-9}}
-study: {{sampler: random, seed: 0}}
+study: {{sampler: random, seed: 14}}
 tracking: {{enabled: false}}
 """
 PAIRS: Mapping[str, Mapping[str, Any]] = {

@@ -1,0 +1,263 @@
+"""What a warm group that ran any plan does to the next trial: speed, losses and memory of it.
+
+    python -m benchmarks.engines_in_turn [--rounds 3] [--steps 24] [--out FILE]
+
+One group of two workers, as a sweep has it, runs a reference plan (DDP), then each other plan with
+the reference after it. Nothing leaks if the reference is as fast as the reference before the plan,
+its losses are the same to the last digit, and its worker is no larger. What noise is, the pairs of
+references with nothing between them tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.endings import reason_to_replace
+from orchestrator.core.processes import Processes
+from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.ray_train import WorkerGroup
+from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+
+RANKS = 2
+DEADLINE_SECONDS = 600.0  # DeepSpeed's CPU Adam and torch.compile build once
+MIB = 2**20
+GLOBAL_BATCH, TOO_LARGE_BATCH = 32, 512
+NOTHING = "nothing (noise)"
+
+
+def spec_for(steps: int, *, global_batch: int = GLOBAL_BATCH, length: int = 64) -> SweepSpec:
+    """A small model, and so many steps whatever the noise, so that losses can be compared."""
+    return SweepSpec.model_validate(
+        {
+            "model": {
+                "name": "llama-3.2-1b",
+                "config": {
+                    "hidden_size": 64,
+                    "intermediate_size": 128,
+                    "num_hidden_layers": 4,
+                    "num_attention_heads": 4,
+                    "num_key_value_heads": 2,
+                    "vocab_size": 512,
+                },
+            },
+            "cluster": {"device": "cpu", "workers": RANKS, "memory_gib": 0.5},
+            "train": {
+                "global_batch": global_batch,
+                "sequence_length": length,
+                "precision": "fp32",
+            },
+            "space": {"engine": ["torch", "deepspeed"], "offload_optimizer": ["none", "cpu"]},
+            "objective": {"max_steps": steps, "max_seconds": 120, "interval": 1e-9},
+        }
+    )
+
+
+def plan(**knobs: Any) -> Plan:
+    """The reference with other knobs; `accumulation` fills up the global batch."""
+    full: dict[str, Any] = {
+        "zero_stage": 0,
+        "micro_batch": 4,
+        "checkpoint_ratio": 0.0,
+        "attention": "sdpa",
+        "precision": "fp32",
+        "batching": "padded",
+        "data": RANKS,
+    } | knobs
+    full.setdefault("accumulation", GLOBAL_BATCH // full["micro_batch"] // full["data"])
+    return Plan(**full)
+
+
+REFERENCE = plan()
+OUT_OF_MEMORY = plan(micro_batch=TOO_LARGE_BATCH // RANKS, accumulation=1)
+PLANS: Mapping[str, Plan | None] = {
+    NOTHING: None,
+    "fsdp2, zero 2": plan(zero_stage=2),
+    "fsdp2, zero 3": plan(zero_stage=3),
+    "deepspeed, stage 0": plan(engine="deepspeed"),
+    "deepspeed, stage 1": plan(engine="deepspeed", zero_stage=1),
+    "deepspeed, stage 2": plan(engine="deepspeed", zero_stage=2),
+    "deepspeed, stage 3": plan(engine="deepspeed", zero_stage=3),
+    "deepspeed, stage 3, all offloaded": plan(
+        engine="deepspeed", zero_stage=3, offload_optimizer="cpu", offload_parameters="cpu"
+    ),
+    "tensor 2": plan(tensor=2, data=1),
+    "tensor 2, sequence split": plan(tensor=2, data=1, sequence_parallel=True),
+    "pipeline 2, 1f1b": plan(pipeline=2, data=1),
+    "pipeline 2, interleaved": plan(pipeline=2, data=1, pipeline_schedule="interleaved"),
+    "selective recomputation": plan(checkpoint_ratio=1.0, checkpoint_mode="selective"),
+    "bf16": plan(precision="bf16"),
+    "out of memory": OUT_OF_MEMORY,
+    "compile": plan(compile=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The reference after a plan, held against the reference before it."""
+
+    label: str
+    ending: str  # of the plan
+    replaced: str | None  # why the group had to be replaced after the plan
+    speed_ratio: float  # samples per second, after over before
+    to_first: float  # samples per second, over the median of the first references
+    same_losses: bool
+    residual_bytes: int  # what the plan left behind, as its trial says
+    growth_bytes: int  # of a worker that rests, over one before the plan
+
+
+class Bench:
+    """A warm group, replaced where a sweep would replace it."""
+
+    def __init__(self, steps: int) -> None:
+        """Starts the group; its first trials load what libraries load lazily."""
+        self._spec = spec_for(steps)
+        self._large = spec_for(steps, global_batch=TOO_LARGE_BATCH, length=256)
+        self._group: WorkerGroup | None = None
+        self.reference()
+
+    def run(self, which: Plan) -> Outcome:
+        """A trial of a plan."""
+        if self._group is None:
+            self._group = WorkerGroup(
+                self._spec, Processes.of(which, "cpu"), "cpu", str(Path.cwd())
+            )
+        spec = self._large if which == OUT_OF_MEMORY else self._spec
+        return self._group.run(TrialRequest(number=0, plan=which, spec=spec), DEADLINE_SECONDS)
+
+    def reference(self) -> Measured:
+        """A trial of the reference plan."""
+        outcome = self.run(REFERENCE)
+        assert isinstance(outcome, Measured), outcome
+        return outcome
+
+    def turn(self, label: str, first_speed: float, before: Measured) -> tuple[Turn, Measured]:
+        """Runs a plan and the reference after it."""
+        which = PLANS[label]
+        outcome = self.run(which) if which else before
+        assert isinstance(outcome, Measured | OutOfMemory), (label, outcome)
+        replaced = reason_to_replace(outcome)
+        if replaced and self._group is not None:
+            self._group.stop()
+            self._group = None
+            self.reference()
+        after = self.reference()
+        turn = Turn(
+            label=label,
+            ending=outcome.kind,
+            replaced=replaced,
+            speed_ratio=speed(after) / speed(before),
+            to_first=speed(after) / first_speed,
+            same_losses=after.losses == before.losses,
+            residual_bytes=outcome.costs.residual_bytes if outcome.costs else 0,
+            growth_bytes=after.memory.anatomy.outside - before.memory.anatomy.outside,
+        )
+        return turn, after
+
+    def stop(self) -> None:
+        """Ends the group."""
+        if self._group is not None:
+            self._group.stop()
+
+
+def speed(outcome: Measured) -> float:
+    """Samples per second."""
+    return outcome.samples_per_second.value
+
+
+def summary(label: str, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Figures of one plan over all rounds."""
+    ratios = [turn.speed_ratio for turn in turns]
+    return {
+        "plan": label,
+        "ended": turns[0].ending,
+        "groups_replaced": sum(turn.replaced is not None for turn in turns),
+        "reference_after_over_before": round(statistics.median(ratios), 3),
+        "lowest": round(min(ratios), 3),
+        "highest": round(max(ratios), 3),
+        "reference_after_over_first": round(statistics.median(turn.to_first for turn in turns), 3),
+        "same_losses": all(turn.same_losses for turn in turns),
+        "most_residual_mib": round(max(turn.residual_bytes for turn in turns) / MIB, 1),
+        "growth_mib_by_round": [round(turn.growth_bytes / MIB, 1) for turn in turns],
+    }
+
+
+def measure(rounds: int, steps: int) -> dict[str, Any]:
+    """Runs every plan in each round."""
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    bench = Bench(steps)
+    firsts = [bench.reference() for _ in range(3)]
+    first_speed = statistics.median(speed(outcome) for outcome in firsts)
+    turns: dict[str, list[Turn]] = {label: [] for label in PLANS}
+    before = firsts[-1]
+    for done in range(rounds):
+        for label in PLANS:
+            turn, before = bench.turn(label, first_speed, before)
+            turns[label].append(turn)
+        print(f"round {done + 1} of {rounds} done")
+    bench.stop()
+    ray.shutdown()
+    facts = system_facts()
+    return {
+        "reference": f"DDP, micro-batch 4, {RANKS} ranks, {steps} steps",
+        "first_samples_per_second": round(first_speed, 1),
+        "rounds": rounds,
+        "turns": [summary(label, found) for label, found in turns.items()],
+        "same_losses_throughout": before.losses == firsts[0].losses,
+        "growth_mib_in_all": round(
+            (before.memory.anatomy.outside - firsts[0].memory.anatomy.outside) / MIB, 1
+        ),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": facts["cpu"],
+        "cores": facts.get("cores_logical"),
+        "versions": dict(package_versions()),
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The result in lines of less than a hundred letters."""
+    lines = [
+        f"{'after':<34} {'speed: median':>13} {'lowest':>7} {'highest':>8} {'losses':>7}"
+        f" {'residual':>9} {'growth':>9}"
+    ]
+    lines += [
+        f"{turn['plan']:<34} {turn['reference_after_over_before']:>13.3f} {turn['lowest']:>7.3f}"
+        f" {turn['highest']:>8.3f} {'same' if turn['same_losses'] else 'OTHER':>7}"
+        f" {turn['most_residual_mib']:>5.1f} MiB {turn['growth_mib_by_round'][-1]:>5.1f} MiB"
+        for turn in result["turns"]
+    ]
+    lines += [
+        "speed: of the reference after the plan, over the reference before it;"
+        f" {result['rounds']} rounds",
+        "growth: of a worker at rest, in the last round;"
+        f" over all rounds {result['growth_mib_in_all']:.1f} MiB",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints the comparison as a table, and as JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    result = measure(options.rounds, options.steps)
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
