@@ -50,8 +50,9 @@ arch: setup ## Check which package may import which
 
 check: lint type arch ## Check style, types and architecture
 
-bench: setup ## Measure what a trial costs beside its steps, warm against cold
+bench: setup ## Measure what a trial costs beside its steps, and what it does to the next
 	@$(BIN)/python -m benchmarks.trial_overhead
+	@$(BIN)/python -m benchmarks.engines_in_turn
 
 format: setup ## Put the code into its style
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

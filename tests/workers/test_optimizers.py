@@ -19,7 +19,7 @@ from tests.workers.test_same_training import (
     reference_losses,
 )
 from tests.workers.values import a_request
-from workers.models import build
+from workers.models import build_whole
 from workers.optimizers import eight_bit_lack
 
 EIGHT_BIT_TOLERANCE = 0.05  # relative; 8-bit states keep 2 digits
@@ -37,7 +37,7 @@ def measured(groups: Any, **knobs: Any) -> Measured:
 
 @cache
 def adafactor_losses() -> list[float]:
-    module = build(SPEC.model, SPEC.train, attention="eager").module
+    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     optimizer = torch.optim.Adafactor(module.parameters(), lr=SPEC.train.learning_rate)
     losses = []
     for step in range(WORST_STEP, STEPS):

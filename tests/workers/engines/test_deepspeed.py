@@ -19,7 +19,7 @@ from tests.workers.test_same_training import (
     reference_gradients,
     reference_losses,
 )
-from tests.workers.values import a_plan, a_request, a_spec, odd_model
+from tests.workers.values import LLAMA, a_plan, a_request, a_spec, odd_model
 from workers.data import batch_source
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
@@ -236,13 +236,21 @@ def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
 @pytest.mark.timeout(2 * BUILD_SECONDS + 60)
 @pytest.mark.skipif(nvme_lack() is not None, reason=str(nvme_lack()))
 def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
-    spec = a_spec(cluster={"nvme_folder": str(tmp_path)})
+    """On weights of some MiB: DeepSpeed leaves what is smaller than a request where it is."""
+    wide = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4000}
+    spec = a_spec(
+        model={**LLAMA, "config": {**LLAMA["config"], **wide}},
+        cluster={"nvme_folder": str(tmp_path)},
+    )
     plan = dataclasses.replace(OFFLOADED.plan, offload_optimizer="nvme", offload_parameters="nvme")
     request = TrialRequest(number=0, plan=plan, spec=spec)
     pair.call(_build, request, seconds=2 * BUILD_SECONDS)
 
-    outcome = pair.run(request)
+    on_host, on_nvme = (
+        pair.run(dataclasses.replace(request, plan=each)) for each in (OFFLOADED.plan, plan)
+    )
 
-    assert isinstance(outcome, Measured), outcome
-    assert outcome.losses == pytest.approx(reference_losses(), rel=CPU_ADAM_TOLERANCE)
-    assert list(tmp_path.rglob("*.swp"))
+    assert isinstance(on_host, Measured), on_host
+    assert isinstance(on_nvme, Measured), on_nvme
+    assert on_nvme.losses == pytest.approx(on_host.losses, rel=CPU_ADAM_TOLERANCE)
+    assert any(path.stat().st_size for path in tmp_path.rglob("*.swp"))

@@ -25,7 +25,7 @@ from workers.data import batch_source
 from workers.engines.loss import loss_of
 from workers.engines.torch_training import TorchTraining, autocast
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models import build, build_whole
 from workers.preparation import prepare
 from workers.training import build_training
 from workers.worker import Worker
@@ -46,7 +46,7 @@ FIRST_SCALE = 2.0**16  # torch.amp.GradScaler's
 @cache
 def clipped_losses() -> list[float]:
     """Losses of a plain loop in one process, with torch's clipping and transformers' schedule."""
-    module = build(SPEC.model, SPEC.train, attention="eager").module
+    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
     )
