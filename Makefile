@@ -9,10 +9,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz-plans lint type arch check bench format clean
+.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench format clean
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Create .venv and install everything, pinned (does nothing if up to date)
 
@@ -32,8 +32,11 @@ demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under fi
 	@$(BIN)/python examples/demo_text.py
 	@$(BIN)/plimsoll tune examples/demo.yaml
 
-test: setup ## Run the whole test suite
+test: setup ## Run the test suite
 	@$(BIN)/python -m pytest
+
+test-thorough: setup ## Run the tests that prove the same at greater length
+	@$(BIN)/python -m pytest -m thorough
 
 fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz

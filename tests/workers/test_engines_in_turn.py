@@ -18,6 +18,8 @@ from tests.workers.launch import Group, Groups
 from tests.workers.values import LLAMA, a_request, a_spec
 from workers.worker import Worker
 
+pytestmark = pytest.mark.thorough
+
 SPEC = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
 LARGE = a_spec(data={"lengths": {256: 1}}, train={"global_batch": 256, "sequence_length": 256})
 ODDS_AND_ENDS_BYTES = 64 * 2**10  # a rank's shard of the model takes 360 KiB

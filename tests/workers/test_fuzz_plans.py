@@ -24,7 +24,9 @@ def sample(ranks: int, count: int) -> list[tuple[str, Plan]]:
     ]
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(2, 8), (4, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "count"), [(2, 8), pytest.param(4, 4, marks=pytest.mark.thorough)]
+)
 def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count: int) -> None:
     references: dict[str, tuple[float, ...]] = {}
     for model, plan in sample(ranks, count):

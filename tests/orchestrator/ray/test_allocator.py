@@ -21,7 +21,7 @@ study: {sampler: random}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_each_allocator_has_processes_of_its_own(tmp_path: Path) -> None:
     shutil.copy(telling_model.__file__, tmp_path / "telling_model.py")
     (tmp_path / "allocator.yaml").write_text(SPEC)

@@ -22,6 +22,8 @@ from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import PLIMSOLL, environment, plimsoll
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 8
 # Plans of one rank come last with this seed: another group of workers takes seconds to start.
 SPEC = f"""

@@ -24,6 +24,8 @@ from workers.preparation import prepare
 from workers.training import load_engine
 from workers.worker import Worker
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 8
 # a weight that the gradient's length leaves out on one rank shows from 1e-5 on
 SGD_TOLERANCE = 2e-6  # relative

@@ -53,6 +53,7 @@ def _left(worker: Worker, request: TrialRequest) -> bool:
     return left() is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
 def test_compiled_blocks_train_the_same_within_the_same_memory(
     alone: Group, tmp_path: Path

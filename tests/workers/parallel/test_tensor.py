@@ -113,6 +113,7 @@ def test_so_it_does_with_the_sequence_split(pair: Group, tmp_path: Path, archite
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sequence", [False, True], ids=["whole rows", "sequence split"])
 @pytest.mark.parametrize("zero_stage", [0, 2, 3])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
