@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
+IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
@@ -33,10 +35,10 @@ demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under fi
 	@$(BIN)/plimsoll tune examples/demo.yaml
 
 test: setup ## Run the test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-thorough: setup ## Run the tests that prove the same at greater length
-	@$(BIN)/python -m pytest -m thorough
+	@$(BIN)/python -m pytest $(IN_PARALLEL) -m thorough
 
 fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz

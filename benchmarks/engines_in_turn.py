@@ -2,30 +2,29 @@
 
     python -m benchmarks.engines_in_turn [--rounds 3] [--steps 16] [--out FILE]
 
-One group of two workers, as a sweep has it, runs a reference plan (DDP), then each other plan with
-the reference after it, some times over, of which the fastest counts: what else the machine does
-can only slow it down. Nothing leaks if the reference is as fast as the one before the plan, its
-losses are the same to the last digit, and its worker is no larger. What is noise, the turn tells
-in which there is nothing between the two. A worker grows in the first round, by libraries that a
-plan is the first to need; what grows in later rounds would be a leak.
+Two warm groups of two workers, as a sweep has them. One runs each plan; the other, the control, a
+reference plan (DDP) and nothing else. After each plan both run the reference in turn, some times
+over, and the speeds of neighbours are compared: what else the machine does slows both. Nothing
+leaks if the group that ran the plan is as fast as the control, its losses are the same to the last
+digit, and its worker is no larger. What is noise, the turn tells in which there is nothing between
+the two. A worker grows in the first round, by libraries that a plan is the first to need; what
+grows in later rounds would be a leak.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.output import write
 from orchestrator.core.endings import reason_to_replace
 from orchestrator.core.processes import Processes
-from orchestrator.fingerprint import package_versions, system_facts
 from orchestrator.ray_train import WorkerGroup
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
@@ -37,7 +36,7 @@ DEADLINE_SECONDS = 600.0  # DeepSpeed's CPU Adam and torch.compile build once
 MIB = 2**20
 GLOBAL_BATCH, TOO_LARGE_BATCH = 32, 512
 NOTHING = "nothing (noise)"
-REPEATS = 3  # of the reference, after each plan
+REPEATS = 5  # of the reference in both groups, after each plan
 
 
 def spec_for(steps: int, *, global_batch: int = GLOBAL_BATCH, length: int = 64) -> SweepSpec:
@@ -108,73 +107,76 @@ PLANS: Mapping[str, Plan | None] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The reference after a plan, held against the reference before it."""
+    """The reference after a plan, held against the control, and against the one before."""
 
     label: str
     ending: str  # of the plan
     replaced: str | None  # why the group had to be replaced after the plan
-    speed_ratio: float  # samples per second, after over before
-    to_first: float  # samples per second, over the median of the first references
+    speed_ratio: float  # samples per second over the control's, median of the pairs
     same_losses: bool
     residual_bytes: int  # what the plan left behind, as its trial says
     growth_bytes: int  # of a worker that rests, over one before the plan
 
 
 class Bench:
-    """A warm group, replaced where a sweep would replace it."""
+    """A warm group, replaced where a sweep would replace it, and one beside it for control."""
 
     def __init__(self, steps: int) -> None:
-        """Starts the group; its first trials load what libraries load lazily."""
+        """Starts both groups; their first trials load what libraries load lazily."""
         self._spec = spec_for(steps)
         self._large = spec_for(steps, global_batch=TOO_LARGE_BATCH, length=256)
-        self._group: WorkerGroup | None = None
-        self.reference()
+        self._control = self._start()
+        self._group = self._start()
+        self.compare()
 
-    def run(self, which: Plan) -> Outcome:
-        """A trial of a plan."""
-        if self._group is None:
-            self._group = WorkerGroup(
-                self._spec, Processes.of(which, "cpu"), "cpu", str(Path.cwd())
-            )
-        spec = self._large if which == OUT_OF_MEMORY else self._spec
-        return self._group.run(TrialRequest(number=0, plan=which, spec=spec), DEADLINE_SECONDS)
-
-    def reference(self) -> tuple[Measured, ...]:
-        """Some trials of the reference plan, the fastest first."""
-        outcomes = []
+    def compare(self) -> tuple[float, Measured]:
+        """The group's speed over the control's, and the group's last outcome."""
+        ratios = []
         for _ in range(REPEATS):
-            outcome = self.run(REFERENCE)
-            assert isinstance(outcome, Measured), outcome
-            outcomes.append(outcome)
-        return tuple(sorted(outcomes, key=speed, reverse=True))
+            ours = self._reference(self._group)
+            ratios.append(speed(ours) / speed(self._reference(self._control)))
+        return statistics.median(ratios), ours
 
-    def turn(self, label: str, first_speed: float, before: Measured) -> tuple[Turn, Measured]:
-        """Runs a plan and the reference after it."""
+    def turn(self, label: str, before: Measured) -> tuple[Turn, Measured]:
+        """Runs a plan, and the reference after it."""
         which = PLANS[label]
-        outcome = self.run(which) if which else before
+        outcome = self._run(self._group, which) if which else before
         assert isinstance(outcome, Measured | OutOfMemory), (label, outcome)
         replaced = reason_to_replace(outcome)
-        if replaced and self._group is not None:
+        if replaced:
             self._group.stop()
-            self._group = None
-            self.reference()
-        after, *others = self.reference()
+            self._group = self._start()
+        ratio, after = self.compare()
         turn = Turn(
             label=label,
             ending=outcome.kind,
             replaced=replaced,
-            speed_ratio=speed(after) / speed(before),
-            to_first=speed(after) / first_speed,
-            same_losses=all(again.losses == before.losses for again in (after, *others)),
+            speed_ratio=ratio,
+            same_losses=after.losses == before.losses,
             residual_bytes=outcome.costs.residual_bytes if outcome.costs else 0,
             growth_bytes=after.memory.anatomy.outside - before.memory.anatomy.outside,
         )
         return turn, after
 
     def stop(self) -> None:
-        """Ends the group."""
-        if self._group is not None:
-            self._group.stop()
+        """Ends both groups."""
+        self._group.stop()
+        self._control.stop()
+
+    def _start(self) -> WorkerGroup:
+        processes = Processes.of(REFERENCE, "cpu")
+        group = WorkerGroup(self._spec, processes, "cpu", str(Path.cwd()))
+        self._reference(group)
+        return group
+
+    def _run(self, group: WorkerGroup, which: Plan) -> Outcome:
+        spec = self._large if which == OUT_OF_MEMORY else self._spec
+        return group.run(TrialRequest(number=0, plan=which, spec=spec), DEADLINE_SECONDS)
+
+    def _reference(self, group: WorkerGroup) -> Measured:
+        outcome = self._run(group, REFERENCE)
+        assert isinstance(outcome, Measured), outcome
+        return outcome
 
 
 def speed(outcome: Measured) -> float:
@@ -189,10 +191,9 @@ def summary(label: str, turns: Sequence[Turn]) -> dict[str, Any]:
         "plan": label,
         "ended": turns[0].ending,
         "groups_replaced": sum(turn.replaced is not None for turn in turns),
-        "reference_after_over_before": round(statistics.median(ratios), 3),
+        "reference_after_over_control": round(statistics.median(ratios), 3),
         "lowest": round(min(ratios), 3),
         "highest": round(max(ratios), 3),
-        "reference_after_over_first": round(statistics.median(turn.to_first for turn in turns), 3),
         "same_losses": all(turn.same_losses for turn in turns),
         "most_residual_mib": round(max(turn.residual_bytes for turn in turns) / MIB, 1),
         "growth_mib_by_round": [round(turn.growth_bytes / MIB, 1) for turn in turns],
@@ -203,31 +204,30 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
     """Runs every plan in each round."""
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        num_cpus=2 * RANKS, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     bench = Bench(steps)
-    first = before = bench.reference()[0]
+    first_ratio, first = bench.compare()
+    before = first
     turns: dict[str, list[Turn]] = {label: [] for label in PLANS}
     sizes = [before.memory.anatomy.outside]
     for done in range(rounds):
         for label in PLANS:
             print(f"round {done + 1} of {rounds}: {label}", file=sys.stderr, flush=True)
-            turn, before = bench.turn(label, speed(first), before)
+            turn, before = bench.turn(label, before)
             turns[label].append(turn)
         sizes.append(before.memory.anatomy.outside)
     bench.stop()
     ray.shutdown()
-    facts = system_facts()
     return {
         "reference": f"DDP, micro-batch 4, {RANKS} ranks, {steps} steps",
         "first_samples_per_second": round(speed(first), 1),
+        "first_over_control": round(first_ratio, 3),
         "rounds": rounds,
         "turns": [summary(label, found) for label, found in turns.items()],
         "same_losses_throughout": before.losses == first.losses,
         "growth_mib_by_round": [round((b - a) / MIB, 1) for a, b in pairwise(sizes)],
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": facts["cpu"],
-        "cores": facts.get("cores_logical"),
-        "versions": dict(package_versions()),
     }
 
 
@@ -238,14 +238,14 @@ def table(result: Mapping[str, Any]) -> str:
         f" {'residual':>9} {'growth':>9}"
     ]
     lines += [
-        f"{turn['plan']:<34} {turn['reference_after_over_before']:>13.3f} {turn['lowest']:>7.3f}"
+        f"{turn['plan']:<34} {turn['reference_after_over_control']:>13.3f} {turn['lowest']:>7.3f}"
         f" {turn['highest']:>8.3f} {'same' if turn['same_losses'] else 'OTHER':>7}"
         f" {turn['most_residual_mib']:>5.1f} MiB {turn['growth_mib_by_round'][-1]:>5.1f} MiB"
         for turn in result["turns"]
     ]
     lines += [
-        "speed: of the reference after the plan, over the reference before it;"
-        f" {result['rounds']} rounds",
+        "speed: of the reference after the plan, over that of a group that never ran another;"
+        f" {result['rounds']} rounds; before any plan: {result['first_over_control']:.3f}",
         "growth: of a worker at rest, in the last round;"
         f" in whole rounds, in turn: {result['growth_mib_by_round']} MiB",
     ]
@@ -260,8 +260,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = measure(options.rounds, options.steps)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    write(result, options.out)
     print(table(result))
 
 

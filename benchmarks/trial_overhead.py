@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState
-from orchestrator.fingerprint import package_versions, system_facts
 from orchestrator.listener import AbstractListener
 from orchestrator.sweep import run_sweep
 from search_spaces.outcome import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
@@ -149,14 +149,9 @@ def measure(trials: int, cold: int) -> dict[str, Any]:
             [found for run in cold_runs if (found := overhead(*run)) is not None],
         ),
     ]
-    facts = system_facts()
     return {
         "ways": results,
         "cold_over_warm": round(results[1]["median_seconds"] / results[0]["median_seconds"], 1),
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": facts["cpu"],
-        "cores": facts.get("cores_logical"),
-        "versions": dict(package_versions()),
     }
 
 
@@ -174,8 +169,7 @@ def main() -> None:
             f" {way['median_seconds'] * 1000:>9.1f} ms, max {way['max_seconds'] * 1000:>9.1f} ms"
         )
     print(f"cold over warm: {result['cold_over_warm']} x")
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    write(result, options.out)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ class CheckpointSettings:
     """Which blocks are recomputed in backward, by index, and what is kept of them.
 
     Mode `selective` keeps the outputs of matmuls and of attention. With `offload`, what is kept
-    lies in host memory until backward wants it.
+    lies in host memory until backward wants it. Where blocks are `compiled`, the compiler keeps it.
     """
 
     blocks: tuple[int, ...]
     mode: CheckpointMode
     offload: bool
+    compiled: bool = False
 
 
 def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
@@ -26,6 +27,7 @@ def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
         blocks=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
         mode=plan.checkpoint_mode,
         offload=plan.checkpoint_offload,
+        compiled=plan.compile,
     )
 
 

@@ -17,7 +17,13 @@ from workers.models.built import BuiltModel
 from workers.optimizers import load_eight_bit, make_optimizer
 from workers.parallel.apply import parallelize
 from workers.parallel.compiling import load_compiler
-from workers.parallel.zero_features import load_cpu_adam, load_deepspeed, load_nvme
+from workers.parallel.zero_features import (
+    cpu_adam_lack,
+    load_cpu_adam,
+    load_deepspeed,
+    load_nvme,
+    nvme_lack,
+)
 from workers.pipelining import build_pipeline
 
 
@@ -63,13 +69,20 @@ def load_engine(plan: Plan, device: torch.device) -> None:
 
 
 def load_engines(spec: SweepSpec, device: torch.device) -> None:
-    """Loads what takes longest of what a sweep may need, before its first trial."""
+    """Loads what takes longest of what a sweep may need, before its first trial.
+
+    DeepSpeed's extensions are compiled when they are first used on a machine: some minutes, which
+    are no part of a trial.
+    """
     if "deepspeed" not in (spec.space.engine or ()):
         return
     load_deepspeed(device)
-    offloads = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
-    if set(offloads) & {"cpu", "nvme"}:
+    states = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
+    offloads = {*states, *(spec.space.offload_parameters or ())}
+    if offloads & {"cpu", "nvme"} and cpu_adam_lack() is None:
         load_cpu_adam()
+    if "nvme" in offloads and nvme_lack() is None:
+        load_nvme()
 
 
 def _build_deepspeed(

@@ -13,6 +13,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.report.sentences import (
     answer,
     budget_sentence,
+    compile_sentence,
     equals_sentence,
     lossy_sentence,
     speedup_sentence,
@@ -99,3 +100,5 @@ def _legend(state: SweepState) -> Iterator[str]:
         yield f"all plans: {common}"
     if equal := equals_sentence(state):
         yield equal
+    if compiling := compile_sentence(state):
+        yield compiling

@@ -6,7 +6,7 @@ from orchestrator.core.ranking import best, equals_of_the_best, keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words
-from orchestrator.view.words import duration, gib, outcome_words, spread
+from orchestrator.view.words import duration, gib, outcome_words, plural, spread
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
@@ -96,6 +96,22 @@ def lossy_sentence(state: SweepState) -> str:
     rate = spread(lossless.outcome.samples_per_second)
     words = plan_words(lossless.plan)
     return f"{told}; the best lossless plan is trial {lossless.number} ({words}): {rate} samples/s"
+
+
+def compile_sentence(state: SweepState) -> str:
+    """What `torch.compile` took, which no plan's speed counts; empty if nothing was compiled."""
+    seconds = {
+        record.number: record.outcome.costs.compile_seconds
+        for record in state.records
+        if isinstance(record.outcome, Measured) and record.outcome.costs.compile_seconds > 0
+    }
+    if not seconds:
+        return ""
+    took, trials = duration(sum(seconds.values())), plural(len(seconds), "trial")
+    told = f"torch.compile took {took} in {trials}"
+    if state.best is not None and state.best.number in seconds:
+        told += f", {duration(seconds[state.best.number])} of it for the best plan"
+    return f"{told}; samples/s leave it out"
 
 
 def budget_sentence(state: SweepState) -> str:

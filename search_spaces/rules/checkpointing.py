@@ -39,8 +39,27 @@ def checkpoint_offload_is_not_compiled(plan: Plan, _: Surroundings) -> str | Non
     )
 
 
+def zero_3_compiles_no_selective_recomputation(plan: Plan, _: Surroundings) -> str | None:
+    """ZeRO-3 adds each bias to the product in place, and to the kept product once more.
+
+    Where blocks are not compiled, the worker copies what is kept before it is changed.
+
+    Source:
+        deepspeed/runtime/zero/linear.py, LinearFunctionForZeroStage3.forward (0.19.8): losses
+        drift away by 3e-4 in ten steps.
+    """
+    is_zero_3 = plan.engine == "deepspeed" and plan.zero_stage == 3
+    if not (is_zero_3 and plan.compile and plan.checkpoint_mode == "selective"):
+        return None
+    return (
+        "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
+        " compile must be false, or checkpoint_mode full"
+    )
+
+
 RULES: tuple[Rule, ...] = (
     checkpointing_needs_blocks,
     checkpoint_ratio_is_distinct,
     checkpoint_offload_is_not_compiled,
+    zero_3_compiles_no_selective_recomputation,
 )

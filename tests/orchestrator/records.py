@@ -145,9 +145,15 @@ def make_conditions(throttled: tuple[str, ...] = ()) -> Conditions:
     )
 
 
-def make_costs() -> Costs:
+def make_costs(**changes: Any) -> Costs:
     """What a short trial costs."""
-    return Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=3 * 2**20)
+    base: dict[str, Any] = {
+        "build_seconds": 0.4,
+        "steps_seconds": 4.8,
+        "total_seconds": 5.6,
+        "residual_bytes": 3 * 2**20,
+    }
+    return Costs(**{**base, **changes})
 
 
 def make_oom(wanted: float | None = 1.3, **changes: Any) -> OutOfMemory:

@@ -13,6 +13,7 @@ from orchestrator.report import render_report
 from tests.orchestrator.records import (
     every_outcome,
     make_conditions,
+    make_costs,
     make_measured,
     make_oom,
     make_records,
@@ -121,6 +122,16 @@ def test_lossy_plans_are_labelled_and_the_best_lossless_one_is_named() -> None:
     assert "lossy: it trains with bf16 where train asks for adamw in fp32" in words(state)
     assert "the best lossless plan is trial 2" in words(state)
     assert "(lossy: bf16)" in " ".join(told(state, 140).split())
+
+
+def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
+    compiled = [make_measured(rate, costs=make_costs(compile_seconds=rate)) for rate in (40, 30)]
+
+    assert (
+        "torch.compile took 1 min 10 s in 2 trials, 40 s of it for the best plan;"
+        " samples/s leave it out" in words(make_state([make_measured(20.0), *compiled]))
+    )
+    assert "torch.compile" not in words(make_state([make_measured(20.0)]))
 
 
 def test_rules_resumed_trials_and_throttling_are_told() -> None:

@@ -279,6 +279,18 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         "checkpoint_offload moves what a compiled block saves, its weights too:"
         " compile must be false",
     ),
+    "zero_3_compiles_no_selective_recomputation": (
+        a_plan(
+            engine="deepspeed",
+            zero_stage=3,
+            checkpoint_ratio=0.5,
+            checkpoint_mode="selective",
+            compile=True,
+        ),
+        around(),
+        "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
+        " compile must be false, or checkpoint_mode full",
+    ),
     "knob_at_rest": (
         a_plan(zero_stage=3, compression="fp16"),
         around(),

@@ -246,12 +246,13 @@ def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...])
     if not isinstance(outcome, Measured):
         fault = f"{sentence(outcome)}\n{getattr(outcome, 'trace', '')}"
     elif is_lossless(plan, spec):
-        apart = max(
+        apart = [
             abs(mine - theirs) / theirs
             for mine, theirs in zip(outcome.losses, reference, strict=True)
-        )
-        if apart > LOSS_TOLERANCE:
-            fault = f"losses are {apart:.1e} from the reference's"
+        ]
+        if max(apart) > LOSS_TOLERANCE:
+            steps = ", ".join(f"{one:.1e}" for one in apart)
+            fault = f"losses are apart from the reference's, step by step, by {steps}"
     return Drawn(model=model, plan=plan, outcome=outcome, fault=fault)
 
 

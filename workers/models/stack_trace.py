@@ -36,7 +36,8 @@ def without_memory(module: nn.Module) -> nn.Module:
     """A copy on the meta device, in which all weights have gradients.
 
     Attention is the plain one, if the model has a choice: kernels may know no tensors without
-    memory, and their masks are made by looking at values.
+    memory, and their masks are made by looking at values. So is what a model does in training
+    only, such as to leave out a block by chance.
     """
     memo: dict[int, Any] = {}
     for weight in module.parameters():
@@ -48,7 +49,7 @@ def without_memory(module: nn.Module) -> nn.Module:
     choose_attention = getattr(copied, "set_attn_implementation", None)
     if choose_attention is not None:
         choose_attention("eager")
-    return copied
+    return copied.eval()
 
 
 def trace(
@@ -59,7 +60,7 @@ def trace(
     Raises:
         NoStackError: If hidden states do not go from block to block and nowhere else.
     """
-    skeleton = without_memory(module).train()
+    skeleton = without_memory(module)
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))

@@ -14,7 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from search_spaces.render import CheckpointSettings
-from workers.parallel.host_memory import keep_on_host
+from workers.parallel.keeping import keep_on_device, keep_on_host
 from workers.parallel.save_list import keep_policy
 
 
@@ -45,6 +45,6 @@ def checkpoint_blocks(
 def _options(settings: CheckpointSettings) -> dict[str, Any]:
     if settings.mode == "full":
         return {}
-    if settings.offload:
-        return {"context_fn": keep_on_host}
-    return {"context_fn": partial(create_selective_checkpoint_contexts, keep_policy())}
+    if settings.compiled:  # the compiler understands torch's own contexts alone
+        return {"context_fn": partial(create_selective_checkpoint_contexts, keep_policy())}
+    return {"context_fn": keep_on_host if settings.offload else keep_on_device}

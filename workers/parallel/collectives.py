@@ -146,12 +146,8 @@ class _Gathered(torch.autograd.Function):
         return cut(gradients[0], ctx.dim), None, None, None
 
 
-class _SummedSlice(torch.autograd.Function):
+class _SummedSlice(_Sliced):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
         ctx.ranks, ctx.dim = ranks, dim
         return ranks.reduce_scatter(tensor, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return ctx.ranks.all_gather(gradients[0], ctx.dim), None, None

@@ -98,12 +98,14 @@ class ZeroWorld:
         assert group is not None
         if mesh is not None and mesh.size("tensor") > 1:
             _name_groups(mesh)
+        self._linear = torch.nn.functional.linear
         self._local_rank = os.environ.get(_LOCAL_RANK)
         os.environ[_LOCAL_RANK] = str(device.index or 0)
         comm.cdb = TrialBackend(group)
 
     def close(self) -> None:
-        """Takes back all that DeepSpeed keeps in its modules, and with it the group."""
+        """Takes back all that DeepSpeed keeps in its modules and torch's, and with it the group."""
+        torch.nn.functional.linear = self._linear  # ZeRO-3 puts its own there, for good
         groups._release_process_group_references(None)
         comm.cdb = None
         set_autotp_mode(training=False)
