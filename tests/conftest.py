@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,22 +18,27 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "plimsoll"))
 
-# Folders whose tests stay in one process of a parallel run, longest first: those of the workers
-# share warm groups of ranks, and of the sweeps under Ray one at a time is enough for a machine.
-_TOGETHER = ("tests/workers/", "tests/orchestrator/ray/")
+_WORKERS = "tests/workers/"  # stay in one process of a parallel run: they share groups of ranks
+_SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """In a parallel run, one process takes the tests of workers, the others file after file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _WORKERS if nodeid.startswith(_WORKERS) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a parallel run, says which tests share a process; all else goes file by file."""
-    if not hasattr(config, "workerinput"):  # as pytest-xdist marks its processes
-        return
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = next((folder for folder in _TOGETHER if file.startswith(folder)), file)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=_turn)
+    """In a parallel run, puts what takes longest first."""
+    if hasattr(config, "workerinput"):  # as pytest-xdist marks its processes
+        items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
-    matches = [place for place, folder in enumerate(_TOGETHER) if item.nodeid.startswith(folder)]
-    return matches[0] if matches else len(_TOGETHER)
+    return 0 if item.nodeid.startswith(_WORKERS) else 1 if item.nodeid.startswith(_SWEEPS) else 2

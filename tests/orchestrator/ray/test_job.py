@@ -26,7 +26,13 @@ study: {{folder: {folder}/kept}}
 SUBMIT = ("job", "submit", "--working-dir", ".", "--")
 
 
-@pytest.mark.parametrize("token", [True, False], ids=["with a token", "without"])
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param(True, id="with a token"),
+        pytest.param(False, id="without", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -253,7 +253,7 @@ LARGE = ModelSpec(
         "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 4200,
     },
 )  # fmt: skip
-CHUNKS_MIB = 3 * 4  # the one that is drawn, its copy, and what the allocator keeps
+CHUNKS_MIB = 4 * 4  # the one that is drawn, its copy, and what the allocator keeps of two
 
 
 def _grown(worker: Worker) -> tuple[float, float]:
