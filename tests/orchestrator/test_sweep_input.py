@@ -123,7 +123,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     (folder / "text.txt").write_text("w1 w2 w3\n\nw4 w5\n" * 400, encoding="utf-8")
     for name, (sections, _) in FAULTS.items():
         write(folder, name, **sections)
-    return tuned(folder, *FAULTS, seconds=150)
+    return tuned(folder, *FAULTS, seconds=300)
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_the_command_itself_exits_with_2(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
 
@@ -170,7 +170,7 @@ def test_another_job_leaves_the_studys_specification_alone(tmp_path: Path) -> No
     study = {"name": "one", "folder": str(tmp_path / "runs")}
     write(tmp_path, "second", study=study, train=train)
 
-    ended = tuned(tmp_path, "second", seconds=90)["second"]
+    ended = tuned(tmp_path, "second", seconds=240)["second"]
 
     assert ended.code == 2
     assert "train.global_batch changed" in ended.err
@@ -193,7 +193,7 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
         write(tmp_path, "cuda", cluster={"device": "cuda"})
         names.append("cuda")
 
-    ended = tuned(tmp_path, *names, seconds=150)
+    ended = tuned(tmp_path, *names, seconds=300)
 
     assert ended["many"].code == 2
     assert "cluster.workers is 512: the cluster has room for " in ended["many"].err
@@ -207,7 +207,7 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
 def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
     write(tmp_path, "away", cluster={"address": "127.0.0.1:1", "device": "cpu"})
 
-    ended = tuned(tmp_path, "away", seconds=150)["away"]
+    ended = tuned(tmp_path, "away", seconds=300)["away"]
 
     assert ended.code == 2
     assert "cluster.address is 127.0.0.1:1: no Ray cluster answers there" in ended.err

@@ -23,8 +23,8 @@ from tests.workers.values import a_spec
 from workers.entry import rehearse, run_trial
 from workers.worker import Worker
 
-START_SECONDS = 100.0
-CALL_SECONDS = 60.0
+START_SECONDS = 250.0
+CALL_SECONDS = 120.0
 _HOST = "127.0.0.1"
 
 Job = Callable[..., Any]

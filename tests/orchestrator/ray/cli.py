@@ -17,7 +17,7 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 def plimsoll(
-    *arguments: str, folder: Path, seconds: float = 170, **extra: str
+    *arguments: str, folder: Path, seconds: float = 360, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `plimsoll` in a folder, which is its home too, and waits for it."""
     return subprocess.run(

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.orchestrator.ray.cli import environment
 
 BIN = Path(sys.executable).parent
-START_SECONDS = 90
+START_SECONDS = 200
 
 
 def free_port() -> int:

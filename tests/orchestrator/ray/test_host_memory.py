@@ -45,7 +45,7 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
 

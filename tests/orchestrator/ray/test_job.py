@@ -46,7 +46,7 @@ def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
 

@@ -29,7 +29,7 @@ study: {storage: "sqlite:///study.db"}
 tracking: {enabled: false}
 """
 UNDER_WAY = "trial 1 starts"
-GONE_SECONDS = 60
+GONE_SECONDS = 150
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def by_the_command(folder: Path, plan: Plan) -> Measured:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

@@ -26,7 +26,7 @@ from workers.preparation import prepare
 from workers.training import build_training
 from workers.worker import Worker
 
-COMPILE_SECONDS = 170.0  # longest wait: a C++ compiler is at work, on a busy machine
+COMPILE_SECONDS = 350.0  # longest wait: a C++ compiler is at work, on a busy machine
 CPU = torch.device("cpu")
 FIXED = a_spec(data={"lengths": {32: 1}}, objective={"max_steps": 6, "max_seconds": 30})
 
