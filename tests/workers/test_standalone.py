@@ -18,7 +18,7 @@ from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = 100
+SECONDS = 240
 
 
 @pytest.fixture
