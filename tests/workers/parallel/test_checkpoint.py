@@ -181,7 +181,8 @@ def test_what_is_offloaded_is_what_recomputation_starts_from(
     copy: Callable[..., torch.Tensor] = torch.Tensor.copy_
 
     def counted(self: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        moved.append(tuple(source.shape))
+        if source.numel():  # torch 2.11 saves an empty tensor besides
+            moved.append(tuple(source.shape))
         return copy(self, source, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "copy_", counted)
