@@ -78,10 +78,10 @@ def load_engines(spec: SweepSpec, device: torch.device) -> None:
         return
     load_deepspeed(device)
     states = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
-    offloads = {*states, *(spec.space.offload_parameters or ())}
-    if offloads & {"cpu", "nvme"} and cpu_adam_lack() is None:
+    weights = spec.space.offload_parameters or ()
+    if set(states) & {"cpu", "nvme"} and cpu_adam_lack() is None:
         load_cpu_adam()
-    if "nvme" in offloads and nvme_lack() is None:
+    if "nvme" in (*states, *weights) and nvme_lack() is None:
         load_nvme()
 
 

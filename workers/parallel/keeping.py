@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import methodcaller
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,11 +26,8 @@ from workers.parallel.save_list import kept_operators
 _COLLECTIVES = "_c10d_functional"
 _BACK = methodcaller("back")
 _Results = dict[Any, deque[Any]]  # by operator, in the order of calls
+_Keeper = Callable[[torch.Tensor], "_Held"]
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
-
-
-class _Keeper(Protocol):
-    def __call__(self, tensor: torch.Tensor) -> _Held: ...
 
 
 def keep_on_device() -> Contexts:
