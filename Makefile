@@ -55,9 +55,10 @@ arch: setup ## Check which package may import which
 
 check: lint type arch ## Check style, types and architecture
 
-bench: setup ## Measure what a trial costs beside its steps, and what it does to the next
+bench: setup ## Measure what a trial costs, what it does to the next, and how fast plans are forecast
 	@$(BIN)/python -m benchmarks.trial_overhead
 	@$(BIN)/python -m benchmarks.engines_in_turn
+	@$(BIN)/python -m benchmarks.planner
 
 format: setup ## Put the code into its style
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

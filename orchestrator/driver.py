@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.core.deadlines import trial_deadline_seconds
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -15,11 +17,13 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.policy import Stop, next_action, trial_deadline_seconds
+from orchestrator.core.policy import Stop, next_action
 from orchestrator.core.state import SweepState, advance, begin
+from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Interrupted, Study
 from orchestrator.trials import AbstractDriver, Assignment, TrialReport
+from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Cancelled, Crashed, Outcome
 from search_spaces.plan import Plan
@@ -37,12 +41,14 @@ class Driver(AbstractDriver):
         listeners: Sequence[AbstractListener],
         begun: SweepStarted,
         clock: Callable[[], float] = time.time,
+        forecasts: AbstractForecasts | None = None,
     ) -> None:
         self.state: SweepState = begin(begun)
         self._study = study
         self._cluster = cluster
         self._listeners = listeners
         self._clock = clock
+        self._forecasts = forecasts or NoForecasts()
         self._stopped = False
         self._retries: list[Interrupted] = []
         for listener in listeners:
@@ -85,13 +91,15 @@ class Driver(AbstractDriver):
         else:
             why = action.why
             asked = self._study.ask(action.plan, why)
-        deadline_seconds = trial_deadline_seconds(self.state, now)
+        forecast = self._expected(asked.plan)
+        deadline_seconds = trial_deadline_seconds(self.state, now, asked.plan, forecast)
         started = TrialStarted(
             number=asked.number,
             plan=asked.plan,
             why=why,
             deadline_seconds=deadline_seconds,
             at=now,
+            forecast=forecast,
         )
         self._emit(started)
         return Assignment(
@@ -112,6 +120,8 @@ class Driver(AbstractDriver):
                 )
             )
         trial = self._running(report.number)
+        # what the trial itself taught is in no record yet: late as it is, this was expected
+        forecast = trial.forecast or self._expected(trial.plan)
         record = Record(
             number=report.number,
             plan=trial.plan,
@@ -120,6 +130,7 @@ class Driver(AbstractDriver):
             started_at=report.started_at,
             ended_at=report.ended_at,
             fingerprint=report.fingerprint,
+            forecast=forecast,
         )
         self._study.tell(record)
         self._emit(TrialEnded(record=record, at=self._clock()))
@@ -135,7 +146,7 @@ class Driver(AbstractDriver):
             phase="running the trial",
             detail="the actor that ran the trial died without a report",
         )
-        record = self._record(number, trial.plan, lost, trial.why)
+        record = replace(self._record(number, trial.plan, lost, trial.why), forecast=trial.forecast)
         self._study.tell(record)
         self._emit(TrialEnded(record=record, at=self._clock()))
 
@@ -156,6 +167,12 @@ class Driver(AbstractDriver):
         if not self._stopped:
             self._stopped = True
             self._emit(SweepEnded(reason=reason, at=self._clock()))
+
+    def _expected(self, plan: Plan) -> Expectation | None:
+        forecast = self._forecasts.expectation(plan, self.state)
+        if problem := self._forecasts.problem():
+            self.note(problem)
+        return forecast
 
     def _running(self, number: int) -> TrialStarted:
         return next(trial for trial in self.state.running if trial.number == number)

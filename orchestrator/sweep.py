@@ -14,11 +14,15 @@ from typing import NoReturn
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
+from orchestrator.forecasting import TracedForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.ray_cluster import connected
+from orchestrator.ray_trace import BackgroundTrace
 from orchestrator.study import Study, check_study
 from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.forecast.belief import Belief, shipped_belief
+from search_spaces.forecast.planned import variants_of
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
@@ -29,11 +33,22 @@ class Stopped(Exception):
     """Somebody asked the sweep to stop; says how."""
 
 
-def run_sweep(spec: SweepSpec, name: str, listeners: Sequence[AbstractListener]) -> SweepState:
+def run_sweep(
+    spec: SweepSpec,
+    name: str,
+    listeners: Sequence[AbstractListener],
+    belief: Belief | None = None,
+) -> SweepState:
     """Measures plans until the budget is used, on the cluster that the spec names.
 
     What can be wrong with the input is found before Ray is started. A study of the same name
     goes on where it stopped.
+
+    Args:
+        spec: What is measured.
+        name: The study's.
+        listeners: Who is told what happens; closed at the end.
+        belief: What forecasts start from; what ships with Plimsoll if None.
 
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
@@ -54,12 +69,15 @@ def run_sweep(spec: SweepSpec, name: str, listeners: Sequence[AbstractListener])
             memory_limit_bytes=cluster.memory_limit_bytes,
             at=time.time(),
         )
+        tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
+        forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)
         try:
-            driver = Driver(study, cluster, (*tracking, *listeners), begun)
+            driver = Driver(study, cluster, (*tracking, *listeners), begun, forecasts=forecasts)
             if warning := _short_lived(spec):
                 driver.note(warning)
             _run(driver)
         finally:
+            tracing.stop()
             for listener in (*listeners, *tracking):
                 listener.close()
     return driver.state

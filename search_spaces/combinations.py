@@ -1,12 +1,17 @@
-"""Every choice of values, knob after knob: counted without being made, then made one by one."""
+"""Every choice of values, knob after knob: counted without being made, then made as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from search_spaces.domains import Choice, Chosen, Values
 from search_spaces.knobs import KNOBS
+from search_spaces.plan_table import Codes, PlanTable, Rows, constant_codes, group
 from search_spaces.rules.base import Surroundings
 
 _Key = tuple[Any, ...]
@@ -38,18 +43,34 @@ class Combinations:
         """The values of each knob, in the order in which they are met."""
         return {name: tuple(values) for name, values in self._met.items()}
 
-    def __iter__(self) -> Iterator[Chosen]:
-        """All of them, each a view that the next one changes."""
-        return self._grow(0, {})
+    def table(self) -> tuple[PlanTable, int]:
+        """The plans that meet the global batch, and how many combinations do not.
 
-    def _grow(self, level: int, chosen: dict[str, Any]) -> Iterator[Chosen]:
-        if level == len(KNOBS):
-            yield chosen
-            return
-        name = KNOBS[level].name
-        for value in self._values(level, chosen):
-            chosen[name] = value
-            yield from self._grow(level + 1, chosen)
+        Rows are in the order of the knobs, the last one varying fastest.
+        """
+        grown = _Grown(self.domains)
+        unmet = 0
+        for level, knob in enumerate(KNOBS):
+            group_of, chosen = grown.cases(knob.looks_at)
+            offered = [self._values(level, case) for case in chosen]
+            grown.add(knob.name, offered, group_of)
+            if level == _FED:
+                unmet = self._keep_global_batch(grown)
+        return grown.table(), unmet
+
+    def _keep_global_batch(self, grown: _Grown) -> int:
+        """Adds accumulation and drops what cannot meet the batch; how much would grow of that."""
+        group_of, chosen = grown.cases(("micro_batch", "data"))
+        wanted = self._around.spec.train.global_batch
+        parts = [divmod(wanted, case["micro_batch"] * case["data"]) for case in chosen]
+        meets = np.array([rest == 0 for _, rest in parts], dtype=bool)[group_of]
+        grown.domains["accumulation"] = tuple(dict.fromkeys(most for most, _ in parts))
+        grown.add("accumulation", [(most,) for most, _ in parts], group_of)
+        below_of, below = grown.cases(_BELOW[_FED + 1])
+        sizes = np.array([self._count(_FED + 1, case) for case in below], dtype=np.int64)
+        unmet = int(sizes[below_of[~meets]].sum())
+        grown.keep(np.flatnonzero(meets))
+        return unmet
 
     def _count(self, level: int, chosen: Chosen) -> int:
         if level == len(KNOBS):
@@ -91,4 +112,53 @@ def _below(level: int) -> tuple[str, ...]:
     return tuple(sorted(above & looked_at))
 
 
+class _Grown:
+    """The combinations of the first knobs, column by column."""
+
+    def __init__(self, domains: Mapping[str, Values]) -> None:
+        self.domains = dict(domains)
+        self._codes: dict[str, Codes] = {}
+        self._rows = 1
+
+    def cases(self, names: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+        """For each row the number of its case, and each case of these knobs that there is."""
+        columns = {name: self._codes[name] for name in names}
+        sized = [(codes, len(self.domains[name])) for name, codes in columns.items()]
+        group_of, some_row = group(sized, self._rows)
+        return group_of, [
+            {name: self.domains[name][codes[row]] for name, codes in columns.items()}
+            for row in some_row
+        ]
+
+    def add(self, name: str, offered: Sequence[Values], group_of: Rows) -> None:
+        """Adds a knob: each row once for each of the values that its case is offered."""
+        code_of = {value: code for code, value in enumerate(self.domains[name])}
+        codes = np.array([code_of[value] for value in chain(*offered)], dtype=np.int32)
+        counts = np.array([len(values) for values in offered], dtype=np.intp)
+        first = (np.cumsum(counts) - counts)[group_of]
+        if (counts != 1).any():
+            times = counts[group_of]
+            first = np.repeat(first - (np.cumsum(times) - times), times)
+            self.keep(np.repeat(np.arange(self._rows), times))
+            first += np.arange(self._rows)
+        alone = len(code_of) == 1
+        self._codes[name] = constant_codes(self._rows) if alone else codes[first]
+
+    def keep(self, rows: NDArray[np.intp]) -> None:
+        """Makes these the rows, in this order and as often as they are named."""
+        self._rows = len(rows)
+        self._codes = {
+            name: constant_codes(len(rows)) if len(self.domains[name]) == 1 else codes[rows]
+            for name, codes in self._codes.items()
+        }
+
+    def table(self) -> PlanTable:
+        """The rows as plans hold them, once every knob is added."""
+        # a plan's ratio has one form, see there
+        ratios = tuple(float(ratio) + 0.0 for ratio in self.domains["checkpoint_ratio"])
+        return PlanTable(values=self.domains | {"checkpoint_ratio": ratios}, codes=self._codes)
+
+
 _BELOW = tuple(_below(level) for level in range(len(KNOBS) + 1))
+# the level from which on it is known whether a combination meets the global batch
+_FED = max(level for level, knob in enumerate(KNOBS) if knob.name in ("micro_batch", "data"))

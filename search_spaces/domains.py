@@ -18,6 +18,7 @@ Chosen = Mapping[str, Any]
 
 CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MOST_TENSOR_RANKS = 8  # beyond a node, tensor parallelism waits for the network
+_NODES_OF_A_REPLICA = (1, 2, 4, 8)  # that hybrid shard splits states over, each of so many ranks
 _STATE_BYTES = 16  # of a trained parameter: fp32 weight, gradient and two moments of Adam
 _LEAST_DEVICE_BYTES = 16 * GIB  # of an accelerator that people train on, where none is known
 
@@ -76,15 +77,26 @@ def sequence_splits(choice: Choice) -> Values:
 
 
 def pipeline_degrees(choice: Choice) -> Values:
-    """More than 1 only beyond a node: see `tensor_degrees`."""
+    """More than 1 only beyond a node: see `tensor_degrees`.
+
+    Powers of two, and what cuts the blocks into stages of one size.
+    """
     model, train = choice.model, choice.spec.train
-    wanted = choice.on_cuda and choice.workers > MOST_TENSOR_RANKS and _is_tight(choice, 1)
+    short = _is_tight(choice, 1) or train.global_batch % choice.workers
+    wanted = choice.on_cuda and choice.workers > MOST_TENSOR_RANKS and short
     torch = choice.chosen["engine"] == "torch"
     if not wanted or not torch or model.pipeline_refusal or train.method == "lora":
         return (1,)
     left = choice.workers // choice.chosen["tensor"]
     most = min(left, max(model.blocks, 1))
-    return tuple(degree for degree in powers_of_two(most) if left % degree == 0)
+    even = {degree for degree in range(1, most + 1) if model.blocks % degree == 0}
+    degrees = sorted(even.union(powers_of_two(most)))
+    return tuple(degree for degree in degrees if left % degree == 0)
+
+
+def pipeline_schedules(choice: Choice) -> Values:
+    """On GPUs interleaved too: a smaller bubble for more messages."""
+    return ("1f1b", "interleaved") if choice.on_cuda else ("1f1b",)
 
 
 def data_degrees(choice: Choice) -> Values:
@@ -102,6 +114,27 @@ def zero_stages(choice: Choice) -> Values:
     named = choice.spec.space
     offloads = choice.on_cuda or named.offload_optimizer or named.offload_parameters
     return (0, 2, 3) if offloads else (0,)
+
+
+def replica_counts(choice: Choice) -> Values:
+    """Beyond a node also replicas of one node or of a few, if they have room for the states.
+
+    Source:
+        Zhao et al. 2023, arXiv:2304.11277, section 3.2.2: hybrid sharding keeps most traffic
+        within nodes.
+    """
+    chosen = choice.chosen
+    if not choice.on_cuda or choice.workers <= MOST_TENSOR_RANKS:
+        return (1,)
+    spans = [nodes * MOST_TENSOR_RANKS // chosen["tensor"] for nodes in _NODES_OF_A_REPLICA]
+    split = chosen["tensor"] * chosen["pipeline"]
+    wanted = {
+        chosen["data"] // shards
+        for shards in spans
+        if 1 < shards < chosen["data"] and chosen["data"] % shards == 0
+        if _state_bytes(choice) / (split * shards) <= _limit_bytes(choice)
+    }
+    return (1, *sorted(wanted))
 
 
 def micro_batches(choice: Choice) -> Values:
@@ -175,8 +208,15 @@ def compiles(choice: Choice) -> Values:
 
 def _is_tight(choice: Choice, ranks: int) -> bool:
     """Whether model states, split over so many ranks, leave little room for activations."""
+    return _state_bytes(choice) / ranks > _limit_bytes(choice) / 2
+
+
+def _state_bytes(choice: Choice) -> int:
+    """Weights, and gradients and moments of those that are trained."""
     model = choice.model
     frozen = model.parameters - model.trainable_parameters
-    states = _STATE_BYTES * model.trainable_parameters + 4 * frozen
-    limit = choice.cluster.memory_limit_bytes or _LEAST_DEVICE_BYTES
-    return states / ranks > limit / 2
+    return _STATE_BYTES * model.trainable_parameters + 4 * frozen
+
+
+def _limit_bytes(choice: Choice) -> int:
+    return choice.cluster.memory_limit_bytes or _LEAST_DEVICE_BYTES

@@ -6,6 +6,7 @@
     ├── ModelError     a model that cannot be found or built
     ├── DataError      data that cannot be read or turned into samples
     ├── ClusterError   a cluster that cannot be reached or cannot hold the sweep
+    ├── DeviceError    a device that nobody knows (search_spaces/hardware/names.py)
     └── StudyError     a study or tracking store that cannot be opened
 
 Each message is for the person who typed the input: what was wrong, where, and what would

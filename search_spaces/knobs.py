@@ -91,6 +91,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="pipeline", default=domains.pipeline_degrees, looks_at=("engine", "tensor")),
     Knob(
         name="pipeline_schedule",
+        default=domains.pipeline_schedules,
         matters=lambda chosen: chosen["pipeline"] > 1,
         looks_at=("pipeline",),
     ),
@@ -98,8 +99,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="zero_stage", default=domains.zero_stages, looks_at=("engine", "data")),
     Knob(
         name="replicas",
+        default=domains.replica_counts,
         matters=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
-        looks_at=_ZERO,
+        looks_at=(*_ZERO, "data", "tensor", "pipeline"),
     ),
     Knob(name="micro_batch", default=domains.micro_batches, looks_at=("data",), memory=1),
     Knob(name="checkpoint_ratio", default=domains.checkpoint_ratios, memory=-1),

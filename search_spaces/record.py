@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from search_spaces.expectation import Expectation
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 
@@ -31,3 +32,4 @@ class Record:
     started_at: float  # seconds since the epoch
     ended_at: float
     fingerprint: Fingerprint | None
+    forecast: Expectation | None = None  # None where nothing could be forecast

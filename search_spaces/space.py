@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from search_spaces.combinations import Combinations
-from search_spaces.domains import Chosen, Values
+from search_spaces.domains import Values
 from search_spaces.errors import Fault, SpecError
 from search_spaces.knobs import KNOBS
 from search_spaces.outcome import Refused
 from search_spaces.plan import RESTS, Plan
-from search_spaces.rules import Surroundings, refusal
+from search_spaces.plan_table import Candidates, PlanTable
+from search_spaces.rules import Surroundings
+from search_spaces.rules.columns import rule_out
 from search_spaces.spec.schema import SweepSpec
 
-MAX_CANDIDATES = 1_000_000
+MAX_CANDIDATES = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +28,19 @@ class Space:
     """What may be tried.
 
     `domains` holds the values searched of each knob, by name, those at which it rests where it
-    does not matter included; `candidates` the legal plans in the order of the domains;
-    `ruled_out` how many combinations each rule forbids.
+    does not matter included; `table` the legal plans in the order of the domains; `ruled_out`
+    how many combinations each rule forbids.
     """
 
     domains: tuple[tuple[str, Values], ...]
-    candidates: tuple[Plan, ...]
+    table: PlanTable
     ruled_out: tuple[tuple[str, int], ...]
     baseline: Plan
+
+    @property
+    def candidates(self) -> Candidates:
+        """The legal plans as a sequence, each made when it is asked for."""
+        return Candidates(self.table)
 
 
 def build_space(around: Surroundings, workers: int) -> Space:
@@ -49,23 +58,15 @@ def build_space(around: Surroundings, workers: int) -> Space:
     domains = combinations.domains
     if combinations.count > MAX_CANDIDATES:
         raise _too_many(combinations.count, domains)
-    legal: list[Plan] = []
-    ruled: Counter[str] = Counter()
-    example: dict[str, Refused] = {}
-    for knobs in combinations:
-        plan = _plan(knobs, spec)
-        if plan is None:
-            ruled["global_batch_is_kept"] += 1
-        elif refused := refusal(plan, around):
-            ruled[refused.rule] += 1
-            example.setdefault(refused.rule, refused)
-        else:
-            legal.append(plan)
-    if not legal:
-        raise _nothing_legal(around, domains, example, ruled)
+    table, unmet = combinations.table()
+    ruling = rule_out(table, around)
+    ruled = ruling.ruled_out | ({"global_batch_is_kept": unmet} if unmet else {})
+    legal = table.take(ruling.legal)
+    if not len(legal):
+        raise _nothing_legal(around, domains, ruling.examples, ruled)
     return Space(
         domains=tuple(domains.items()),
-        candidates=tuple(legal),
+        table=legal,
         ruled_out=tuple(sorted(ruled.items())),
         baseline=_baseline(legal, spec),
     )
@@ -73,21 +74,13 @@ def build_space(around: Surroundings, workers: int) -> Space:
 
 def space_of(tried: Sequence[Plan], spec: SweepSpec) -> Space:
     """The space as far as the plans tell of it: for reports, where no model is at hand."""
-    columns = {
-        knob.name: dict.fromkeys(getattr(plan, knob.name) for plan in tried) for knob in KNOBS
-    }
+    table = PlanTable.of(dict.fromkeys(tried))
     return Space(
-        domains=tuple((name, tuple(values)) for name, values in columns.items()),
-        candidates=tuple(dict.fromkeys(tried)),
+        domains=tuple((knob.name, table.values[knob.name]) for knob in KNOBS),
+        table=table,
         ruled_out=(),
-        baseline=_baseline(tried, spec),
+        baseline=_baseline(table, spec),
     )
-
-
-def _plan(knobs: Chosen, spec: SweepSpec) -> Plan | None:
-    """The plan that meets the global batch with these knobs, None if there is none."""
-    accumulation, rest = divmod(spec.train.global_batch, knobs["micro_batch"] * knobs["data"])
-    return None if rest else Plan(accumulation=accumulation, **knobs)
 
 
 def _too_many(count: int, domains: Mapping[str, Values]) -> SpecError:
@@ -101,35 +94,45 @@ def _too_many(count: int, domains: Mapping[str, Values]) -> SpecError:
     return SpecError("specification", (fault,))
 
 
-def _baseline(legal: Iterable[Plan], spec: SweepSpec) -> Plan:
+def _baseline(legal: PlanTable, spec: SweepSpec) -> Plan:
     """The plan a user would start with: micro-batch 1, DDP, no checkpointing, sdpa, padded.
 
     It trains in the precision that the spec asks for: what another one gains is no speed-up
     of the same training.
     """
+    nearest = legal.take(_nearest(~legal.is_value("precision", spec.train.precision)))
+    for distance in _FROM_BASELINE:
+        nearest = nearest.take(_nearest(distance(nearest)))
+    return nearest.plan(0)
 
-    def distance(plan: Plan) -> tuple[Any, ...]:
-        return (
-            plan.precision != spec.train.precision,
-            plan.engine != "torch",
-            plan.tensor * plan.pipeline,
-            plan.zero_stage,
-            plan.micro_batch,
-            plan.checkpoint_ratio,
-            plan.attention != "sdpa",
-            plan.batching != "padded",
-            -plan.data,
-            sum(getattr(plan, name) != rest for name, rest in RESTS.items()),
-        )
 
-    return min(legal, key=distance)
+def _nearest(distance: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(distance == distance.min())
+
+
+def _off_rest(table: PlanTable) -> NDArray[Any]:
+    off = [~table.is_value(name, rest) for name, rest in RESTS.items()]
+    return np.asarray(np.sum(off, axis=0, dtype=np.intp))
+
+
+_FROM_BASELINE: tuple[Callable[[PlanTable], NDArray[Any]], ...] = (  # what counts most goes first
+    lambda table: ~table.is_value("engine", "torch"),
+    lambda table: table.column("tensor") * table.column("pipeline"),
+    lambda table: table.column("zero_stage"),
+    lambda table: table.column("micro_batch"),
+    lambda table: table.column("checkpoint_ratio"),
+    lambda table: ~table.is_value("attention", "sdpa"),
+    lambda table: ~table.is_value("batching", "padded"),
+    lambda table: -table.column("data"),
+    _off_rest,
+)
 
 
 def _nothing_legal(
     around: Surroundings,
     values: dict[str, Values],
-    example: dict[str, Refused],
-    ruled: Counter[str],
+    example: Mapping[str, Refused],
+    ruled: Mapping[str, int],
 ) -> SpecError:
     spec = around.spec
     if spec.space.data is None and values["data"][0] > around.cluster.slots:
@@ -146,7 +149,7 @@ def _nothing_legal(
         )
         return SpecError("specification", (fault,))
     reasons = [f"{name} ({refused.detail})" for name, refused in example.items()]
-    if ruled["global_batch_is_kept"]:
+    if "global_batch_is_kept" in ruled:
         reasons.append("global_batch_is_kept (train.global_batch is no multiple)")
     fault = Fault(path="space", value="", advice="no plan is legal: " + "; ".join(reasons))
     return SpecError("specification", (fault,))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 StageBlocks = tuple[int, ...]  # indices of the blocks of one stage, in order
@@ -41,11 +42,28 @@ def divide(
     }
     for stage in range(2, stages + 1):
         lightest = {
-            end: min(
-                (max(lightest[cut][0], load(cut, end)), (*lightest[cut][1], cut))
-                for cut in range(stage - 1, end)
-            )
+            end: _lightest(lightest, end, range(stage - 1, end), load)
             for end in range(stage, count + 1)
         }
     cuts = (*lightest[count][1], count)
     return tuple(tuple(range(first, end)) for first, end in pairwise(cuts))
+
+
+def _lightest(
+    before: dict[int, tuple[int, StageBlocks]],
+    end: int,
+    cuts: range,
+    load: Callable[[int, int], int],
+) -> tuple[int, StageBlocks]:
+    """The best of the cuts at which the last stage may begin.
+
+    The later it begins, the lighter it is and the heavier are those before it: only the cuts around
+    the one where the two are alike need a look.
+    """
+    crossing = bisect_left(cuts, True, key=lambda cut: before[cut][0] >= load(cut, end))
+    near = [cuts[at] for at in (crossing - 1, crossing) if 0 <= at < len(cuts)]
+    least = min(max(before[cut][0], load(cut, end)) for cut in near)
+    # what is as light lies side by side: before the crossing the last stage decides, then the rest
+    first = bisect_left(cuts, True, key=lambda cut: load(cut, end) <= least)
+    behind = bisect_left(cuts, True, key=lambda cut: before[cut][0] > least)
+    return min((least, (*before[cut][1], cut)) for cut in cuts[first:behind])

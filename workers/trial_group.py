@@ -105,7 +105,7 @@ class TrialGroup:
                 groups[place].abort()  # does nothing for gloo
             with contextlib.suppress(RuntimeError, ValueError):  # a broken group may be gone
                 dist.destroy_process_group(groups[place])
-        _forget_meshes()
+        forget_meshes()
         gc.collect()
         # Last and from Python, which lets the GIL go: gloo's threads are joined, and may wait for
         # it. Were a DDP model in a cycle the last to hold a group, both would wait for good.
@@ -124,7 +124,7 @@ def _touch(group: dist.ProcessGroup, device: torch.device) -> None:
             work.wait()
 
 
-def _forget_meshes() -> None:
+def forget_meshes() -> None:
     """Empties DTensor's caches, whose keys hold the device mesh, and with it the group."""
     clear = getattr(tensor_debug, "_clear_sharding_prop_cache", None)  # private, may go away
     if clear is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.console import SpecPath, say
 from orchestrator.cli.figures import count_words
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.rules import Surroundings
-from search_spaces.space import Space, build_space
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.schema import SweepSpec
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
 
 
 def check(spec_path: SpecPath) -> None:
@@ -35,6 +37,8 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     Raises:
         UserError: If the model cannot be found, or no plan is legal.
     """
+    from search_spaces.rules import Surroundings
+    from search_spaces.space import build_space
     from workers.models import describe
 
     model = describe(spec.model, spec.train)

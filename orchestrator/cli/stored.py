@@ -6,7 +6,6 @@ from orchestrator.core.events import SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
 from search_spaces.errors import StudyError
 from search_spaces.record import Record
-from search_spaces.space import space_of
 from search_spaces.spec.schema import SweepSpec
 
 
@@ -18,6 +17,8 @@ def stored_state(spec: SweepSpec, name: str, records: tuple[Record, ...]) -> Swe
     """
     if not records:
         raise StudyError(f"the study {name} has no finished trial yet")
+    from search_spaces.space import space_of
+
     started = SweepStarted(
         study=name,
         spec=spec,

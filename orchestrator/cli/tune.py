@@ -30,22 +30,33 @@ def tune(
     plain: Annotated[
         bool, typer.Option("--plain", help="Plain lines instead of the live view.")
     ] = False,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STUDY", help="Forecast from a study too: its specification or its name."
+        ),
+    ] = None,
 ) -> None:
     """Search, measure and rank plans; goes on where an earlier run of the same study stopped."""
     spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes)
     name = study_name(spec, spec_path)
 
+    from orchestrator.forecasting.taught import taught_by
     from orchestrator.report import render_report
     from orchestrator.study import check_study
     from orchestrator.sweep import run_sweep
     from orchestrator.view import make_view
+    from search_spaces.forecast.belief import shipped_belief
 
     if spec.cluster.workers != "auto":
         expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts
     check_study(spec, name)  # another job must not replace the specification of this study's own
+    belief = shipped_belief()
+    if records is not None:
+        belief = taught_by(belief, records, tuned=spec, tuned_name=name)
     remember(spec, name)
     try:
-        state = run_sweep(spec, name, [make_view(plain)])
+        state = run_sweep(spec, name, [make_view(plain)], belief)
     except KeyboardInterrupt:
         say_error(f"Stopped. To go on where it stopped: {command_line('tune', spec_path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from search_spaces.expectation import Expectation
 from search_spaces.plan import Plan
 from search_spaces.record import Fingerprint, Record
-from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class TrialStarted:
     why: str  # a sentence
     deadline_seconds: float  # from `at` on; past it the trial is ended
     at: float
+    forecast: Expectation | None = None  # None where nothing could be forecast by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

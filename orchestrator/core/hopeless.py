@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from search_spaces.knobs import KNOBS
 from search_spaces.outcome import OutOfMemory
 from search_spaces.plan import Plan
+from search_spaces.plan_table import Candidates, PlanTable, candidates_of
 from search_spaces.record import Record
-
-_GRADED = tuple(knob for knob in KNOBS if knob.memory)
-_OTHERS = tuple(knob.name for knob in KNOBS if not knob.memory)
 
 
 def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
@@ -20,19 +20,14 @@ def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Pl
     A plan is given up if it differs from one that ran out of memory only in knobs of which it
     is known in which direction memory grows, and each of them stands no lower.
     """
-    failed: defaultdict[tuple[object, ...], list[tuple[float, ...]]] = defaultdict(list)
+    table = candidates_of(untried).table
+    hopeful = np.ones(len(table), dtype=bool)
     for record in records:
         if isinstance(record.outcome, OutOfMemory) and _is_graded(record.plan, record.outcome):
-            failed[_rest(record.plan)].append(_needs(record.plan))
-
-    def hopeless(plan: Plan) -> bool:
-        needs = _needs(plan)
-        return any(
-            all(need >= least for need, least in zip(needs, known, strict=True))
-            for known in failed.get(_rest(plan), ())
-        )
-
-    return [plan for plan in untried if not hopeless(plan)] or untried
+            hopeful[_hopeless(table, record.plan)] = False
+    if not hopeful.any() or hopeful.all():
+        return untried
+    return Candidates(table.take(hopeful))
 
 
 def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:
@@ -40,10 +35,15 @@ def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:
     return outcome.where == "device" or not plan.checkpoint_offload
 
 
-def _needs(plan: Plan) -> tuple[float, ...]:
-    """The graded knobs, each the larger the more memory."""
-    return tuple(knob.memory * getattr(plan, knob.name) for knob in _GRADED)
-
-
-def _rest(plan: Plan) -> tuple[object, ...]:
-    return tuple(getattr(plan, name) for name in _OTHERS)
+def _hopeless(table: PlanTable, failed: Plan) -> NDArray[np.intp]:
+    """The rows that need no less memory than a plan that ran out of it."""
+    rows = np.arange(len(table))
+    for knob in KNOBS:
+        least, values = getattr(failed, knob.name), table.values[knob.name]
+        if knob.memory:
+            matching = [knob.memory * value >= knob.memory * least for value in values]
+        else:
+            matching = [value == least for value in values]
+        if not all(matching):
+            rows = rows[np.array(matching, dtype=bool)[table.codes[knob.name][rows]]]
+    return rows

@@ -50,16 +50,6 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
 
 
-def trial_deadline_seconds(state: SweepState, now: float) -> float:
-    """Hard limit of the next trial: the spec's, or what is left of the sweep if that is less."""
-    budget = state.spec.budget
-    left = state.started_at + budget.minutes * 60 - now
-    return min(budget.trial_seconds, max(left, LAST_TRIAL_SECONDS))
-
-
-LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
-
-
 def _tried(state: SweepState, plan: Plan) -> bool:
     running = any(trial.plan == plan for trial in state.running)
     return running or record_of(state.records, plan) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from orchestrator.core.events import (
     Event,
@@ -16,8 +17,10 @@ from orchestrator.core.events import (
 from orchestrator.core.ranking import best
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Fingerprint, Record
-from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from orchestrator.mlflow_tracking.store import without_password
 from orchestrator.report.sentences import (
     answer,
     equals_sentence,
+    forecast_sentence,
     lossy_sentence,
     speedup_sentence,
 )
@@ -51,6 +52,7 @@ def answer_markdown(state: SweepState) -> str:
     sentences = [answer(state)]
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
+    sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"
     sentences.append(f"trials: {told}")
     if state.ended is not None:

@@ -9,6 +9,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.view.figures import speedup
 from orchestrator.view.plan_words import lossy_words, plan_words, strategy
 from orchestrator.view.words import outcome_words
+from search_spaces.expectation import errors
 from search_spaces.outcome import (
     Conditions,
     Costs,
@@ -70,9 +71,15 @@ def trial_status(record: Record) -> str:
 
 
 def trial_metrics(record: Record) -> dict[str, float]:
-    """All that was measured, with units in the names; what nobody knows is left out."""
+    """All that was expected and measured, with units in the names; what nobody knows is left out.
+
+    `forecast_speed_error` and `forecast_memory_error` are forecast over measurement, less 1.
+    """
     outcome = record.outcome
-    metrics: dict[str, float | None] = {"trial_seconds": record.ended_at - record.started_at}
+    metrics: dict[str, float | None] = {
+        "trial_seconds": record.ended_at - record.started_at,
+        **_forecast(record),
+    }
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
@@ -137,6 +144,23 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
         "memory_limit_gib": limit,
         "headroom": str(spec.objective.headroom),
         "sampler": spec.study.sampler,
+    }
+
+
+def _forecast(record: Record) -> Mapping[str, float | None]:
+    expected, wrong = record.forecast, errors(record.forecast, record.outcome)
+    if expected is None:
+        return {}
+    rate = expected.samples_per_second
+    return {
+        "forecast_samples_per_second": rate.value,
+        "forecast_samples_per_second_low": rate.low,
+        "forecast_samples_per_second_high": rate.high,
+        "forecast_peak_bytes": expected.peak_bytes.value,
+        "forecast_fits": expected.fits,
+        "forecast_learned_from": expected.learned_from,
+        "forecast_speed_error": wrong.speed if wrong else None,
+        "forecast_memory_error": wrong.memory if wrong else None,
     }
 
 

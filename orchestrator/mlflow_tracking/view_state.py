@@ -14,6 +14,7 @@ KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
 _METRICS = {  # name: width in pixels that shows it whole
     "samples_per_second": 150,
+    "forecast_samples_per_second": 215,
     "memory_share": 115,
     "peak_memory_gib": 130,
     "step_seconds": 110,

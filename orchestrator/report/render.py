@@ -15,6 +15,7 @@ from orchestrator.report.sentences import (
     budget_sentence,
     compile_sentence,
     equals_sentence,
+    forecast_sentence,
     lossy_sentence,
     speedup_sentence,
 )
@@ -102,3 +103,5 @@ def _legend(state: SweepState) -> Iterator[str]:
         yield equal
     if compiling := compile_sentence(state):
         yield compiling
+    if expected := forecast_sentence(state):
+        yield expected

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
+
 from orchestrator.core.ranking import best, equals_of_the_best, keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words
 from orchestrator.view.words import duration, gib, outcome_words, plural, spread
+from search_spaces.expectation import errors
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
@@ -112,6 +116,32 @@ def compile_sentence(state: SweepState) -> str:
     if state.best is not None and state.best.number in seconds:
         told += f", {duration(seconds[state.best.number])} of it for the best plan"
     return f"{told}; samples/s leave it out"
+
+
+def forecast_sentence(state: SweepState) -> str:
+    """How far forecasts were off, and would have been without the study's own records.
+
+    Medians over the measured trials that had one; empty if none had.
+    """
+    found = [
+        wrong for record in state.records if (wrong := errors(record.forecast, record.outcome))
+    ]
+    if not found:
+        return ""
+    speed = _off([one.speed for one in found], [one.unlearned_speed for one in found])
+    memory = _off([one.memory for one in found], [one.unlearned_memory for one in found])
+    told = f"forecasts of {plural(len(found), 'trial')} were off by {speed} in speed"
+    told += f" and {memory} in peak memory" if memory else ""
+    return f"{told}: medians, in brackets without what the study's own trials had taught"
+
+
+def _off(now: Iterable[float | None], unlearned: Iterable[float | None]) -> str:
+    sizes, without = (
+        [abs(error) for error in given if error is not None] for given in (now, unlearned)
+    )
+    if not sizes:
+        return ""
+    return f"{100 * statistics.median(sizes):.0f} % ({100 * statistics.median(without):.0f} %)"
 
 
 def budget_sentence(state: SweepState) -> str:

@@ -13,7 +13,7 @@ from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, ranked
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words
-from orchestrator.view.words import KIND_WORDS, gib, number, outcome_words, spread
+from orchestrator.view.words import KIND_WORDS, gib, number, outcome_words, rate, spread
 from search_spaces.outcome import Anatomy, Measured
 from search_spaces.record import Record
 
@@ -34,14 +34,15 @@ def best_table(state: SweepState) -> Table:
     order = ranked(state.records, headroom)
     equal = {record.number for record in equals_of_the_best(state.records, headroom)}
     baseline = baseline_record(state)
+    beside = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     table = _table(
         ("trial", True),
         ("plan", False),
-        ("samples/s", True),
+        (f"samples/s{beside}", True),
         ("tokens/s", True),
         ("MFU", True),
         ("step s", True),
-        ("peak GiB", True),
+        (f"peak GiB{beside}", True),
     )
     for record in order[:_BEST]:
         mark = "=" if record.number in equal and len(equal) > 1 else ""
@@ -59,7 +60,9 @@ def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: s
     labels = [*_labels(record, state)]
     plan = Text(f"{words} ({', '.join(labels)})" if labels else words)
     if isinstance(record.outcome, Measured):
-        table.add_row(f"{mark}{record.number}", plan, *_figures(record.outcome), style=style)
+        table.add_row(
+            f"{mark}{record.number}", plan, *_figures(record, record.outcome), style=style
+        )
         return
     table.add_row(f"{mark}{record.number}", plan, "-", style=style)
 
@@ -79,14 +82,17 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
         yield KIND_WORDS[outcome.kind]
 
 
-def _figures(outcome: Measured) -> tuple[str, ...]:
-    memory = outcome.memory
+def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
+    """In the cells of speed and peak, what was expected stands below what was measured."""
+    memory, expected = outcome.memory, record.forecast
+    speed = "" if expected is None else f"\n({rate(expected.samples_per_second.value)})"
+    peak = "" if expected is None else f"\n({gib(expected.peak_bytes.value)})"
     return (
-        spread(outcome.samples_per_second),
+        f"{spread(outcome.samples_per_second)}{speed}",
         f"{outcome.tokens_per_second:,.0f}",
         "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %",
         number(outcome.step_seconds.value),
-        f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %",
+        f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %{peak}",
     )
 
 

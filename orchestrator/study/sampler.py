@@ -20,6 +20,7 @@ from orchestrator.study.constraint import CONSTRAINT, constraint_of
 from orchestrator.study.parameters import distributions, parameters
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable, candidates_of
 from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
@@ -60,13 +61,6 @@ class Proposer:
         self._headroom = headroom
         self._random = random.Random(seed)
         self._inner = _inner(name, seed)
-        self._rows = {plan: row for row, plan in enumerate(space.candidates)}
-        self._points = np.array(
-            [
-                [_place(distribution, getattr(plan, name)) for plan in space.candidates]
-                for name, distribution in self._searched.items()
-            ]
-        )
         self._worst = 0.0
         self._forget()
 
@@ -83,8 +77,8 @@ class Proposer:
         proposed = self._mirror.ask(self._searched)
         wanted = proposed.params
         self._mirror.tell(proposed, state=TrialState.FAIL)  # its end comes as a record
-        hopeful = with_hope(untried, records)
-        far = self._distances(wanted, [self._rows[plan] for plan in hopeful])
+        hopeful = candidates_of(with_hope(untried, records))
+        far = self._distances(wanted, hopeful.table)
         nearest = np.flatnonzero(far <= far.min() + _SAME).tolist()
         return hopeful[self._random.choice(nearest)]
 
@@ -123,12 +117,15 @@ class Proposer:
         self._mirror = optuna.create_study(direction="maximize", sampler=self._inner)
         self._mirrored: set[int] = set()
 
-    def _distances(self, wanted: Mapping[str, Any], rows: Sequence[int]) -> Points:
+    def _distances(self, wanted: Mapping[str, Any], table: PlanTable) -> Points:
         """How far candidates are from a proposal: 0 to 1 for each knob, added up."""
-        far = np.zeros(len(rows))
-        for row, (name, distribution) in zip(self._points, self._searched.items(), strict=True):
-            apart = np.abs(row[rows] - _place(distribution, wanted[name]))
-            far += apart > 0 if isinstance(distribution, CategoricalDistribution) else apart
+        far = np.zeros(len(table))
+        for name, distribution in self._searched.items():
+            places = np.array([_place(distribution, value) for value in table.values[name]])
+            apart = np.abs(places - _place(distribution, wanted[name]))
+            if isinstance(distribution, CategoricalDistribution):
+                apart = (apart > 0).astype(np.float64)
+            far += apart[table.codes[name]]
         return far
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
@@ -21,6 +22,7 @@ from orchestrator.study.subject import check_subject
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
+from search_spaces.plan_table import Candidates
 from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
@@ -81,7 +83,9 @@ class Study:
             self._id = self._storage.get_study_id_from_name(name)
             self._finish_half_told()
             self._records = list(_records(self._study))
-        self._taken = {record.plan for record in self._records}
+        self._free = np.ones(len(space.table), dtype=bool)  # the candidates that nobody took
+        for record in self._records:
+            self._take(record.plan)
         self._open: dict[int, Trial] = {}
         # drivers one after the other draw different numbers, and the same ones when run again
         seed = (spec.study.seed + len(self._records)) % 2**32
@@ -91,9 +95,9 @@ class Study:
         """Every trial that ended with a record, by number."""
         return tuple(sorted(self._records, key=lambda record: record.number))
 
-    def untried(self) -> tuple[Plan, ...]:
+    def untried(self) -> Candidates:
         """Candidates of which no trial has ended or is under way, in the space's order."""
-        return tuple(plan for plan in self._space.candidates if plan not in self._taken)
+        return Candidates(self._space.table.take(self._free))
 
     def ask(self, plan: Plan | None, why: str, retry_of: int | None = None) -> Asked:
         """Opens a trial of this plan, or of whichever the sampler proposes.
@@ -113,7 +117,7 @@ class Study:
             user_attrs=attributes,
         )
         trial = Trial(self._study, self._storage.create_new_trial(self._id, template))
-        self._taken.add(plan)
+        self._take(plan)
         self._open[trial.number] = trial
         return Asked(number=trial.number, plan=plan)
 
@@ -150,8 +154,11 @@ class Study:
         if record is not None:
             trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
             self._records.append(record)
-            self._taken.add(record.plan)
+            self._take(record.plan)
         self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _take(self, plan: Plan) -> None:
+        self._free[self._space.table.rows_of(plan)] = False
 
     def _close(self, trial: Trial, outcome: Outcome) -> None:
         if (excess := constraint_of(outcome, self._headroom)) is not None:

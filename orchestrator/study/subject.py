@@ -8,6 +8,8 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
 _SUBJECT = "subject"
+# of the cluster: where it is found, and what is only planned for
+_SAYS_NOTHING = ("address", "gpu", "gpus_per_node", "price_per_gpu_hour")
 
 
 def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
@@ -23,7 +25,8 @@ def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: 
         StudyError: If they differ; names what changed.
     """
     subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
-    subject["cluster"].pop("address")
+    for key in _SAYS_NOTHING:
+        subject["cluster"].pop(key)
     known = study.user_attrs.get(_SUBJECT)
     if known is None or not measured:
         study.set_user_attr(_SUBJECT, subject)

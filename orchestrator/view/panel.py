@@ -17,11 +17,12 @@ from orchestrator.view.figures import baseline_record, progress, speedup
 from orchestrator.view.plan_words import fixed_knobs, fixed_words, plan_words
 from orchestrator.view.words import (
     KIND_WORDS,
-    brief_outcome,
     duration,
+    forecast_words,
     gib,
     outcome_words,
     plural,
+    record_words,
 )
 from search_spaces.outcome import Measured, MemoryReading
 from search_spaces.record import Record
@@ -92,7 +93,8 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
     spent, deadline = now - trial.at, trial.deadline_seconds
     late = "bold red" if spent > deadline else "bright_black"
     ran = f"{duration(spent)} of at most {duration(deadline)}"
-    yield "", Text.assemble((f"{ran} · {trial.why}", late))
+    expected = "" if trial.forecast is None else f" · forecast {forecast_words(trial.forecast)}"
+    yield "", Text.assemble((f"{ran}{expected} · {trial.why}", late))
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
@@ -163,13 +165,18 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
 
 def _told(record: Record, headroom: float, wide: bool) -> Text:
     outcome = record.outcome
-    told = Text(outcome_words(outcome) if wide else brief_outcome(outcome), COLOURS[outcome.kind])
+    told = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
     if not isinstance(outcome, Measured):
         return told
     share = f"{100 * outcome.memory.share:.0f} %"
     if not keeps_headroom(outcome.memory, headroom):
         return told.append(f", peak {share}: above the line" if wide else " over", "bold red")
-    return told.append(f", peak {share}" if wide else "", "bright_black")
+    if not wide:
+        return told
+    forecast = record.forecast
+    expected = None if forecast is None else forecast.peak_bytes.value / outcome.memory.limit_bytes
+    beside = "" if expected is None else f" (forecast {100 * expected:.0f} %)"
+    return told.append(f", peak {share}{beside}", "bright_black")
 
 
 def _notes(state: SweepState) -> Iterator[RenderableType]:

@@ -19,7 +19,14 @@ from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.view.figures import baseline_record, progress, speedup
 from orchestrator.view.plan_words import plan_words
-from orchestrator.view.words import counts_words, duration, gib, outcome_words, plural
+from orchestrator.view.words import (
+    counts_words,
+    duration,
+    forecast_words,
+    gib,
+    plural,
+    record_words,
+)
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
@@ -57,8 +64,9 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
                 f"{plural(ranks, 'worker')} ready on {plural(fingerprint.hosts, 'host')}:"
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
-        case TrialStarted(number=number, plan=plan, why=why):
-            yield f"trial {number} starts: {plan_words(plan)} ({why})"
+        case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
+            expected = "" if forecast is None else f"; forecast {forecast_words(forecast)}"
+            yield f"trial {number} starts: {plan_words(plan)} ({why}{expected})"
         case TrialEnded(record=record):
             yield _ended(record, state, event.at)
         case Noted(text=text):
@@ -82,10 +90,13 @@ def _started(event: SweepStarted) -> Iterator[str]:
 
 
 def _ended(record: Record, state: SweepState, now: float) -> str:
-    parts = [outcome_words(record.outcome)]
+    parts = [record_words(record)]
     if isinstance(record.outcome, Measured):
         memory = record.outcome.memory
-        parts.append(f"peak {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit")
+        expected = record.forecast
+        beside = "" if expected is None else f" (forecast {gib(expected.peak_bytes.value)})"
+        share = f"{100 * memory.share:.0f} % of the limit"
+        parts.append(f"peak {gib(memory.peak_bytes)} GiB{beside}, {share}")
         if memory.share > 1 - state.spec.objective.headroom:
             parts.append("above the head-room line")
         gain = speedup(record, baseline_record(state))

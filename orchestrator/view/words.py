@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from search_spaces.estimate import Estimate
+from search_spaces.expectation import Expectation
 from search_spaces.outcome import Measured, Outcome, OutOfMemory, Refused, sentence
+from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
 
 KIND_WORDS: Mapping[str, str] = MappingProxyType(
@@ -44,6 +46,40 @@ def brief_outcome(outcome: Outcome) -> str:
             return f"refused: {rule}"
         case _:
             return outcome_words(outcome)
+
+
+def record_words(record: Record, *, brief: bool = False) -> str:
+    """How the trial ended, beside what was expected of it.
+
+    A measurement has its speed beside it, `41.20 samples/s ± 1.5 % (forecast 39.8)`, and what
+    ran out of memory the peak that was expected.
+    """
+    words = brief_outcome(record.outcome) if brief else outcome_words(record.outcome)
+    if record.forecast is None:
+        return words
+    match record.outcome:
+        case Measured():
+            return f"{words} (forecast {rate(record.forecast.samples_per_second.value)})"
+        case OutOfMemory(where="device"):
+            return f"{words} (forecast {_peak_words(record.forecast)})"
+        case _:
+            return words
+
+
+def forecast_words(forecast: Expectation) -> str:
+    """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure."""
+    return f"{rate(forecast.samples_per_second.value)} samples/s, {_peak_words(forecast)}"
+
+
+def _peak_words(forecast: Expectation) -> str:
+    peak = f"{gib(forecast.peak_bytes.value)} GiB"
+    percent = round(100 * forecast.fits)
+    return peak if percent == 100 else f"{peak}, fits with {percent} %"
+
+
+def rate(samples_per_second: float) -> str:
+    """A speed with the three digits that are worth telling of a forecast."""
+    return f"{samples_per_second:,.{max(decimals_of(samples_per_second) - 1, 0)}f}"
 
 
 def decimals_of(value: float) -> int:

@@ -93,6 +93,22 @@ class ClusterSpec(Section):
     workers: Count | Literal["auto"] = Field(
         default="auto", description="ranks, one per GPU or CPU slot; auto takes all there are"
     )
+    gpu: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="the GPU that `plimsoll plan` forecasts for, such as H100 or A100-40;"
+        " nothing: what this machine has",
+    )
+    gpus_per_node: Count | None = Field(
+        default=None,
+        description="GPUs that fast links join, for `plimsoll plan`; nothing: as usual for the GPU",
+    )
+    price_per_gpu_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="price of a GPU for an hour, in any currency, for `plimsoll plan`",
+    )
     cpus_per_worker: Count = Field(default=1, description="CPU cores and threads of each rank")
     memory_gib: float | None = Field(
         default=None,
@@ -148,7 +164,11 @@ class BudgetSpec(Section):
         default=None, description="trials in a row without a better plan; nothing: no such limit"
     )
     trial_seconds: Seconds = Field(
-        default=600.0, description="deadline of one trial; past it its workers are replaced"
+        default=600.0,
+        description="latest deadline of one trial; past its deadline its workers are replaced."
+        " Once a trial of the same engine was measured, a forecast sets an earlier one:"
+        " objective.max_seconds, a minute, and four times what building and three of its slowest"
+        " steps are expected to take",
     )
 
 

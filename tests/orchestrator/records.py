@@ -16,6 +16,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import SweepState, advance, begin
 from search_spaces.estimate import Estimate
+from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.outcome import (
     Anatomy,
@@ -131,6 +132,30 @@ def make_measured(rate: float = 40.0, share: float = 0.6, **changes: Any) -> Mea
         "costs": make_costs(),
     }
     return Measured(**{**base, **changes})
+
+
+def make_expectation(
+    rate: float | None = None, share: float = 0.5, *, step: float = 0.4, factor: float = 1.25
+) -> Expectation:
+    """Steps of `step` seconds, or `rate` samples/s, and a peak of `share` of the limit.
+
+    `factor` leads from a value to the end of its interval.
+    """
+    seconds = step if rate is None else 16 / rate
+
+    def around(value: float) -> Estimate:
+        return Estimate(value=value, low=value / factor, high=value * factor)
+
+    return Expectation(
+        samples_per_second=around(16 / seconds),
+        step_seconds=around(seconds),
+        peak_bytes=around(share * LIMIT_BYTES),
+        fits=0.93,
+        limited_by="matmul",
+        learned_from=5,
+        unlearned_samples_per_second=2 * 16 / seconds,
+        unlearned_peak_bytes=1.5 * share * LIMIT_BYTES,
+    )
 
 
 def make_conditions(throttled: tuple[str, ...] = ()) -> Conditions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,18 +19,22 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
+from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study, load_records
 from orchestrator.trials import Assignment, TrialReport
+from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Cancelled, Crashed, Outcome
 from search_spaces.plan import Plan
+from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,
     LIMIT_BYTES,
     every_outcome,
+    make_expectation,
     make_measured,
     make_oom,
     make_space,
@@ -73,6 +77,7 @@ class Sweep:
 
     spec: SweepSpec
     clock: Clock = field(default_factory=Clock)
+    forecasts: AbstractForecasts = field(default_factory=NoForecasts)
 
     def __post_init__(self) -> None:
         space = make_space(self.spec)
@@ -86,7 +91,9 @@ class Sweep:
             at=self.clock.now,
         )
         self.ears = Recorder()
-        self.driver = Driver(study, CLUSTER, [self.ears], begun, self.clock)
+        self.driver = Driver(
+            study, CLUSTER, [self.ears], begun, self.clock, forecasts=self.forecasts
+        )
         self.driver.repair()
 
     def run(self, outcomes: Iterator[Outcome] | None = None) -> list[Plan]:
@@ -120,9 +127,10 @@ class Sweep:
 def sweep(tmp_path: Path) -> Callable[..., Sweep]:
     """Makes a driver; each time on the same study."""
 
-    def make(**budget: object) -> Sweep:
+    def make(forecasts: AbstractForecasts | None = None, **budget: object) -> Sweep:
         budget = {"trials": 3, "minutes": 10, "trial_seconds": 60, **budget}
-        return Sweep(make_spec(study={"folder": str(tmp_path), "sampler": "random"}, budget=budget))
+        spec = make_spec(study={"folder": str(tmp_path), "sampler": "random"}, budget=budget)
+        return Sweep(spec, forecasts=forecasts or NoForecasts())
 
     return make
 
@@ -226,6 +234,82 @@ def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
     assert record.outcome.cause == "worker_died"
     assert record.plan == given.request.plan
     assert given.request.plan not in ours.run()
+
+
+# ---------------------------------------------------------------- what is expected
+
+
+class Scripted(AbstractForecasts):
+    """Expects ten samples/s more after each record; the first `silent` times it expects nothing."""
+
+    def __init__(self, silent: int = 0, problem: str | None = None) -> None:
+        self._silent = silent
+        self._problem = problem
+
+    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+        self._silent -= 1
+        if self._silent >= 0:
+            return None
+        return make_expectation(10.0 * (1 + len(state.records)))
+
+    def problem(self) -> str | None:
+        told, self._problem = self._problem, None
+        return told
+
+
+def rates(records: Sequence[Record]) -> list[float | None]:
+    return [
+        None if record.forecast is None else record.forecast.samples_per_second.value
+        for record in records
+    ]
+
+
+def test_records_keep_what_was_expected_when_they_were_asked_for(sweep: Make) -> None:
+    ours = sweep(forecasts=Scripted())
+    ours.run(iter([make_measured(), make_oom(), make_measured()]))
+
+    records = ours.driver.state.records
+    assert rates(records) == pytest.approx([10.0, 20.0, 30.0])
+    assert records == load_records(ours.spec, "demo")
+    told = [event.forecast for event, _ in ours.ears.heard if isinstance(event, TrialStarted)]
+    assert told == [record.forecast for record in records]
+
+
+def test_a_forecast_may_come_while_its_trial_runs(sweep: Make) -> None:
+    """As that of the first trial does, which starts while the model is traced."""
+    ours = sweep(forecasts=Scripted(silent=1))
+    first = ours.ask()
+    assert ours.driver.state.running[0].forecast is None
+    ours.report(first, make_measured())
+
+    assert rates(ours.driver.state.records) == [pytest.approx(10.0)]  # the trial taught nothing yet
+
+
+def test_a_lost_runner_keeps_its_forecast(sweep: Make) -> None:
+    ours = sweep(forecasts=Scripted())
+    ours.driver.lose(ours.ask().request.number)
+
+    assert rates(ours.driver.state.records) == [pytest.approx(10.0)]
+
+
+def test_deadlines_follow_forecasts(sweep: Make) -> None:
+    """The first trial has the user's; the second a minute, measured steps, and what it needs."""
+    ours = sweep(trial_seconds=500, forecasts=Scripted())
+    first = ours.ask()
+    ours.report(first, make_measured())
+    second = ours.ask()
+
+    assert first.deadline_seconds == 500.0
+    step, build = 1.25 * 16 / 20.0, 0.4
+    assert second.deadline_seconds == pytest.approx(60 + 60 + 4 * (3 * step + build))
+
+
+def test_why_there_are_no_forecasts_is_noted_once(sweep: Make) -> None:
+    ours = sweep(forecasts=Scripted(silent=99, problem="trials have no forecast: so"))
+    ours.run()
+
+    assert [note.text for note in ours.driver.state.notes] == ["trials have no forecast: so"]
+    assert rates(ours.driver.state.records) == [None, None, None]
 
 
 # ---------------------------------------------------------------- going on

@@ -23,6 +23,7 @@ from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import (
     every_outcome,
+    make_expectation,
     make_measured,
     make_oom,
     make_records,
@@ -81,7 +82,10 @@ def runs_of(spec: SweepSpec, study: str) -> tuple[list[Any], list[Any]]:
 def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
     """A sweep with every kind of outcome, logged: its run, its trials, its records."""
     spec = spec_in(folder)
-    records = make_records(make_space(spec), every_outcome())
+    records = tuple(
+        replace(record, forecast=make_expectation(30.9, 0.6) if 0 < record.number < 3 else None)
+        for record in make_records(make_space(spec), every_outcome())
+    )
     log(spec, records, study="everything")
     (parent,), trials = runs_of(spec, "everything")
     return parent, trials, records
@@ -130,6 +134,23 @@ def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path)
     losses = client_of(spec_in(folder)).get_metric_history(run.info.run_id, "loss")
     assert [point.step for point in losses] == list(range(14))
     assert losses[-1].timestamp == run.info.end_time
+
+
+def test_forecasts_stand_beside_what_was_measured(everything: Logged) -> None:
+    _, trials, _ = everything
+    unforecast, oom, measured = (run.data.metrics for run in trials[:3])
+
+    assert not any(name.startswith("forecast") for name in unforecast)
+    for metrics in (oom, measured):
+        assert metrics["forecast_samples_per_second"] == pytest.approx(30.9)
+        assert metrics["forecast_samples_per_second_low"] == pytest.approx(30.9 / 1.25)
+        assert metrics["forecast_samples_per_second_high"] == pytest.approx(30.9 * 1.25)
+        assert metrics["forecast_peak_bytes"] == pytest.approx(0.6 * 2**29, rel=1e-5)
+        assert metrics["forecast_fits"] == 0.93
+        assert metrics["forecast_learned_from"] == 5
+    assert measured["forecast_speed_error"] == pytest.approx(30.9 / 41.2 - 1)
+    assert measured["forecast_memory_error"] == pytest.approx(0.6 / 0.8 - 1, abs=1e-5)
+    assert "forecast_speed_error" not in oom
 
 
 def test_a_failed_trial_says_why_and_what_it_wanted(everything: Logged) -> None:

@@ -14,6 +14,7 @@ from tests.orchestrator.records import (
     every_outcome,
     make_conditions,
     make_costs,
+    make_expectation,
     make_measured,
     make_oom,
     make_records,
@@ -55,6 +56,29 @@ def test_a_report_of_everything_fits_80_columns() -> None:
         "cancelled 1",
     ):
         assert part in text
+
+
+def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
+    """Off by a fifth, a quarter and nothing in speed; without learning, by twice as much again."""
+    state = make_state([make_measured(40.0, 0.6), make_measured(20.0, 0.6), make_measured(30.0)])
+    expected = [make_expectation(32.0, 0.9), make_expectation(25.0, 0.54), make_expectation(30.0)]
+    records = tuple(
+        replace(record, forecast=forecast)
+        for record, forecast in zip(state.records, expected, strict=True)
+    )
+    text = words(replace(state, records=records))
+    lines = told(replace(state, records=records)).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    table = lines[next(index for index, line in enumerate(lines) if "Best plans" in line) :]
+    below = next(index for index, line in enumerate(table) if "40.0 ± 0.6" in line) + 1
+    assert table[below].split()[-2:] == ["(32.0)", "(0.450)"]
+    # speed: 20, 25, 0 %, unlearned 60, 150, 100 %; memory: 50, 10, 17 %, unlearned 125, 35, 25 %
+    assert (
+        "forecasts of 3 trials were off by 20 % (100 %) in speed and 17 % (35 %) in peak memory:"
+        " medians, in brackets without what the study's own trials had taught"
+    ) in text
+    assert "forecast" not in words(state)  # where there was none, there is no such column
 
 
 def test_the_table_holds_five_plans_and_the_baseline() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from search_spaces.facts import TensorFacts
@@ -84,6 +85,64 @@ def test_a_model_is_split_as_far_as_it_can_be(
 def test_beyond_a_node_a_large_model_is_cut_into_stages_too() -> None:
     assert domains(16, **LARGE)["pipeline"] == (1, 2, 4, 8, 16)
     assert domains(16, **LARGE | {"pipeline_refusal": "two streams"})["pipeline"] == (1,)
+
+
+def test_blocks_are_cut_into_stages_of_one_size_too() -> None:
+    odd = LARGE | {"blocks": 126}
+
+    assert domains(16, **odd)["pipeline"] == (1, 2, 4, 8, 16)
+    of_nine = domains(1008, spec={"train": {"global_batch": 1008}}, **odd)["pipeline"]
+    assert of_nine == (1, 2, 3, 4, 6, 7, 8, 9, 14, 16, 18, 21, 42, 63, 126)
+
+
+def test_ranks_of_many_nodes_that_the_batch_cannot_feed_make_stages() -> None:
+    small = {"train": {"global_batch": 8}}
+
+    assert set(searched(64, spec=small).table.column("data").tolist()) == {8, 4, 2, 1}
+
+
+def test_stages_on_gpus_are_interleaved_too() -> None:
+    plans = searched(16, **LARGE).table
+    whole = plans.is_value("pipeline", 1)
+
+    assert set(plans.take(~whole).column("pipeline_schedule")) == {"1f1b", "interleaved"}
+    assert set(plans.take(whole).column("pipeline_schedule")) == {"1f1b"}
+
+
+def test_beyond_a_node_states_are_split_within_nodes_too() -> None:
+    """Of 8 GPUs each: 64 data ranks are 8 nodes, or with tensor 2 the ranks of 16."""
+    space = searched(64, **LARGE)
+
+    assert replicas(space, tensor=1, pipeline=1, zero_stage=3) == {1, 2, 4, 8}
+    assert replicas(space, tensor=2, pipeline=1, zero_stage=2) == {1, 2, 4, 8}
+    assert replicas(space, tensor=8, pipeline=1, zero_stage=3) == {1, 2, 4}  # of one rank: DDP
+    assert replicas(space, tensor=1, pipeline=1, zero_stage=0) == {1}
+    assert domains(8, **LARGE)["replicas"] == (1,)
+
+
+def test_replicas_have_room_for_the_states() -> None:
+    """70 billion parameters: 1,043 GiB, which 8 GPUs of 80 GiB cannot hold and 16 can."""
+    space = searched(64, parameters=70_000_000_000, blocks=80)
+
+    assert replicas(space, tensor=1, pipeline=1, zero_stage=3) == {1, 2, 4}
+
+
+def replicas(space: Space, **knobs: int) -> set[int]:
+    rows = [space.table.is_value(name, value) for name, value in knobs.items()]
+    return set(space.table.take(np.logical_and.reduce(rows)).column("replicas").tolist())
+
+
+def test_sixteen_thousand_gpus_are_searched_whole() -> None:
+    """What Llama-3 405B was trained with is among them: arXiv:2407.21783, table 4."""
+    spec = {"train": {"global_batch": 2048, "precision": "bf16"}}
+    large = {"parameters": 405_853_388_800, "blocks": 126}
+
+    plans = searched(16384, spec=spec, **large).table
+
+    known = {"tensor": 8, "pipeline": 16, "data": 128, "zero_stage": 2, "micro_batch": 1}
+    rows = np.logical_and.reduce([plans.is_value(name, value) for name, value in known.items()])
+    assert rows.any()
+    assert set(plans.column("tensor") * plans.column("pipeline") * plans.column("data")) == {16384}
 
 
 def test_one_gpu_that_is_too_small_offloads_through_deepspeed() -> None:

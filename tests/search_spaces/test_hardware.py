@@ -1,11 +1,42 @@
-"""`hardware`: the figures of the makers' data sheets, and which device a name means."""
+"""`hardware`: what the makers print, which device a name means, and files of users."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
-from search_spaces.hardware import DEVICES, dense_peak_flops
+from search_spaces.errors import SpecError, UserError
+from search_spaces.hardware import (
+    Device,
+    DeviceError,
+    catalogue,
+    dense_peak_flops,
+    device_to_yaml,
+    find_device,
+    known_device,
+    load_device_file,
+    user_folder,
+)
+from search_spaces.hardware.files import REQUIRED
+from search_spaces.hardware.names import words_of
 from search_spaces.plan import Precision
+
+GIB = 2**30
+DEVICES = [pytest.param(device, id=device.name) for device in catalogue()]
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "device.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def faults_of(folder: Path, text: str) -> dict[str, str]:
+    with pytest.raises(SpecError) as caught:
+        load_device_file(written(folder, text))
+    return {fault.path: f"{fault.value} {fault.advice}" for fault in caught.value.faults}
 
 
 @pytest.mark.parametrize(
@@ -19,34 +50,238 @@ from search_spaces.plan import Precision
         ("NVIDIA H200", "fp32", 67),
         ("NVIDIA GH200 480GB", "bf16", 989),
         ("NVIDIA B200", "bf16", 2250),
+        ("NVIDIA GB200", "bf16", 2500),
         ("NVIDIA L4", "bf16", 121),
         ("NVIDIA L40S", "bf16", 362),
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
         ("NVIDIA GeForce RTX 3090", "fp32", 35.6),
+        ("Tesla V100-SXM2-32GB", "fp16", 125),
+        ("Tesla T4", "fp16", 65),
+        ("AMD Instinct MI300X", "bf16", 1307.4),
+        ("AMD Instinct MI250X", "bf16", 191.5),
     ],
 )
 def test_a_devices_peak_is_that_of_its_data_sheet(
     name: str, precision: Precision, tera: float
 ) -> None:
-    assert dense_peak_flops(name, precision) == tera * 1e12
+    assert dense_peak_flops(name, precision) == pytest.approx(tera * 1e12)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "AMD Instinct MI300X", "NVIDIA T4", "NVIDIA L40", "NVIDIA GB200"]
+    ("name", "precision"),
+    [
+        ("", "bf16"),
+        ("NVIDIA L42", "bf16"),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "bf16"),
+        ("Tesla T4", "bf16"),  # has none
+        ("cpu", "fp32"),  # each is another
+    ],
 )
-def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str) -> None:
-    assert dense_peak_flops(name, "bf16") is None
+def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str, precision: Precision) -> None:
+    assert dense_peak_flops(name, precision) is None
 
 
-def test_every_figure_has_its_source_and_order() -> None:
-    for device in DEVICES:
-        assert "NVIDIA" in device.source
-        assert device.bf16 > device.fp32 > 0
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_figure_has_its_source(device: Device) -> None:
+    assert [name for name in REQUIRED if name != "name" and device.source_of(name) is None] == []
+    told = [field for _, fields in device.sources for field in fields]
+    assert len(told) == len(set(told)), "two sources for one figure"
 
 
-def test_a_more_special_name_stands_before_the_one_it_holds() -> None:
-    for index, device in enumerate(DEVICES):
-        hidden = [
-            later.pattern for later in DEVICES[index + 1 :] if device.pattern in later.pattern
-        ]
-        assert not hidden
+@pytest.mark.parametrize("device", DEVICES)
+def test_figures_stand_in_the_order_that_physics_gives_them(device: Device) -> None:
+    if device.name == "cpu":
+        return
+    peaks = [device.peak_flops_per_second(name) for name in ("fp32", "tf32", "fp16", "fp8")]
+    assert sorted(filter(None, peaks)) == list(filter(None, peaks))
+    assert device.bf16_flops_per_second in (0, device.fp16_flops_per_second) or (
+        device.name == "MI100"  # half of its fp16
+    )
+    assert device.bandwidth_bytes_per_second > device.link_bytes_per_second
+    assert device.link_bytes_per_second >= device.network_bytes_per_second
+    assert device.host_bandwidth_bytes_per_second > device.nvme_read_bytes_per_second
+    assert device.nvme_read_bytes_per_second >= device.nvme_write_bytes_per_second
+    assert device.memory_bytes > 20 * device.context_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    # what people buy; the driver keeps up to a twelfth, most where ECC shares the memory (T4, A10G)
+    {"V100-16": 16, "T4": 16, "A10G": 24, "L40S": 48, "A100-40": 40, "A100-80": 80}.items()
+    | {"H100": 80, "RTX 4090": 24, "MI250X": 64, "MI300X": 192}.items(),
+)
+def test_memory_is_what_the_driver_leaves_of_the_nominal(name: str, gib: int) -> None:
+    assert 0.91 * gib < known_device(name).memory_bytes / GIB < gib
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("A100", "A100-80"),
+        ("A100-40GB-SXM", "A100-40"),
+        ("a100_sxm4_40gb", "A100-40"),
+        ("A100-PCIe-80GB", "A100-80-PCIe"),
+        ("H100", "H100-80-SXM"),
+        ("H100-80GB?", "H100-80-SXM"),
+        ("H100-96GB-HBM2e-500W", "H100-96-SXM"),
+        ("H100 SXM5 80 GB", "H100-80-SXM"),
+        ("V100-PCIe-32GB", "V100-32-PCIe"),
+        ("V100", "V100-32"),
+        ("MI250 (one GCD?)", "MI250"),
+        ("AMD Instinct MI250X/MI250", "MI250X"),
+        ("MI300X-192GB", "MI300X"),
+        ("RTX 3090 Ti-24GB", "RTX 3090 Ti"),
+        ("RTX 4090-24GB(PCIe4 x16)", "RTX 4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+    ],
+)
+def test_a_device_is_known_by_all_its_spellings(tmp_path: Path, spelling: str, name: str) -> None:
+    assert find_device(spelling, folder=tmp_path).name == name
+
+
+def test_no_spelling_means_two_devices() -> None:
+    meant: dict[frozenset[str], str] = {}
+    for device in catalogue():
+        for spelling in (device.name, *device.aliases):
+            assert meant.setdefault(words_of(spelling), device.name) == device.name, spelling
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("H100-90GB", "H100-80-SXM"),
+        ("MI350X", "MI250X"),
+        ("A10-G", "A10G"),
+        ("RTX 4080", "RTX 4090"),
+    ],
+)
+def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, wrong: str, nearest: str) -> None:
+    with pytest.raises(DeviceError, match=nearest) as caught:
+        find_device(wrong, folder=tmp_path)
+
+    assert repr(wrong) in str(caught.value)
+    assert isinstance(caught.value, UserError)
+
+
+def test_a_file_says_only_what_differs(tmp_path: Path) -> None:
+    text = (
+        "name: our H100\nbased_on: H100-80GB\npower_watts: 500\n"
+        "sources: {handbook: [power_watts]}\n"
+    )
+    (device,) = load_device_file(written(tmp_path, text))
+    base = known_device("H100")
+
+    assert device == dataclasses.replace(
+        base, name="our H100", aliases=(), power_watts=500.0, sources=device.sources
+    )
+    assert device.source_of("power_watts") == "handbook"
+    assert device.source_of("memory_bytes") == base.source_of("memory_bytes")
+
+
+def test_a_number_that_is_replaced_loses_its_source(tmp_path: Path) -> None:
+    text = "name: x\nbased_on: A100\nbandwidth_bytes_per_second: 1.0e12\n"
+    (device,) = load_device_file(written(tmp_path, text))
+
+    assert device.source_of("bandwidth_bytes_per_second") is None
+
+
+def test_a_file_may_hold_devices_that_build_on_each_other(tmp_path: Path) -> None:
+    text = (
+        "devices:\n"
+        "  - {name: one, based_on: T4, price_per_hour: 0.5}\n"
+        "  - {name: two, based_on: one, node_devices: 4}\n"
+    )
+    one, two = load_device_file(written(tmp_path, text))
+
+    assert (two.price_per_hour, two.node_devices, one.node_devices) == (0.5, 4, 8)
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    found = faults_of(
+        tmp_path,
+        "name: x\nbased_on: H100\nmemory_byte: 5\npower_watts: -3\nlink_kind: wire\n"
+        "measured: 1\nnode_devices: true\nmatmul_points: [[bf16, 1, 2, 3]]\n"
+        "sources: {book: [weight]}\n",
+    )
+
+    assert "did you mean memory_bytes?" in found["memory_byte"]
+    assert found["power_watts"] == "-3 must be above 0"
+    assert '"wire" must be nvlink' in found["link_kind"]
+    assert {"measured", "node_devices", "sources.book"} <= set(found)
+    assert any(path.startswith("matmul_points") for path in found)
+
+
+def test_what_is_missing_is_told_by_name(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, "name: x\nmemory_bytes: 5\n")
+
+    assert set(found) == set(REQUIRED) - {"name", "memory_bytes"}
+
+
+def test_a_base_that_nobody_knows_is_a_fault_with_the_nearest(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, "name: x\nbased_on: H101\npower_watts: yes\n")
+
+    assert "H100" in found["based_on"]
+    assert set(found) == {"based_on", "power_watts"}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("", "is empty"), ("- 1", "a list"), ("devices: 3", "must be a list"), ("a: [", "no YAML")],
+)
+def test_a_file_that_is_no_device_is_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        load_device_file(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="does not exist"):
+        load_device_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_device_is_read_as_it_was_written(tmp_path: Path, device: Device) -> None:
+    measured = dataclasses.replace(
+        device,
+        measured=True,
+        price_per_hour=1.25,
+        launch_seconds=1 / 3e5,
+        matmul_points=(("bf16", 64, 128, 32, 1.234e12), ("fp32", 1, 1, 1, 10.5)),
+        collective_points=(("all_reduce", 2, 1024, 1e-5),),
+    )
+
+    assert load_device_file(written(tmp_path, device_to_yaml(measured))) == (measured,)
+
+
+def test_the_users_devices_come_before_the_catalogues(tmp_path: Path) -> None:
+    mine = dataclasses.replace(known_device("A100"), bandwidth_bytes_per_second=1.7e12)
+    written(tmp_path, device_to_yaml(mine))
+
+    assert find_device("NVIDIA A100-SXM4-80GB", folder=tmp_path) == mine
+    assert known_device("A100") != mine
+    assert dense_peak_flops("A100", "bf16") == 312e12
+
+
+def test_a_device_that_is_based_on_another_does_not_take_its_place(tmp_path: Path) -> None:
+    written(tmp_path, "name: slow\nbased_on: A100\nbandwidth_bytes_per_second: 1.0e12\n")
+
+    assert find_device("A100", folder=tmp_path) == known_device("A100")
+    assert find_device("Slow", folder=tmp_path).bandwidth_bytes_per_second == 1e12
+
+
+def test_a_fault_in_the_users_folder_names_the_file(tmp_path: Path) -> None:
+    written(tmp_path, "name: x\nbased_on: A100\npower: 3\n")
+
+    with pytest.raises(SpecError, match=r"device\.yaml"):
+        find_device("A100", folder=tmp_path)
+
+
+def test_the_users_folder_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    assert user_folder() == tmp_path / "plimsoll" / "devices"
+
+
+def test_a_device_cannot_be_made_of_nonsense() -> None:
+    with pytest.raises(ValueError, match="memory_bytes"):
+        dataclasses.replace(known_device("A100"), memory_bytes=-1)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from search_spaces.combinations import Combinations
+from search_spaces.domains import Choice
 from search_spaces.errors import SpecError
 from search_spaces.knobs import KNOBS
 from search_spaces.plan import CHOICES, Plan
-from search_spaces.rules import RULES, refusal
+from search_spaces.plan_table import PlanTable
+from search_spaces.rules import RULES, Surroundings, refusal
+from search_spaces.rules.columns import refused_rows, rule_out
 from search_spaces.space import build_space
 from search_spaces.spec.space_section import SpaceSpec
-from tests.search_spaces.values import a_cluster, a_model, a_spec, around
+from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 
 
 def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -77,21 +82,111 @@ def test_candidates_are_legal_and_all_are_counted(
         assert {getattr(plan, name) for plan in built.candidates} <= set(values)
 
 
-@given(space=SPACES, model=MODELS, workers=st.sampled_from([1, 2, 4]))
-def test_combinations_are_counted_as_they_are_made(space: Any, model: Any, workers: int) -> None:
-    surroundings = around(spec=a_spec(space=space), model=model)
+def one_by_one(
+    around: Surroundings, workers: int, chosen: dict[str, Any], level: int = 0
+) -> Iterator[dict[str, Any]]:
+    """All combinations as the knobs tell them, each knob shown all that stands before it."""
+    if level == len(KNOBS):
+        yield dict(chosen)
+        return
+    knob = KNOBS[level]
+    choice = Choice(
+        spec=around.spec,
+        model=around.model,
+        cluster=around.cluster,
+        workers=workers,
+        chosen=chosen,
+    )
+    for value in knob.values(choice):
+        yield from one_by_one(around, workers, chosen | {knob.name: value}, level + 1)
+
+
+@given(
+    space=SPACES,
+    model=MODELS,
+    workers=st.sampled_from([1, 2, 4, 16]),
+    device=st.sampled_from(["cpu", "cuda"]),
+    global_batch=st.sampled_from([1, 7, 24, 32, 96]),
+    lengths=st.sampled_from([{}, {64: 1.0, 128: 1.0}]),
+)
+def test_columns_are_ruled_as_plans_one_by_one(
+    space: Any, model: Any, workers: int, device: str, global_batch: int, lengths: Any
+) -> None:
+    spec = a_spec(space=space, train={"global_batch": global_batch}, data={"lengths": lengths})
+    surroundings = around(spec=spec, model=model, cluster=a_cluster(slots=workers, device=device))
     combinations = Combinations(surroundings, workers)
+    assume(combinations.count <= 3000)  # more take their time and show no more
+    legal, ruled, said = list[Plan](), Counter[str](), dict[str, str]()
     met: dict[str, set[Any]] = {knob.name: set() for knob in KNOBS}
-
-    made = 0
-    for chosen in combinations:
-        made += 1
-        for name, value in chosen.items():
+    for knobs in one_by_one(surroundings, workers, {}):
+        for name, value in knobs.items():
             met[name].add(value)
+        accumulation, rest = divmod(global_batch, knobs["micro_batch"] * knobs["data"])
+        plan = Plan(accumulation=max(accumulation, 1), **knobs)
+        if rest:
+            ruled["global_batch_is_kept"] += 1
+        elif refused := refusal(plan, surroundings):
+            ruled[refused.rule] += 1
+            said.setdefault(refused.rule, refused.detail)
+        else:
+            legal.append(plan)
 
-    assert combinations.count == made
-    if made:
+    assert combinations.count == len(legal) + ruled.total()
+    if combinations.count:
         assert {name: set(values) for name, values in combinations.domains.items()} == met
+    table, unmet = combinations.table()
+    ruling = rule_out(table, surroundings)
+    assert list(table.take(ruling.legal)) == legal
+    assert ruling.ruled_out | ({"global_batch_is_kept": unmet} if unmet else {}) == ruled
+    told = {name: refused.detail for name, refused in ruling.examples.items()}
+    assert list(told.items()) == list(said.items())
+
+
+def test_a_rule_is_asked_once_for_each_case_it_tells_apart() -> None:
+    """Also where it reads a knob through a property, or only after another one allowed it."""
+    asked = 0
+
+    def few_ranks(plan: Plan, _: Surroundings) -> str | None:
+        nonlocal asked
+        asked += 1
+        if plan.engine == "torch":
+            return None
+        return "too many" if plan.world_size > 4 else None
+
+    plans = [
+        a_plan(engine=engine, data=data, tensor=tensor, micro_batch=micro)
+        for engine in ("torch", "deepspeed")
+        for data in (1, 2, 4)
+        for tensor in (1, 2)
+        for micro in range(1, 100)
+    ]
+    refused = refused_rows(PlanTable.of(plans), few_ranks, around())
+
+    assert refused is not None
+    assert refused.tolist() == [p.engine == "deepspeed" and p.data * p.tensor > 4 for p in plans]
+    assert asked <= 1 + 2 + 2 * 3 * 2  # with nothing known, by engine, by all that is read
+
+
+def test_a_million_plans_are_a_space() -> None:
+    """All of them are looked at: the count is the product of what is offered."""
+    space = {
+        "micro_batch": list(range(1, 1001)),
+        "bucket_mib": list(range(1, 51)),
+        "loader_workers": list(range(20)),
+        "attention": ["sdpa"],
+        "checkpoint_ratio": [0.0],
+        "zero_stage": [0],
+    }
+    spec = a_spec(space=space, train={"global_batch": 2000, "precision": "fp32"})
+
+    built = build_space(around(spec=spec), 2)
+
+    dividing = [micro for micro in range(1, 1001) if 1000 % micro == 0]
+    assert len(built.candidates) == len(dividing) * 50 * 20
+    assert built.ruled_out == (("global_batch_is_kept", (1000 - len(dividing)) * 50 * 20),)
+    last = built.candidates[-1]
+    assert (last.micro_batch, last.bucket_mib, last.loader_workers) == (1000, 50, 19)
+    assert (last.accumulation, last in built.candidates) == (1, True)
 
 
 def test_a_knob_looks_at_what_stands_before_it_only() -> None:
@@ -167,7 +262,7 @@ def test_too_many_combinations_are_refused_before_they_are_made() -> None:
     many = list(range(1, 1001))
     spec = a_spec(space={"micro_batch": many, "data": many})
 
-    with pytest.raises(SpecError, match=r"is [\d,]+ combinations: at most 1,000,000 can"):
+    with pytest.raises(SpecError, match=r"is [\d,]+ combinations: at most 5,000,000 can"):
         build_space(around(spec=spec), 2)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +17,7 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from workers.importing import importable_from_here
 from workers.models.blocks import find_blocks
 from workers.models.built import BatchMaker, BuiltModel
 from workers.models.config import BAD_VALUES, one_sentence
@@ -60,7 +58,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
         ModelError: If there is no such function, or if it returns something else than
             (module, batch maker), or if the module cannot have `train`'s adapters.
     """
-    with _importable_from_here(), seeded(train.seed):
+    with importable_from_here(), seeded(train.seed):
         module, batch_maker = _call(spec)
         if lora := adapters_of(train):
             add_adapters(spec.name, module, lora)
@@ -99,7 +97,7 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     module: nn.Module | None = None
     batch_maker: BatchMaker | None = None
-    with _importable_from_here():
+    with importable_from_here():
         _find(spec.name)  # a name that leads nowhere is no matter of the meta device
         try:
             with seeded(0), torch.device("meta"):
@@ -166,18 +164,3 @@ def _shape(returned: object) -> str:
     if isinstance(returned, tuple | list):
         return f"({', '.join(type(part).__name__ for part in returned)})"
     return type(returned).__name__
-
-
-@contextlib.contextmanager
-def _importable_from_here() -> Iterator[None]:
-    """Modules in the current directory can be imported, as under `python -m`."""
-    here = str(Path.cwd())
-    if here in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+from orchestrator.cli.device_words import device_rows
+from search_spaces.hardware import find_device, known_device, load_device_file
 from tests.orchestrator.cli.test_app import run
+from tests.workers.probing.values import TINY
+from workers import probing
 from workers.doctor import lacks, survey
 
 
@@ -35,3 +41,49 @@ def test_without_a_compiler_blocks_cannot_be_compiled(monkeypatch: pytest.Monkey
     monkeypatch.delenv("CXX", raising=False)
 
     assert "compile" in dict(lacks("cpu"))
+
+
+@pytest.mark.slow
+def test_a_probe_writes_a_device_that_forecasts_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(probing, "usual_effort", lambda: TINY)
+
+    assert run("doctor", "--probe", "--drive", tmp_path) in (0, None)
+
+    told = " ".join(capsys.readouterr().out.split())
+    path = tmp_path / "plimsoll" / "devices" / "cpu.yaml"
+    found = find_device("cpu")
+    assert found.measured
+    assert found in load_device_file(path)
+    assert not known_device("cpu").measured
+    for words in ("matmul bf16", "all-reduce", "drive, read", "Adam on the host", path.name):
+        assert words in told
+
+
+@pytest.mark.slow
+def test_a_probe_may_write_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(probing, "usual_effort", lambda: dataclasses.replace(TINY, ranks=1))
+    out = tmp_path / "new" / "mine.yaml"
+
+    assert run("doctor", "--probe", "--drive", tmp_path, "--out", out) in (0, None)
+
+    assert load_device_file(out)[0].measured
+    assert not (tmp_path / "config").exists()
+
+
+def test_where_a_probe_writes_needs_a_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--out", "x.yaml") == 2
+    assert "add --probe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1.35e12, "1.35 T"), (999.0, "999 "), (2.5e3, "2.5 k"), (7e15, "7 P")]
+)
+def test_rates_are_shown_with_a_decimal_prefix(value: float, shown: str) -> None:
+    device = dataclasses.replace(known_device("cpu"), cpu_adam_elements_per_second=value)
+    rows = {name: text for name, text, _ in device_rows(device)}
+
+    assert rows["Adam on the host"] == f"{shown}elements/s"

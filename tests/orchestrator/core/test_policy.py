@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.policy import Stop, Try, next_action, trial_deadline_seconds
+from orchestrator.core.policy import Stop, Try, next_action
 from orchestrator.core.state import advance
 from search_spaces.outcome import Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -81,22 +81,3 @@ def test_time_of_earlier_drivers_does_not_count() -> None:
     state = state_after([GOOD] * 5, budget={"minutes": 1})  # which began at BEGAN
 
     assert isinstance(next_action(state, BEGAN + 59, untried=9), Try)
-
-
-@pytest.mark.parametrize(
-    ("trial_seconds", "minutes", "now", "deadline"),
-    [
-        (60, 10, 0.0, 60.0),  # the spec's
-        (600, 5, 0.0, 300.0),  # no more than is left of the sweep
-        (600, 5, 200.0, 100.0),
-        (60, 5, 299.0, 30.0),  # the last one gets a chance
-        (20, 5, 299.0, 20.0),  # but never more than the spec's
-        (5, 10, 0.0, 5.0),
-    ],
-)
-def test_deadline_of_a_trial(
-    trial_seconds: float, minutes: float, now: float, deadline: float
-) -> None:
-    state = state_after(budget={"trial_seconds": trial_seconds, "minutes": minutes})
-
-    assert trial_deadline_seconds(state, BEGAN + now) == pytest.approx(deadline)

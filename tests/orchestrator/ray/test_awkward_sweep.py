@@ -117,6 +117,16 @@ def test_the_log_has_a_readable_line_for_each(sweep: subprocess.CompletedProcess
     assert "the worker group is replaced" in sweep.stdout
 
 
+def test_a_model_that_cannot_be_traced_has_no_forecasts(
+    sweep: subprocess.CompletedProcess[str], records: dict[int, Record]
+) -> None:
+    (told,) = [line for line in sweep.stdout.splitlines() if "no forecast" in line]
+
+    assert "note: trials have no forecast" in told
+    assert "rows of two are not for me" in told
+    assert all(record.forecast is None for record in records.values())
+
+
 def test_mlflow_has_a_run_for_each_trial(records: dict[int, Record], folder: Path) -> None:
     client = MlflowClient(f"sqlite:///{folder}/plimsoll-runs/mlflow.db")
     experiment = client.get_experiment_by_name("awkward")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured, outcome_from_json
@@ -52,7 +53,6 @@ space:
   batching: [padded]
 objective: {{max_steps: {STEPS}, max_seconds: 30, interval: 1.0e-9}}
 study: {{sampler: random, seed: 14}}
-tracking: {{enabled: false}}
 """
 PAIRS: Mapping[str, Mapping[str, Any]] = {
     "deepspeed stage 2": {"engine": "deepspeed", "zero_stage": 2, "data": 2, "pipeline": 1},
@@ -142,6 +142,39 @@ def test_one_rank_alone_loses_what_a_worker_of_ray_loses(
 
     assert plan.world_size == 1
     assert alone.losses == swept.losses
+
+
+def test_trials_have_forecasts_that_learn_from_those_before(records: tuple[Record, ...]) -> None:
+    """Each from what was measured before it; and the deadline was no less than was needed."""
+    found = [record.forecast for record in records]
+
+    assert all(expected is not None for expected in found)
+    assert [expected.learned_from for expected in found if expected] == list(range(len(records)))
+
+
+def test_mlflow_shows_forecasts_beside_measurements(
+    records: tuple[Record, ...], folder: Path
+) -> None:
+    client = MlflowClient(f"sqlite:///{folder}/plimsoll-runs/mlflow.db")
+    experiment = client.get_experiment_by_name("same")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    trials = {
+        int(run.data.tags["plimsoll.trial"]): run.data.metrics
+        for run in runs
+        if "mlflow.parentRunId" in run.data.tags
+    }
+
+    assert sorted(trials) == [record.number for record in records]
+    for record in records:
+        assert record.forecast is not None
+        assert isinstance(record.outcome, Measured)
+        forecast, rate = record.forecast.samples_per_second, record.outcome.samples_per_second
+        told = trials[record.number]
+        assert told["forecast_samples_per_second"] == pytest.approx(forecast.value, rel=1e-4)
+        assert told["forecast_speed_error"] == pytest.approx(
+            forecast.value / rate.value - 1, rel=1e-3, abs=1e-4
+        )
 
 
 def test_every_plan_of_the_sweep_was_measured_and_loses_the_same(

@@ -9,15 +9,18 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orchestrator.core.events import SweepEnded, TrialStarted
+from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
 from orchestrator.view import LiveView, PlainView, make_view
 from orchestrator.view.bars import memory_bar
 from orchestrator.view.panel import picture
+from orchestrator.view.plain import lines as plain_lines_of
 from tests.orchestrator.records import (
     BEGAN,
     every_outcome,
+    make_expectation,
     make_measured,
+    make_oom,
     make_plan,
     make_records,
     make_space,
@@ -66,6 +69,35 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
 def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
     assert "44.00 samples/s ± 1.5 % over" in shown(busy_state(), 80)
     assert "peak 97 %: above the line" in shown(busy_state(), 160)
+
+
+def test_forecasts_stand_beside_what_was_measured() -> None:
+    state = make_state([make_measured(41.2), make_oom(1.31)])
+    expected = [make_expectation(39.8), make_expectation(80.0, 1.2)]
+    records = tuple(
+        replace(record, forecast=forecast)
+        for record, forecast in zip(state.records, expected, strict=True)
+    )
+    state = replace(state, records=records)
+    trial = TrialStarted(
+        number=2,
+        plan=make_plan(),
+        why="proposed by tpe",
+        deadline_seconds=60.0,
+        at=BEGAN + 40,
+        forecast=make_expectation(12.34, 0.9),
+    )
+    running = advance(state, trial)
+
+    wide, narrow = shown(running, 160), shown(running, 80)
+    assert "41.20 samples/s ± 1.5 % (forecast 39.8), peak 60 % (forecast 50 %)" in wide
+    assert "wanted 131 % of the limit (forecast 0.600 GiB, fits with 93 %)" in wide
+    assert "forecast 12.3 samples/s, 0.450 GiB, fits with 93 %" in wide
+    assert "41.20 samples/s ± 1.5 % (forecast 39.8)" in narrow
+    (ended,) = plain_lines_of(TrialEnded(record=state.records[0], at=BEGAN + 40), state)
+    assert "41.20 samples/s ± 1.5 % (forecast 39.8); peak 0.300 GiB (forecast 0.250), 60" in ended
+    (begun,) = plain_lines_of(trial, running)
+    assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, fits with 93 %)" in begun
 
 
 def test_the_first_moments_have_a_picture_too() -> None:

@@ -1,0 +1,1 @@
+"""The forecast, judged on training measurements that others published."""

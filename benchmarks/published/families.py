@@ -1,0 +1,163 @@
+"""Model families: which structure a model's name stands for, and what a table may leave out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from benchmarks.published.cells import Row, UnusableRowError
+from benchmarks.published.values import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Models of one structure.
+
+    `words` is a pattern of names; `gated` means an MLP of three matrices; `modern` that its
+    code uses fused attention where the device has it (2023 and later).
+    """
+
+    words: str
+    vocab: int  # where the table has none
+    gated: bool = True
+    modern: bool = True
+    tied: bool = False  # embedding and head, where parameters are not counted exactly
+    head_size: int | None = None  # where it is not hidden / heads
+
+
+# Vocabularies are those of the published config.json of the family's best-known model; GPT's is
+# 50,257 rounded up to 128 x 8 as Megatron-LM pads it. The first that matches counts.
+FAMILIES: dict[str, Family] = {
+    "t5": Family(words=r"\bt5|\bbart|blenderbot|pegasus", vocab=32128, gated=False, modern=False),
+    "bert": Family(words=r"bert", vocab=30522, gated=False, modern=False, tied=True),
+    "opt": Family(words=r"\bopt[-_ ]?\d", vocab=50272, gated=False, modern=False, tied=True),
+    "bloom": Family(words=r"bloom", vocab=250880, gated=False, modern=False, tied=True),
+    "mpt": Family(words=r"\bmpt|mosaicgpt", vocab=50368, gated=False, tied=True),
+    "falcon": Family(words=r"falcon", vocab=65024, gated=False, tied=True),
+    "gpt-bigcode": Family(
+        words=r"bigcode|santacoder|starcoder", vocab=49280, gated=False, tied=True
+    ),
+    "gpt-neox": Family(words=r"neox|pythia|stablelm-base|\bgpt-?j", vocab=50432, gated=False),
+    "phi": Family(words=r"\bphi-?(1|2)", vocab=51200, gated=False),
+    "nemotron": Family(words=r"nemotron-?(4|\d+b|15|340)", vocab=256000, gated=False),
+    "gemma": Family(words=r"gemma", vocab=256000, tied=True, head_size=256),
+    "qwen3": Family(words=r"qwen-?3", vocab=151936, head_size=128),
+    "qwen": Family(words=r"qwen", vocab=151936),
+    "chatglm": Family(words=r"chatglm|\bglm", vocab=65024),
+    "baichuan": Family(words=r"baichuan", vocab=125696),
+    "yi": Family(words=r"\byi-", vocab=64000),
+    "mistral": Family(words=r"mistral|zephyr", vocab=32000),
+    "llama3": Family(words=r"llama-?_?3", vocab=128256),
+    "phi3": Family(words=r"\bphi-?3", vocab=32064),
+    "granite": Family(words=r"granite|powerlm", vocab=49152),
+    "olmo": Family(words=r"olmo", vocab=50304),
+    "deepseek": Family(words=r"deepseek", vocab=102400),
+    "internlm": Family(words=r"internlm", vocab=103168),
+    "llama": Family(words=r"llama|ziya|vicuna|alpaca", vocab=32000),
+    "gpt2": Family(
+        words=r"^(openai-community/)?gpt-?2(-?(small|medium|large|xl))?$",
+        vocab=50257,
+        gated=False,
+        modern=False,
+        tied=True,
+    ),
+    "gpt": Family(
+        words=r"gpt|transformer_lm|megatron", vocab=51200, gated=False, modern=False, tied=True
+    ),
+}
+_EXPERTS = (
+    r"\bmoe\b|-moe|mixtral|switch|\d+x\d+b|[-_]a\d+(\.\d+)?b\b|-a\d+m|kimi|gpt oss|gpt-oss"
+    r"|deepseek-?v[234]|nemotron_3|deepseek-?moe|granite-4.*tiny|active"
+)
+
+
+def family_of(model: str) -> str:
+    """The family of a model by its name.
+
+    Raises:
+        UnusableRowError: If the name says none, or more than one structure at once.
+    """
+    name = model.lower()
+    if not name:
+        raise UnusableRowError("no model")
+    for family, facts in FAMILIES.items():
+        if re.search(facts.words, name):
+            return family
+    raise UnusableRowError("model of no known family")
+
+
+def refuse_experts(row: Row) -> None:
+    """Mixtures of experts lie outside the product.
+
+    Raises:
+        UnusableRowError: If the row is one.
+    """
+    if re.search(_EXPERTS, row.text("model")) or row.notes_have(
+        r"\bmoe\b|\bep\s?=?\s?([2-9]|\d\d)"
+    ):
+        raise UnusableRowError("mixture of experts")
+
+
+def shape_of(row: Row) -> Shape:
+    """The model's shape; what is left out is what its family usually has.
+
+    Heads: hidden / 128 (Brown et al. 2020, table 2.1, for the larger models). Key-value heads:
+    as many as heads. Feed-forward: 4 x hidden, or 8/3 x hidden in steps of 256 where gated
+    (Touvron et al. 2023, section 2.2).
+
+    Raises:
+        UnusableRowError: If layers, width or sample length are not stated.
+    """
+    layers, hidden = row.count("n_layers"), row.count("hidden")
+    if layers is None or hidden is None:
+        raise UnusableRowError("no model shape")
+    seq_len = row.count("seq_len")
+    if seq_len is None:
+        raise UnusableRowError("no sequence length")
+    family = family_of(row.written("model"))
+    facts = FAMILIES[family]
+    if family == "t5":
+        raise UnusableRowError("encoder-decoder: the table has no target length")
+    heads = row.count("n_heads") or max(1, hidden // 128)
+    gated_width = -(-8 * hidden // 3 // 256) * 256
+    shape = Shape(
+        family=family,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=row.count("n_kv_heads") or heads,
+        head_size=facts.head_size or -(-hidden // heads),
+        ffn=row.count("ffn_hidden") or (gated_width if facts.gated else 4 * hidden),
+        vocab=row.count("vocab") or facts.vocab,
+        tied=facts.tied,
+        seq_len=seq_len,
+        task=_task_of(row, family),
+    )
+    return _tied_by_count(shape, row.count("n_params"))
+
+
+def matmul_weights(shape: Shape) -> int:
+    """Weights that multiply activations: blocks and head, the embedding apart."""
+    gates = 3 if FAMILIES[shape.family].gated else 2
+    inner, outer = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    block = shape.hidden * (2 * inner + 2 * outer + gates * shape.ffn)
+    return shape.layers * block + shape.vocab * shape.hidden
+
+
+def _tied_by_count(shape: Shape, parameters: int | None) -> Shape:
+    """Tied where the stated parameters leave no room for two embeddings; gated families only."""
+    if parameters is None or not FAMILIES[shape.family].gated:
+        return shape
+    once = matmul_weights(shape)
+    tied = abs(parameters - once) < abs(parameters - once - shape.vocab * shape.hidden)
+    return replace(shape, tied=tied)
+
+
+def _task_of(row: Row, family: str) -> Literal["causal-lm", "masked-lm", "sequence-classification"]:
+    """What an encoder is trained for: sentences' labels where notes or name say so."""
+    if family != "bert":
+        return "causal-lm"
+    told = f"{row.text('model')} {row.text('notes')}"
+    labels = re.search(r"classif|glue|mnli|mrpc|squad|\bsst", told)
+    return "sequence-classification" if labels else "masked-lm"

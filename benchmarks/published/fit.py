@@ -1,0 +1,209 @@
+"""Fits the coefficients of forecasts to published measurements.
+
+    python -m benchmarks.published.fit DIR
+
+Writes what Plimsoll ships (`search_spaces/forecast/prior.json`), and for each source the same
+fitted without it (`benchmarks/published/priors`), by which that source is judged. Each coefficient
+has a prior: what is known of hardware and software in general; so has its spread. Residuals are
+logarithms; large ones count by their size and not by its square. Sources count by the square root
+of their rows, so that none drowns the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, least_squares
+from scipy.stats import norm
+
+from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
+from benchmarks.published.reading import read
+from benchmarks.published.values import Run
+from search_spaces.forecast import belief as shipped
+from search_spaces.forecast.belief import Belief, belief_to_json
+from search_spaces.forecast.bytes import CATEGORIES, MemoryCoefficients, peak_bytes
+from search_spaces.forecast.coefficients import TimeCoefficients, from_vector, to_vector
+from search_spaces.forecast.executions import STACKS
+from search_spaces.forecast.scales import Scales
+from search_spaces.forecast.seconds import TERMS, step_terms
+
+Vector = NDArray[np.float64]
+STEPS = 60
+TIME_LOSS, MEMORY_LOSS = 0.15, 0.1  # residuals up to these count by their square
+# spreads of logarithms before any measurement
+_WIDE = 1.0  # of what may be next to nothing: waits, halves, overlaps
+_SPREADS: dict[str, float] = {
+    **dict.fromkeys(
+        ("step_seconds", "pass_seconds", "node_jitter", "wave_half", "inner_half", "sequence_half"),
+        _WIDE,
+    ),
+    "exposed": 0.4,
+    "launch": 0.3,
+    "compiled_traffic": 0.1,  # what is compiled was measured by few, on devices of their own
+    "architectures": 0.1,
+    "stacks": 0.2,
+    "fragmentation": 0.5,
+    "varied": 0.5,
+    "library_bytes": 0.15,
+    "workspace_bytes": 0.15,
+}
+_USUAL = 0.4
+_NEAR = ("fsdp", "ddp", "hf")  # whose loops are like Plimsoll's own
+_MAD = 1.4826  # of a normal distribution, its deviation over the median of what is apart
+# What a measurement teaches: spreads of the common scale and of each term's, and its noise. With
+# these, three measurements of a set forecast the rest of it best (see docs/decisions, 14).
+_TIME_SCALES = Scales.before(0.2, (0.5,) * len(TERMS), 0.03)
+_MEMORY_SCALES = Scales.before(0.1, (0.5,) * len(CATEGORIES), 0.02)
+
+
+def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Belief:
+    """The belief that all rows but those of a source lead to."""
+    sources = np.array([run.source for run in runs])
+    judged = np.array([not run.extrapolated for run in runs]) & (sources != (left_out or ""))
+    seconds, held = measured(runs, laid)
+    timed = np.flatnonzero(judged & np.isfinite(seconds))
+    weighed = np.flatnonzero(judged & np.isfinite(held))
+    time = _fit_time(laid, timed, seconds[timed], sources[timed])
+    memory = _fit_memory(laid, weighed, held[weighed], sources[weighed])
+    terms = step_terms(laid.work.take(timed), time).seconds
+    bytes_ = peak_bytes(laid.work.take(weighed), memory).bytes * laid.counted[weighed]
+    groups = np.array([f"{run.source} {run.model} {run.device} {run.gpus}" for run in runs])
+    memory_scales = _fit_scales(_MEMORY_SCALES, bytes_, held[weighed], groups[weighed])
+    like = np.array([_is_like_ours(runs[row]) for row in weighed])
+    # by eight in ten: what is far apart did what its table does not say
+    own = _fit_scales(
+        _MEMORY_SCALES, bytes_[like], held[weighed][like], groups[weighed][like], share=0.8
+    )
+    return Belief(
+        time=time,
+        time_scales=_fit_scales(_TIME_SCALES, terms, seconds[timed], groups[timed]),
+        memory=memory,
+        memory_scales=memory_scales,
+        own_sureness=own.sureness,
+        provenance=f"{len(timed)} throughputs and {len(weighed)} memory peaks of"
+        f" {len(set(sources[timed]) | set(sources[weighed]))} published sources",
+    )
+
+
+def _fit_time(laid: Laid, rows: Vector, seconds: Vector, sources: Vector) -> TimeCoefficients:
+    work = laid.work.take(rows)
+
+    def forecast(vector: Vector) -> Vector:
+        return step_terms(work, from_vector(TimeCoefficients, vector)).seconds.sum(axis=1)
+
+    start = TimeCoefficients()
+    found = from_vector(
+        TimeCoefficients, _fitted(forecast, start, seconds, weights(sources), TIME_LOSS)
+    )
+    ours = np.exp(np.mean([np.log(found.stacks[STACKS.index(name)]) for name in _NEAR]))
+    stacks = list(found.stacks)
+    stacks[STACKS.index("torch")] = float(ours)
+    return replace(found, stacks=tuple(stacks))
+
+
+def _fit_memory(laid: Laid, rows: Vector, held: Vector, sources: Vector) -> MemoryCoefficients:
+    work, counted = laid.work.take(rows), laid.counted[rows]
+
+    def forecast(vector: Vector) -> Vector:
+        peaks = peak_bytes(work, from_vector(MemoryCoefficients, vector)).bytes
+        total: Vector = (peaks * counted).sum(axis=1)
+        return total
+
+    start = MemoryCoefficients()
+    return from_vector(
+        MemoryCoefficients, _fitted(forecast, start, held, weights(sources), MEMORY_LOSS)
+    )
+
+
+def _fitted(
+    forecast: Callable[[Vector], Vector], start: Any, truth: Vector, weight: Vector, loss: float
+) -> Vector:
+    """The most probable logarithms of coefficients."""
+    prior, spread = to_vector(start), _spreads(start)
+    target, share = np.log(truth), np.sqrt(weight)
+
+    def residuals(vector: Vector) -> Vector:
+        apart = (np.log(forecast(vector)) - target) / loss
+        soft = np.sign(apart) * np.sqrt(2 * (np.sqrt(1 + apart**2) - 1))
+        return np.concatenate([soft * share, (vector - prior) / spread])
+
+    found: Vector = least_squares(residuals, prior, x_scale=spread, max_nfev=STEPS).x
+    return found
+
+
+def _is_like_ours(run: Run) -> bool:
+    """Plain PyTorch on plain ranks, whose allocations a trace of transformers' models tells."""
+    layout = run.layout
+    plain = layout.engine in ("hf", "ddp") and layout.loss != "linear" and layout.zero_stage == 0
+    return plain and not run.varied and run.states.frozen_bits is None and not layout.pipeline > 1
+
+
+def _spreads(start: Any) -> Vector:
+    return np.concatenate(
+        [
+            np.full(np.size(getattr(start, f.name)), _SPREADS.get(f.name, _USUAL))
+            for f in fields(start)
+        ]
+    )
+
+
+def weights(sources: Vector) -> Vector:
+    """Of each row: sources count by the square root of their rows; 1 on average."""
+    rows = Counter(sources.tolist())
+    each = np.array([rows[source] ** -0.5 for source in sources])
+    normed: Vector = each / each.mean()
+    return normed
+
+
+def _fit_scales(
+    scales: Scales, terms: Vector, truth: Vector, groups: Vector, share: float = 0.95
+) -> Scales:
+    """Scales whose intervals of a share hold as many of the residuals.
+
+    What plans of one group do not share is misfit: a group is a model on some devices by somebody.
+    """
+    total = terms.sum(axis=1)
+    known = (total > 0) & np.isfinite(truth)
+    residual = np.log(truth[known] / total[known])
+    which = groups[known]
+    apart = np.concatenate(
+        [residual[which == group] - np.median(residual[which == group]) for group in set(which)]
+    )
+    misfit = float(np.median(np.abs(apart)) * _MAD)
+    structure = scales.deviation(terms[known])
+
+    def missed(sureness: float) -> float:
+        deviation = np.sqrt((sureness * structure) ** 2 + misfit**2)
+        return float((np.abs(residual) > norm.ppf((1 + share) / 2) * deviation).mean() - 1 + share)
+
+    least, most = 0.01, 10.0
+    enough = missed(least) > 0 > missed(most)
+    sureness = float(brentq(missed, least, most, xtol=1e-3)) if enough else 1.0
+    return replace(scales, sureness=sureness, misfit=misfit)
+
+
+def main(folder: Path) -> None:
+    """Fits all of it."""
+    tables = read(folder)
+    laid = lay(tables.runs, traced)
+    assert laid is not None, "no run can be forecast"
+    runs = [tables.runs[row] for row in laid.rows]
+    laid = replace(laid, rows=np.arange(len(runs)))
+    PRIORS.mkdir(exist_ok=True)
+    for source in (None, *tables.sources):
+        text = belief_to_json(fit(laid, runs, source))
+        where = Path(shipped.__file__).with_name(shipped.PRIOR)
+        where = where if source is None else PRIORS / f"{source}.json"
+        where.write_text(text, "utf-8")
+        print(where.name, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

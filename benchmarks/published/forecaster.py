@@ -1,0 +1,42 @@
+"""What is judged: anything that forecasts runs and can be given records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.published.values import Run
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunForecasts:
+    """Columns, a row for each run; nan where it cannot be forecast.
+
+    Memory is in bytes of the fullest device, counted as the run's table counts it.
+    """
+
+    samples_per_second: Numbers
+    memory_bytes: Numbers
+    p_fits: Numbers
+
+
+class Forecaster(Protocol):
+    """Forecasts runs, better where it was given records of runs alike."""
+
+    def forecast(self, runs: Sequence[Run]) -> RunForecasts:
+        """What the runs are expected to take."""
+        ...
+
+    def calibrated(self, records: Sequence[Run]) -> Self:
+        """The same, having seen what these runs measured."""
+        ...
+
+
+ForecasterWithout = Callable[[str], Forecaster]
+"""The forecaster whose coefficients were found without a source (a file's stem)."""

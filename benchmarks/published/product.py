@@ -1,0 +1,166 @@
+"""Plimsoll's own forecast of published runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from benchmarks.published.footprints import Model, Wanted, model_of, spec_of, wanted_of
+from benchmarks.published.forecaster import Numbers, RunForecasts
+from benchmarks.published.rows import executions_of, footprint_for, software_of
+from benchmarks.published.values import Run
+from search_spaces.footprint import Footprint
+from search_spaces.forecast.belief import Belief, belief_from_json, shipped_belief
+from search_spaces.forecast.bytes import CATEGORIES, peak_bytes
+from search_spaces.forecast.executions import Numbers as Columns
+from search_spaces.forecast.scales import probability_below
+from search_spaces.forecast.seconds import step_terms
+from search_spaces.forecast.work import Work, together, work_of
+from search_spaces.hardware import Device, DeviceError, known_device
+from workers.trace import trace
+
+PRIORS = Path(__file__).with_name("priors")
+Footprints = Callable[[Model, frozenset[Wanted]], Footprint]
+# which categories a table's figure counts: tensors alone, the allocator's segments too, or all
+_COUNTED = {
+    "allocated": [name not in ("outside", "fragmentation") for name in CATEGORIES],
+    "unknown": [name not in ("outside",) for name in CATEGORIES],
+    "reserved": [name not in ("outside",) for name in CATEGORIES],
+    "device": [True for _ in CATEGORIES],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Laid:
+    """Runs that can be forecast, laid down as work; `rows` are their places among all."""
+
+    work: Work
+    rows: Numbers
+    samples: Columns
+    counted: Columns  # of shape (runs, CATEGORIES): what each one's figure of memory counts
+    limit_bytes: Columns
+
+
+def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
+    """The work of runs; None if none of them has a device that is known."""
+    works, rows = [], []
+    for model, device, members in _groups(runs):
+        wanted = frozenset(wanted_of(runs[row]) for row in members)
+        chosen = [runs[row] for row in members]
+        footprint = footprint_for(chosen[0], footprints(model, wanted))
+        works.append(work_of(footprint, device, executions_of(chosen, footprint)))
+        rows += members
+    if not works:
+        return None
+    work = together(works)
+    return Laid(
+        work=work,
+        rows=np.array(rows),
+        samples=np.array([float(runs[row].layout.global_batch) for row in rows]),
+        counted=np.array([_COUNTED[runs[row].memory_kind] for row in rows], dtype=float),
+        limit_bytes=work.rows.device_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """The forecast by a belief."""
+
+    belief: Belief
+    footprints: Footprints
+
+    def forecast(self, runs: Sequence[Run]) -> RunForecasts:
+        """What the runs are expected to take; nan on devices that nobody knows."""
+        speed, memory, fits = (np.full(len(runs), np.nan) for _ in range(3))
+        laid = lay(runs, self.footprints)
+        if laid is not None:
+            belief, work = self.belief, laid.work
+            terms = step_terms(work, belief.time).seconds
+            held = peak_bytes(work, belief.memory).bytes
+            counted = held * laid.counted
+            speed[laid.rows] = laid.samples / belief.time_scales.scaled(terms).sum(axis=1)
+            memory[laid.rows] = belief.memory_scales.scaled(counted).sum(axis=1)
+            fits[laid.rows] = probability_below(
+                laid.limit_bytes,
+                belief.memory_scales.scaled(held).sum(axis=1),
+                belief.memory_scales.deviation(held),
+            )
+        return RunForecasts(samples_per_second=speed, memory_bytes=memory, p_fits=fits)
+
+    def calibrated(self, records: Sequence[Run]) -> Self:
+        """The same, having seen what these runs measured."""
+        laid = lay(records, self.footprints)
+        if laid is None:
+            return self
+        belief, work = self.belief, laid.work
+        terms = step_terms(work, belief.time).seconds
+        held = peak_bytes(work, belief.memory).bytes * laid.counted
+        seconds, memory = measured(records, laid)
+        learned = replace(
+            belief,
+            time_scales=belief.time_scales.learned(terms, seconds),
+            memory_scales=belief.memory_scales.learned(held, memory),
+        )
+        return replace(self, belief=learned)
+
+
+def measured(runs: Sequence[Run], laid: Laid) -> tuple[Columns, Columns]:
+    """Seconds of a step and bytes of the fullest device, in the order of the work; nan: unknown."""
+    speed = np.array(
+        [
+            run.samples_per_second if run.throughput_usable and run.samples_per_second else np.nan
+            for run in (runs[row] for row in laid.rows)
+        ]
+    )
+    held = np.array(
+        [
+            run.peak_memory_bytes if run.memory_usable and run.peak_memory_bytes else np.nan
+            for run in (runs[row] for row in laid.rows)
+        ]
+    )
+    return laid.samples / speed, held
+
+
+def _groups(runs: Sequence[Run]) -> Iterator[tuple[Model, Device, list[int]]]:
+    found: dict[tuple[object, ...], list[int]] = {}
+    for row, run in enumerate(runs):
+        key = (model_of(run), run.device, run.device_memory_gib, software_of(run))
+        found.setdefault(key, []).append(row)
+    for members in found.values():
+        run = runs[members[0]]
+        if (device := device_of(run)) is not None:
+            yield model_of(run), device, members
+
+
+def device_of(run: Run) -> Device | None:
+    """The catalogue's device, with the memory that the table states; None: nobody knows it."""
+    name = run.device
+    memory = run.device_memory_gib
+    for spelt in ([f"{name}-{memory:g}GB"] if memory else []) + [name]:
+        try:
+            return known_device(spelt)
+        except DeviceError:
+            continue
+    return None
+
+
+def forecaster_without(source: str) -> Ours:
+    """Plimsoll's forecast with coefficients that were fitted without a source.
+
+    Sources that took no part in fitting are forecast as users' plans are.
+    """
+    kept = PRIORS / f"{source}.json"
+    text = kept.read_text("utf-8") if kept.is_file() else None
+    belief = shipped_belief() if text is None else belief_from_json(text)
+    return Ours(belief=belief, footprints=traced)
+
+
+@functools.cache
+def traced(model: Model, wanted: frozenset[Wanted]) -> Footprint:
+    """The footprint of a model, from the worker's own code; cached on disk as well."""
+    return trace(spec_of(model), sorted(wanted), device="cuda")

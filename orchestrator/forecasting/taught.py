@@ -1,0 +1,38 @@
+"""A belief that another study has taught."""
+
+from __future__ import annotations
+
+from orchestrator.planning import Footprints, learned_from, study_device, study_named
+from orchestrator.study import load_records, storage_url
+from search_spaces.forecast.belief import Belief
+from search_spaces.spec.schema import SweepSpec
+from workers.models import describe
+
+
+def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) -> Belief:
+    """The belief after the measured trials of a study, which may be of another model.
+
+    Args:
+        belief: What is believed before.
+        named: The study, by its specification's file, its folder or its name.
+        tuned: The specification of the study that forecasts are wanted for. If both are one,
+            nothing is learned here: a sweep learns from its own records by itself.
+        tuned_name: That study's name.
+
+    Raises:
+        UserError: If there is no such study, it ran on a device that nobody knows, or its model
+            cannot be found or traced.
+    """
+    spec, name = study_named(named)
+    if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
+        return belief
+    records = load_records(spec, name)
+    device = study_device(spec, records)
+    kind = "cpu" if device.link_kind == "memory" else "cuda"
+    return learned_from(
+        belief,
+        records,
+        model=describe(spec.model, spec.train),
+        device=device,
+        trace=Footprints(spec, kind),
+    )

@@ -1,0 +1,233 @@
+"""The data of the page's charts, as Plotly takes them. Colours of text and grid are the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from orchestrator.planning.expected import Expected
+from orchestrator.planning.figure_parts import (
+    BEST_COLOUR,
+    LEGEND,
+    Figure,
+    hover,
+    logarithmic,
+    upright,
+)
+from orchestrator.planning.planned import Planned
+from orchestrator.planning.words import category_words, term_words
+from orchestrator.view.words import gib
+from search_spaces.forecast.bytes import CATEGORIES
+from search_spaces.forecast.seconds import TERMS
+from search_spaces.spec.schema import GIB
+
+# Okabe and Ito's colours, which people who see fewer of them tell apart, and mixtures of them
+_COLOURS = (
+    *("#56b4e9", "#0072b2", "#cc79a7", "#7fd0c9", "#009e73", "#e69f00"),
+    *("#8c8cd9", "#999999", "#b8b08d", "#d55e00", "#c9b400"),
+)
+_FAR = 10.0  # times the limit: what lies beyond says nothing
+_TALL = 70  # pixels around the bars
+_BAR = 34  # pixels of a bar
+
+
+def figures(planned: Planned) -> Mapping[str, Figure]:
+    """Charts by the name of the place where they are drawn; those without data are left out."""
+    found: dict[str, Figure] = {}
+    if planned.cloud:
+        found["speed-memory"] = _speed_memory(planned)
+    shown = planned.answer.best or _nearest(planned)
+    if shown:
+        found["memory"] = _memory(planned, shown)
+        found["time"] = _time(shown)
+    if sum(bool(size.best) for size in planned.sizes) > 1:
+        found["devices"] = _devices(planned)
+    if any(size.best for size in planned.memory_sizes):
+        found["sizes"] = _sizes(planned)
+    return MappingProxyType(found)
+
+
+def _nearest(planned: Planned) -> tuple[Expected, ...]:
+    nearest = planned.answer.nearest
+    return () if nearest is None else (nearest.expected,)
+
+
+def _speed_memory(planned: Planned) -> Figure:
+    peaks, rates, fits = zip(*planned.cloud, strict=True)
+    points = {
+        "type": "scattergl",
+        "mode": "markers",
+        "name": "plans",
+        "x": [peak / GIB for peak in peaks],
+        "y": list(rates),
+        "marker": {
+            "size": 5,
+            "color": [round(share, 3) for share in fits],
+            "colorscale": [[0, "#d55e00"], [0.5, "#e6c000"], [1, "#3f9fdc"]],
+            "cmin": 0,
+            "cmax": 1,
+            "opacity": 0.6,
+            "colorbar": {"title": {"text": "P(fits)"}, "thickness": 10, "len": 0.7},
+        },
+        "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
+    }
+    edge = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "front",
+        "x": [told.peak_bytes.value / GIB for told in planned.front],
+        "y": [told.samples_per_second.value for told in planned.front],
+        "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
+        "marker": {"size": 7},
+        "text": [hover(told) for told in planned.front],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    data = [points, edge, *_star(planned)]
+    farthest = min(max(peaks), _FAR * max(planned.limit_bytes, min(peaks)))
+    farthest = max(farthest, 1.2 * planned.limit_bytes)
+    layout = {
+        "height": 460,
+        "xaxis": {
+            "title": {"text": "peak memory of a device, GiB"},
+            **logarithmic(0.9 * min(*peaks, planned.line_bytes) / GIB, farthest / GIB),
+        },
+        "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
+        "legend": LEGEND,
+        "shapes": [upright(planned.line_bytes, "solid"), upright(planned.limit_bytes, "dot")],
+    }
+    return {"data": data, "layout": layout}
+
+
+def _star(planned: Planned) -> list[Figure]:
+    best = planned.best
+    if best is None:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "recommended",
+            "x": [best.peak_bytes.value / GIB],
+            "y": [best.samples_per_second.value],
+            "marker": {"symbol": "star", "size": 16, "color": BEST_COLOUR},
+            "text": [hover(best)],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+
+
+def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
+    parts = [dict(told.held_bytes) for told in shown]
+    data = [
+        _bar(category_words(name), colour, [part[name] / GIB for part in parts], "GiB")
+        for name, colour in zip(CATEGORIES, _COLOURS, strict=False)
+        if any(part[name] for part in parts)
+    ]
+    layout = _stacked("GiB of one device", len(shown))
+    layout["shapes"] = [
+        upright(planned.line_bytes, "solid"),
+        upright(planned.limit_bytes, "dot"),
+    ]
+    return {"data": _named(data, len(shown)), "layout": layout}
+
+
+def _time(shown: Sequence[Expected]) -> Figure:
+    parts = [dict(told.seconds) for told in shown]
+    data = [
+        _bar(term_words(name), colour, [part[name] for part in parts], "s")
+        for name, colour in zip(TERMS, _COLOURS, strict=False)
+        if any(part[name] > 0.001 * sum(part.values()) for part in parts)
+    ]
+    return {"data": _named(data, len(shown)), "layout": _stacked("seconds of a step", len(shown))}
+
+
+def _bar(name: str, colour: str, values: list[float], unit: str) -> Figure:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": [float(f"{value:.4g}") for value in values],
+        "marker": {"color": colour},
+        "hovertemplate": f"{name}: %{{x:.3g}} {unit}<extra>plan %{{y}}</extra>",
+    }
+
+
+def _named(data: list[Figure], count: int) -> list[Figure]:
+    return [{**bar, "y": [str(number) for number in range(1, count + 1)]} for bar in data]
+
+
+def _stacked(title: str, count: int) -> Figure:
+    return {
+        "barmode": "stack",
+        "height": _TALL + 130 + _BAR * count,
+        "xaxis": {"title": {"text": title}},
+        "yaxis": {"title": {"text": "plan"}, "autorange": "reversed", "type": "category"},
+        "legend": LEGEND,
+    }
+
+
+def _devices(planned: Planned) -> Figure:
+    able = [size for size in planned.sizes if size.best]
+    rates = [size.best[0].samples_per_second for size in able]
+    ranks = [size.ranks for size in able]
+    per_device = rates[0].value / ranks[0]
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "in proportion",
+            "x": ranks,
+            "y": [per_device * count for count in ranks],
+            "line": {"dash": "dot", "color": "#999999"},
+            "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "best plan",
+            "x": ranks,
+            "y": [rate.value for rate in rates],
+            "error_y": {
+                "type": "data",
+                "symmetric": False,
+                "array": [rate.high - rate.value for rate in rates],
+                "arrayminus": [rate.value - rate.low for rate in rates],
+            },
+            "line": {"color": BEST_COLOUR},
+            "text": [hover(size.best[0]) for size in able],
+            "hovertemplate": "%{x} devices<br>%{text}<extra></extra>",
+        },
+    ]
+    layout = {
+        "height": 380,
+        "xaxis": {"title": {"text": "devices"}, "type": "log", "tickvals": ranks},
+        "yaxis": {
+            "title": {"text": "samples/s"},
+            **logarithmic(
+                0.8 * min(rate.low for rate in rates), 1.25 * max(rate.high for rate in rates)
+            ),
+        },
+        "legend": LEGEND,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _sizes(planned: Planned) -> Figure:
+    able = [(size, size.best) for size in planned.memory_sizes if size.best]
+    data = [
+        {
+            "type": "bar",
+            "x": [gib(size.limit_bytes) for size, _ in able],
+            "y": [best.samples_per_second.value for _, best in able],
+            "marker": {"color": "#0072b2"},
+            "text": [hover(best) for _, best in able],
+            "textposition": "none",
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+    layout = {
+        "height": 340,
+        "xaxis": {"title": {"text": "GiB a device"}, "type": "category"},
+        "yaxis": {"title": {"text": "samples/s of the best plan"}},
+    }
+    return {"data": data, "layout": layout}

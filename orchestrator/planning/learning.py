@@ -1,0 +1,89 @@
+"""What measurements of a study teach a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.planning.question import TraceVariants
+from search_spaces.errors import StudyError
+from search_spaces.facts import ModelFacts
+from search_spaces.forecast.belief import Belief
+from search_spaces.forecast.planned import executions_of, variants_of
+from search_spaces.forecast.work import work_of
+from search_spaces.hardware import Device, find_device
+from search_spaces.outcome import Measured
+from search_spaces.plan_table import PlanTable
+from search_spaces.record import Record
+from search_spaces.spec.load import load_spec, study_name
+from search_spaces.spec.schema import StudySpec, SweepSpec
+
+_SPEC_FILE = "spec.yaml"  # which `plimsoll tune` leaves in a study's folder
+
+
+def learned_from(
+    belief: Belief,
+    records: Sequence[Record],
+    *,
+    model: ModelFacts,
+    device: Device,
+    trace: TraceVariants,
+) -> Belief:
+    """The belief after the measured trials of a study; the others say nothing here.
+
+    Args:
+        belief: What was believed before.
+        records: Of one study.
+        model: The study's model.
+        device: What it ran on.
+        trace: Gives footprints of the study's model.
+    """
+    measured = [
+        (record.plan, record.outcome) for record in records if isinstance(record.outcome, Measured)
+    ]
+    if not measured:
+        return belief
+    table = PlanTable.of(plan for plan, _ in measured)
+    footprint = trace(variants_of(table))
+    work = work_of(footprint, device, executions_of(table, model, footprint))
+    return belief.learned(
+        work,
+        np.array([outcome.step_seconds.value for _, outcome in measured]),
+        np.array([float(outcome.memory.peak_bytes) for _, outcome in measured]),
+    )
+
+
+def study_named(named: str) -> tuple[SweepSpec, str]:
+    """The specification and name of a study, by its specification's file, folder or name.
+
+    Raises:
+        StudyError: If there is no such study.
+        SpecError: If its specification has faults.
+    """
+    path = Path(named)
+    places = (path, path / _SPEC_FILE, Path(StudySpec().folder) / named / _SPEC_FILE)
+    for place in places:
+        if place.is_file():
+            spec = load_spec(place)
+            return spec, study_name(spec, place)
+    raise StudyError(
+        f"--records {named} is neither a specification nor a study in {StudySpec().folder}"
+    )
+
+
+def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
+    """What a study ran on.
+
+    Raises:
+        DeviceError: If nobody knows the device.
+        StudyError: If no trial says what it ran on.
+    """
+    told = next((record.fingerprint for record in records if record.fingerprint), None)
+    if told is None:
+        raise StudyError("no trial of the study says what it ran on")
+    found = find_device("cpu" if told.device == "cpu" else told.device_name)
+    per_node = spec.cluster.gpus_per_node
+    return replace(found, node_devices=per_node) if per_node else found

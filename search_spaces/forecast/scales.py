@@ -1,0 +1,111 @@
+"""Sums of terms whose scales are uncertain: seconds by term, bytes by category.
+
+A measured sum y of terms T is modelled as
+
+    log y = z_0 + log(sum_k exp(z_k) T_k) + e,   z ~ N(mean, covariance),   e ~ N(0, noise^2)
+
+so that a few measurements teach more than a factor: a plan that mostly talks corrects
+communication, one that mostly computes corrects computing. Linearised, the posterior is closed
+(Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from scipy.special import ndtr
+
+from search_spaces.forecast.executions import Numbers
+
+SURE = 1.96  # standard deviations on each side of an interval of 95 %
+_STEPS = 8  # of Gauss and Newton; three are enough where terms are right within a factor of two
+_LEAST = 1e-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """What is believed of the scales: the common one first, then one for each term.
+
+    `covariance` and `noise` say what a measurement teaches. How far forecasts are really off is
+    another matter, since no model is true: their deviation is `sureness` times what the covariance
+    says, and `misfit` beside, which no measurement of other plans takes away.
+    """
+
+    mean: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    sureness: float = 1.0
+    misfit: float = 0.0
+
+    @classmethod
+    def before(cls, common: float, spread: tuple[float, ...], noise: float) -> Self:
+        """Scales of which nothing has been measured."""
+        deviations = np.array([common, *spread])
+        return cls(
+            mean=(0.0,) * len(deviations),
+            covariance=tuple(map(tuple, np.diag(deviations**2).tolist())),
+            noise=noise,
+        )
+
+    def learned(self, terms: Numbers, measured: Numbers, weight: Numbers | None = None) -> Self:
+        """What is believed after measurements.
+
+        Args:
+            terms: Of shape (measurements, terms).
+            measured: Their measured sums; what is not positive says nothing.
+            weight: How much each counts, 1 for a whole one.
+        """
+        told = np.isfinite(measured) & (measured > 0) & (terms.sum(axis=1) > 0)
+        if not told.any():
+            return self
+        terms, target = terms[told], np.log(measured[told])
+        noise = self.noise**2 / (np.ones(len(target)) if weight is None else weight[told])
+        prior, start = np.array(self.covariance), np.array(self.mean)
+        guess = start
+        for _ in range(_STEPS):
+            expected, slope = _linear(terms, guess)
+            gain = prior @ slope.T @ np.linalg.inv(slope @ prior @ slope.T + np.diag(noise))
+            guess = start + gain @ (target - expected + slope @ (guess - start))
+        _, slope = _linear(terms, guess)
+        gain = prior @ slope.T @ np.linalg.inv(slope @ prior @ slope.T + np.diag(noise))
+        covariance = prior - gain @ slope @ prior
+        return replace(
+            self,
+            mean=tuple(guess.tolist()),
+            covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
+        )
+
+    def scaled(self, terms: Numbers) -> Numbers:
+        """The terms as they are now expected to be."""
+        mean = np.array(self.mean)
+        scaled: Numbers = (terms.T * np.exp(mean[0] + mean[1:, None])).T
+        return scaled
+
+    def deviation(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
+        """Standard deviation of the logarithm of each sum of (unscaled) terms.
+
+        Args:
+            terms: Of shape (sums, terms).
+            sureness: In place of that of all sums.
+        """
+        slope = _linear(terms, np.array(self.mean))[1].T
+        variance = np.maximum((np.array(self.covariance) @ slope * slope).sum(axis=0), 0.0)
+        factor = self.sureness if sureness is None else sureness
+        whole: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
+        return whole
+
+
+def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> Numbers:
+    """That a quantity, log-normal around what is expected, does not exceed a limit."""
+    excess = np.log(np.maximum(limit, _LEAST)) - np.log(np.maximum(expected, _LEAST))
+    below: Numbers = ndtr(excess / np.maximum(deviation, 1e-9))
+    return below
+
+
+def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
+    """Logarithms of the sums, and their slopes by each scale, the common one first."""
+    scaled = terms.T * np.exp(scales[1:, None])  # terms in rows: long columns add up fast
+    total = np.maximum(scaled.sum(axis=0), _LEAST)
+    return scales[0] + np.log(total), np.vstack([np.ones(len(terms)), scaled / total]).T

@@ -1,0 +1,24 @@
+"""What devices can do: the catalogue of known ones, and what users add or measure."""
+
+from search_spaces.hardware.catalogue import (
+    catalogue,
+    dense_peak_flops,
+    find_device,
+    known_device,
+    user_folder,
+)
+from search_spaces.hardware.device import Device
+from search_spaces.hardware.files import device_to_yaml, load_device_file
+from search_spaces.hardware.names import DeviceError
+
+__all__ = [
+    "Device",
+    "DeviceError",
+    "catalogue",
+    "dense_peak_flops",
+    "device_to_yaml",
+    "find_device",
+    "known_device",
+    "load_device_file",
+    "user_folder",
+]

@@ -1,0 +1,171 @@
+"""The judge itself, by forecasters whose errors are known beforehand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.published.baseline import ConstantMfu, sample_flops
+from benchmarks.published.command import main
+from benchmarks.published.evaluate import evaluate
+from benchmarks.published.footprints import spec_of, wanted_by_model
+from benchmarks.published.forecaster import Forecaster, RunForecasts
+from benchmarks.published.reading import read
+from benchmarks.published.report import report
+from benchmarks.published.sets import draws, noise_of
+from benchmarks.published.values import Run, Tables
+from tests.benchmarks.published.rows import read_one, write_table
+
+KEYS = {
+    "n",
+    *("throughput_median_ape", "throughput_median_ape_k1", "throughput_median_ape_k3"),
+    *("throughput_median_ape_k5", "memory_median_ape", "memory_median_ape_k3"),
+    *("kendall_tau", "kendall_tau_k3", "top1_regret", "top1_within_5pct"),
+    *("oom_precision", "oom_recall"),
+}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Forecasts `factor` times what was measured, exactly once it has seen a record."""
+
+    factor: float
+    seen: list[tuple[Run, ...]] = field(default_factory=list)
+
+    def forecast(self, runs: Sequence[Run]) -> RunForecasts:
+        def column(values: Sequence[float | None]) -> np.ndarray:
+            return self.factor * np.array([v or math.nan for v in values], float)
+
+        return RunForecasts(
+            samples_per_second=column([run.samples_per_second for run in runs]),
+            memory_bytes=column([run.peak_memory_bytes for run in runs]),
+            p_fits=np.array([0.1 if run.oom else 0.9 for run in runs]),
+        )
+
+    def calibrated(self, records: Sequence[Run]) -> Scaled:
+        self.seen.append(tuple(records))
+        return Scaled(1.0, self.seen)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    """A set of five micro-batches with a repeat, one run that ran out, and another source."""
+    rows = [
+        {"micro_batch": str(2**k), "samples_per_s": str(10 + 2 * k), "ranking_sets": "S001"}
+        for k in range(5)
+    ]
+    oom = {"micro_batch": "64", "samples_per_s": "", "peak_mem_gib": "", "oom": "true"}
+    write_table(tmp_path, "first", [*rows, rows[2], oom | {"ranking_sets": "S001"}])
+    extrapolated = {"notes": "semi-synthetic", "samples_per_s": "1"}
+    write_table(tmp_path, "second", [{}, extrapolated])
+    return read(tmp_path)
+
+
+def test_figures_of_a_forecaster_that_is_a_fifth_too_high(tables: Tables) -> None:
+    results = evaluate(tables, lambda _: Scaled(1.2))
+    figures = report(tables, results, results)
+
+    overall = figures["overall"]
+    assert overall.keys() >= KEYS
+    assert overall["n"] == 8  # all but the extrapolated one
+    assert overall["throughput_median_ape"] == pytest.approx(0.2)
+    assert overall["memory_median_ape"] == pytest.approx(0.2)
+    assert overall["throughput_median_ape_k1"] == pytest.approx(0.0)
+    assert overall["throughput_median_ape_k5"] is None  # nothing would be left to judge
+    assert (overall["kendall_tau"], overall["top1_regret"]) == (1.0, 0.0)
+    assert overall["kendall_tau_k3"] == 1.0
+    assert overall["top1_within_5pct"] == 1.0
+    assert (overall["oom_precision"], overall["oom_recall"]) == (1.0, 1.0)
+    assert figures["sources"]["second"]["oom_recall"] is None
+    assert figures["sources"]["second (extrapolated)"]["n"] == 1
+    assert figures["mean_over_sources"]["n"] == 2
+    assert set(figures["sets"]) == {"S001"}
+    assert figures["baseline"].keys() == {"overall", "mean_over_sources", "sources", "sets"}
+
+
+def test_records_and_their_repeats_are_not_judged(tables: Tables) -> None:
+    seen: list[tuple[Run, ...]] = []
+    results = evaluate(tables, lambda _: Scaled(1.2, seen))
+
+    (of_set,) = results.sets
+    records = [one for one in seen if len(one) == 1]
+    repeated = sum(record.layout.micro_batch == 4 for (record,) in records)
+    assert {len(one) for one in seen} == {1, 3}  # five configurations: five would be all
+    assert len(of_set.errors(1)) == 3 * 5 - repeated  # six rows less the record and its repeat
+
+
+def test_each_source_is_forecast_without_it(tables: Tables) -> None:
+    left_out: list[str] = []
+
+    def without(source: str) -> Forecaster:
+        left_out.append(source)
+        return Scaled(1.0)
+
+    evaluate(tables, without)
+
+    assert left_out == ["first", "second"]
+
+
+def test_draws_are_spread_and_the_same_each_time() -> None:
+    rows = tuple(range(10))
+    chosen = draws(rows, 3, times=3, seed=0)
+
+    assert chosen == draws(rows, 3, times=3, seed=0)
+    assert len(set(chosen)) == 3
+    assert [one[:1] for one in chosen] == list(draws(rows, 1, times=3, seed=0))
+    assert draws((1, 2, 3), 3, times=3, seed=0) == ()
+
+
+def test_noise_is_what_the_readme_says() -> None:
+    assert noise_of("bigscience", "S002") == 0.10
+    assert noise_of("elsewhere", "S002") == 0.03
+    assert noise_of("nanotron", "S113") == 0.10
+
+
+def test_baseline_is_40_percent_of_the_peak(tmp_path: Path) -> None:
+    run = read_one(tmp_path)
+    told = ConstantMfu().forecast([run])
+
+    rate = float(told.samples_per_second[0])
+    assert rate * sample_flops(run) == pytest.approx(0.4 * 312e12)
+    again = ConstantMfu().calibrated([run]).forecast([run])
+    assert again.samples_per_second[0] == pytest.approx(10)
+    assert again.memory_bytes[0] == pytest.approx(30 * 2**30)
+
+
+def test_flops_of_the_baseline_are_those_published(tmp_path: Path) -> None:
+    """GPT-3 XL: 6 x 1.32e9 per token (Brown et al. 2020, table D.1), the embedding once."""
+    run = read_one(tmp_path, vocab="50257", seq_len="2048")
+
+    attention = 12 * 24 * 2048 * 2048
+    assert sample_flops(run) / 2048 - attention == pytest.approx(6 * 1.32e9, rel=0.02)
+
+
+def test_a_footprint_is_shared_by_runs_of_one_shape(tmp_path: Path) -> None:
+    falcon = {"model": "falcon-7b", "hidden": "4544", "n_heads": "71", "n_kv_heads": "1"}
+    write_table(tmp_path, "table", [{}, {"micro_batch": "8"}, {"precision": "fp32"}, falcon])
+    wanted = wanted_by_model(read(tmp_path).runs)
+
+    assert sorted(len(variants) for variants in wanted.values()) == [1, 2]
+    names = {spec_of(model).model.name for model in wanted}
+    assert names == {"gpt2", "llama-3-8b"}  # GPT-2 cannot share keys and values
+
+
+def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(tmp_path, "table", [{}, {"gpu": ""}])
+
+    assert main([str(tmp_path), "--json"], lambda _: ConstantMfu()) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["skipped"] == {"no GPU": 1}
+    assert figures["described"] == {"rows": 1, "skipped": 0}
+
+
+def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none")], lambda _: ConstantMfu()) == 2
+    assert "is no directory" in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""`plimsoll plan` as a user runs it: real traces of small models, real files, every error."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.planning import planned_from_json
+from search_spaces.spec.load import load_spec
+
+TINY = """\
+model:
+  name: llama-3.2-1b
+  config: {hidden_size: 64, intermediate_size: 160, num_hidden_layers: 4, vocab_size: 500,
+    num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16}
+cluster: {device: cuda, workers: 4, gpu: H100}
+train: {global_batch: 32, sequence_length: 128}
+"""
+COLUMNS = 110
+
+
+def run(*arguments: str | Path) -> int | str | None:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of footprints that the tests of this module share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def spec_path(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small model's specification in the current directory; the user's own files are away."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = Path("tiny.yaml")
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+def test_answers_first_and_writes_both_files(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", spec_path) in (0, None)
+
+    written = capsys.readouterr().out
+    answer = " ".join(written.split("\n\n")[0].split())
+    assert re.match(r"llama-3.2-1b on 4 x H100-80-SXM: yes, about [\d,.]+ samples/s \(", answer)
+    assert "limited by" in answer
+    assert all(len(line) <= COLUMNS for line in written.splitlines() if "written:" not in line)
+    assert "\x1b" not in written
+    folder = Path("plimsoll-runs", "tiny")
+    planned = planned_from_json((folder / "plan.json").read_text("utf-8"))
+    assert planned.best is not None
+    assert planned.tokens == 128
+    assert planned.best.plan.global_batch == 32
+    assert f"{folder / 'plan.json'} and {folder / 'plan.html'}" in written
+
+
+def test_the_page_needs_no_network(spec_path: Path) -> None:
+    assert run("plan", spec_path, "--html", "page.html", "--json", "deep/plan.json") in (0, None)
+
+    page = Path("page.html").read_text("utf-8")
+    ours = page.partition("<script>")[0] + page.rpartition("<script>")[2]
+    assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", ours)
+    assert "@import" not in ours
+    assert Path("deep/plan.json").exists()
+    data = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert {"speed-memory", "memory", "time"} <= set(json.loads(data.group(1)))
+
+
+def test_compares_counts_prices_and_device_sizes(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--gpus", "4,1,2,3", "--memory", "0.01,80", "--price", "2.5", "--top", "3")
+    assert run("plan", spec_path, *asked) in (0, None)
+
+    written = capsys.readouterr().out
+    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    assert planned.answer.ranks == 4
+    assert [size.ranks for size in planned.sizes] == [1, 2, 3, 4]
+    assert planned.price_per_hour == 2.5
+    assert planned.fewest_ranks == 1
+    assert len(planned.answer.best) <= 3
+    assert planned.memory_sizes[0].best is None
+    assert "nothing fits" in written
+    (three,) = (size for size in planned.sizes if size.ranks == 3)
+    assert three.refusal is not None
+
+
+def test_explains_by_number_key_and_file(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", spec_path, "--explain", "2") in (0, None)
+    by_number = capsys.readouterr().out
+    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    second = planned.answer.best[1]
+    Path("plan.json").write_text(json.dumps(second.plan.as_dict()), encoding="utf-8")
+
+    assert run("plan", spec_path, "--explain", second.key) in (0, None)
+    by_key = capsys.readouterr().out
+    assert run("plan", spec_path, "--explain", "plan.json") in (0, None)
+    by_file = capsys.readouterr().out
+
+    def arithmetic(text: str) -> str:
+        return text.partition("Seconds of a step")[2].partition("written:")[0]
+
+    assert "FLOP" in arithmetic(by_number)
+    assert arithmetic(by_number) == arithmetic(by_key) == arithmetic(by_file)
+
+
+def test_where_nothing_fits_it_says_what_would(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(TINY.replace("workers: 4", "workers: 4, memory_gib: 0.01"), "utf-8")
+
+    assert run("plan", spec_path) == 1
+
+    written = capsys.readouterr()
+    assert "no, nothing fits" in written.err
+    assert "smallest that would do: 4 x " in written.err
+    assert "Traceback" not in written.err
+    assert "what is missing" in written.out
+    assert Path("plimsoll-runs/tiny/plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpu", "H1000"), "the nearest are"),
+        (("--gpus", "8,x"), "--gpus is '8,x': must be whole numbers above 0"),
+        (("--gpus", ""), "--gpus is ''"),
+        (("--memory", "-1"), "--memory is '-1': must be numbers above 0"),
+        (("--memory", "nan"), "--memory is 'nan'"),
+        (("--gpus", "7"), "train.global_batch is 32: no plan can meet it"),
+        (("--explain", "99"), "the table has plans 1 to"),
+        (("--explain", "feedfeedfeed"), "no legal plan has this key"),
+        (("--explain", "none.json"), "none.json cannot be read"),
+        (("--records", "nobody"), "neither a specification nor a study"),
+        (("--device-file", "none.yaml"), "none.yaml: 1 fault"),
+        (("--json", "tiny.yaml/plan.json"), "tiny.yaml/plan.json cannot be written"),
+    ],
+)
+def test_errors_are_sentences(
+    arguments: tuple[str, ...],
+    words: str,
+    spec_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("plan", spec_path, *arguments) == 2
+
+    written = capsys.readouterr().err
+    assert words in " ".join(written.split())
+    assert "Traceback" not in written
+
+
+def test_a_model_that_cannot_be_traced_says_which_operator(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("picky_model.py").write_text(
+        "import torch\n"
+        "class Picky(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(8, 8)\n"
+        "    def forward(self, x):\n"
+        "        kept = torch.nonzero(self.layer(x))\n"
+        "        return self.layer(x).sum() * kept.shape[0]\n"
+        "def build():\n"
+        "    return Picky(), lambda numbers: {'x': torch.zeros(len(numbers), 8)}\n",
+        encoding="utf-8",
+    )
+    spec_path.write_text(
+        "model: picky_model:build\n"
+        "cluster: {device: cuda, workers: 1, gpu: H100}\n"
+        "train: {global_batch: 4, sequence_length: 8}\n",
+        encoding="utf-8",
+    )
+
+    assert run("plan", spec_path) == 2
+
+    written = capsys.readouterr().err
+    assert "nonzero" in written
+    assert "Traceback" not in written
+
+
+def test_plans_for_this_cpu(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_path.write_text(
+        TINY.replace("device: cuda, workers: 4, gpu: H100", "device: cpu, workers: 2").replace(
+            "sequence_length: 128", "sequence_length: 128, precision: fp32"
+        ),
+        encoding="utf-8",
+    )
+
+    assert run("plan", spec_path) in (0, None)
+
+    assert "on 2 x cpu: yes" in capsys.readouterr().out
+
+
+def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text(
+        "name: mine\nbased_on: H100-80-SXM\nmemory_bytes: 17179869184\n", encoding="utf-8"
+    )
+
+    assert run("plan", spec_path, "--device-file", "mine.yaml", "--gpus-per-node", "2") in (0, None)
+
+    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    assert planned.device == "mine"
+    assert planned.limit_bytes == 17179869184
+    assert planned.node_devices == 2
+    assert "on 4 x mine" in capsys.readouterr().out
+
+
+def test_the_keys_of_the_specification_count(spec_path: Path) -> None:
+    text = TINY.replace(
+        "gpu: H100", "gpu: A100-40, gpus_per_node: 2, price_per_gpu_hour: 1.5, memory_gib: 30"
+    )
+    spec_path.write_text(text, encoding="utf-8")
+
+    assert run("plan", spec_path) in (0, None)
+
+    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    assert "A100-40" in planned.device
+    assert planned.node_devices == 2
+    assert planned.price_per_hour == 1.5
+    assert planned.limit_bytes == load_spec(spec_path).memory_limit_bytes

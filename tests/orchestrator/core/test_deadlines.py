@@ -1,0 +1,115 @@
+"""How long a trial may take: arithmetic by hand, and what must never be cut short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.deadlines import trial_deadline_seconds
+from orchestrator.core.state import SweepState
+from search_spaces.plan import Plan
+from tests.orchestrator.core.values import state_after
+from tests.orchestrator.records import (
+    BEGAN,
+    make_costs,
+    make_expectation,
+    make_measured,
+    make_oom,
+    make_plan,
+)
+
+ROOMY = {"trial_seconds": 10_000, "minutes": 1_000}
+OBJECTIVE = {"max_seconds": 20}
+
+
+@pytest.mark.parametrize(
+    ("trial_seconds", "minutes", "now", "deadline"),
+    [
+        (60, 10, 0.0, 60.0),  # the spec's
+        (600, 5, 0.0, 300.0),  # no more than is left of the sweep
+        (600, 5, 200.0, 100.0),
+        (60, 5, 299.0, 30.0),  # the last one gets a chance
+        (20, 5, 299.0, 20.0),  # but never more than the spec's
+        (5, 10, 0.0, 5.0),
+    ],
+)
+def test_deadline_of_a_trial(
+    trial_seconds: float, minutes: float, now: float, deadline: float
+) -> None:
+    state = state_after(budget={"trial_seconds": trial_seconds, "minutes": minutes})
+
+    assert trial_deadline_seconds(state, BEGAN + now) == pytest.approx(deadline)
+
+
+def after_builds(*seconds: float, **sections: Any) -> SweepState:
+    """A study whose measured trials took so long to build."""
+    outcomes = [make_measured(costs=make_costs(build_seconds=taken)) for taken in seconds]
+    return state_after(outcomes, **{"budget": ROOMY, "objective": OBJECTIVE, **sections})
+
+
+def deadline(state: SweepState, plan: Plan | None = None, **expected: float) -> float:
+    forecast = make_expectation(**expected)
+    return trial_deadline_seconds(state, BEGAN, plan or make_plan(), forecast)
+
+
+def test_a_forecast_sets_an_earlier_deadline() -> None:
+    """A minute, 20 s of measured steps, and four times 2 s of building and three steps of 6 s."""
+    state = after_builds(0.5, 2.0, 1.0)
+
+    assert deadline(state, step=5.0, factor=1.2) == pytest.approx(60 + 20 + 4 * (2 + 3 * 6))
+
+
+def test_it_never_exceeds_what_the_user_set() -> None:
+    state = after_builds(2.0, budget={"trial_seconds": 90, "minutes": 1_000})
+
+    assert deadline(state, step=5.0) == 90.0
+    assert deadline(after_builds(2.0, budget={**ROOMY, "minutes": 0.5}), step=5.0) == 30.0
+
+
+def test_the_users_limit_holds_until_building_is_known() -> None:
+    nothing_built = state_after([make_oom()] * 3, budget=ROOMY, objective=OBJECTIVE)
+    no_forecast = trial_deadline_seconds(after_builds(2.0), BEGAN, make_plan(), None)
+
+    assert deadline(nothing_built, step=0.1) == 10_000
+    assert no_forecast == 10_000
+
+
+def test_another_engine_may_take_longer_to_build() -> None:
+    state = after_builds(2.0)
+
+    assert deadline(state, make_plan(engine="deepspeed", zero_stage=2), step=0.1) == 10_000
+
+
+def test_a_compiler_is_waited_for() -> None:
+    compiled = make_plan(compile=True)
+    state = after_builds(2.0)
+    assert deadline(state, compiled, step=0.1) == 10_000
+
+    took = make_measured(costs=make_costs(build_seconds=1.0, compile_seconds=50.0))
+    known = replace(state.records[0], plan=compiled, outcome=took)
+    state = replace(state, records=(*state.records, known))
+    assert deadline(state, compiled, step=1.0, factor=1.0) == pytest.approx(80 + 4 * (51 + 3))
+    assert deadline(state, step=1.0, factor=1.0) == pytest.approx(80 + 4 * (2 + 3))
+
+
+@given(
+    step=st.floats(1e-4, 300.0),
+    slower=st.floats(0.2, 4.0),
+    build=st.floats(0.0, 300.0),
+    max_seconds=st.floats(0.1, 600.0),
+)
+def test_no_honest_trial_is_cut_short(
+    step: float, slower: float, build: float, max_seconds: float
+) -> None:
+    """The worst step, steps for `max_seconds` and the two beyond it, four times as slow."""
+    state = after_builds(build, objective={"max_seconds": max_seconds})
+    taken = slower * step
+    needed = slower * build + taken + max_seconds + 2 * taken
+
+    allowed = deadline(state, step=step, factor=1.0)
+
+    assert allowed >= min(needed, state.spec.budget.trial_seconds)

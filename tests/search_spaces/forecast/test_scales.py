@@ -1,0 +1,79 @@
+"""What measurements teach, and whether intervals hold what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from search_spaces.forecast.scales import SURE, Scales, probability_below
+
+RNG = np.random.default_rng(0)
+TERMS = 4
+
+
+def some_terms(count: int) -> np.ndarray:
+    return RNG.lognormal(sigma=1.0, size=(count, TERMS))
+
+
+def test_without_measurements_nothing_is_scaled() -> None:
+    terms = some_terms(5)
+
+    np.testing.assert_allclose(Scales.before(0.2, (0.3,) * TERMS, 0.03).scaled(terms), terms)
+
+
+def test_a_factor_is_learned_from_one_measurement() -> None:
+    terms = np.ones((1, TERMS))
+    learned = Scales.before(0.5, (1e-6,) * TERMS, 1e-3).learned(terms, np.array([2.0 * TERMS]))
+
+    assert learned.scaled(terms).sum() == pytest.approx(2.0 * TERMS, rel=1e-3)
+
+
+def test_measurements_tell_terms_apart() -> None:
+    """A plan that mostly talks corrects talking, one that computes corrects computing."""
+    terms = np.array([[10.0, 0.1], [0.1, 10.0], [5.0, 5.0]])
+    truth = np.array([10.0 * 1.5 + 0.1 * 0.7, 0.1 * 1.5 + 10.0 * 0.7, 5.0 * 1.5 + 5.0 * 0.7])
+    scales = Scales.before(0.01, (1.0, 1.0), 1e-3).learned(terms[:2], truth[:2])
+
+    assert scales.scaled(terms)[2].sum() == pytest.approx(truth[2], rel=0.01)
+
+
+def test_what_was_not_measured_teaches_nothing() -> None:
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+
+    assert scales.learned(some_terms(2), np.array([np.nan, 0.0])) == scales
+
+
+def test_measurements_make_surer() -> None:
+    terms = some_terms(20)
+    before = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+    after = before.learned(terms[:5], terms[:5].sum(axis=1) * 1.3)
+
+    assert (after.deviation(terms) < before.deviation(terms)).all()
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_intervals_hold_what_they_promise(records: int) -> None:
+    """Worlds drawn from the belief: 95 % of the plans lie in their interval."""
+    before = Scales.before(0.2, (0.3,) * TERMS, 0.05)
+    inside = []
+    for _ in range(400):
+        terms = some_terms(records + 5)
+        drawn = RNG.normal(0, [0.2, *([0.3] * TERMS)])
+        truth = np.exp(drawn[0]) * (terms * np.exp(drawn[1:])).sum(axis=1)
+        truth = truth * np.exp(RNG.normal(0, 0.05, len(truth)))
+        scales = before.learned(terms[:records], truth[:records])
+        expected = scales.scaled(terms).sum(axis=1)
+        apart = np.abs(np.log(truth / expected))[records:]
+        inside += (apart <= SURE * scales.deviation(terms)[records:]).tolist()
+
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.025)
+
+
+def test_chances_are_those_of_a_log_normal() -> None:
+    chance = probability_below(
+        np.array([1.0, 1.1, 1.0]), np.array([1.0, 1.0, 2.0]), np.array([0.1, 0.1, 0.1])
+    )
+
+    assert chance[0] == pytest.approx(0.5)
+    assert chance[1] == pytest.approx(0.8297, abs=1e-3)  # ln 1.1 / 0.1 = 0.953 deviations
+    assert chance[2] < 1e-9

@@ -1,0 +1,367 @@
+"""Footprints against published numbers and against torch's own trackers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from search_spaces.errors import ModelError
+from search_spaces.footprint import Compute, Footprint, Part, Split
+from search_spaces.plan import Attention
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.parallel.split_models import split_spec
+from tests.workers.values import LLAMA, a_spec, odd_model
+from workers.trace import trace
+from workers.tracing.arithmetic import flops
+from workers.tracing.check import check
+
+TOKENS = 64
+# torch's tracker counts a few scalars otherwise; nothing else differs
+TOLERANCE = 0.001
+TRACED: dict[str, Any] = {"data": {}, "train": {"sequence_length": TOKENS}}
+BERT = {
+    "name": "bert-large",
+    "task": "masked-lm",
+    "config": {
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "vocab_size": 512,
+    },
+}
+GPT2 = {
+    "name": "gpt2",
+    "config": {"hidden_size": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 512},
+}
+STACKED = {"name": "tests.workers.tracing.models:stacked"}
+WIDTH, HEADS = 64, 8
+
+
+def spec_of(model: dict[str, Any], **train: Any) -> SweepSpec:
+    return SweepSpec.model_validate(
+        {"model": model, "train": {"global_batch": 8, "sequence_length": TOKENS, **train}}
+    )
+
+
+def traced(
+    spec: SweepSpec,
+    cache: Path,
+    attention: Attention = "sdpa",
+    compute: Compute = "cast",
+    split: Split = "none",
+) -> Footprint:
+    return trace(spec, [(attention, compute, split)], cache=cache)
+
+
+def block(footprint: Footprint) -> Part:
+    """The part of the blocks that are not the first, in the variant that was traced last."""
+    return footprint.variants[-1].blocks[-1].part
+
+
+@pytest.mark.parametrize("compute", ["cast", "autocast"])
+@pytest.mark.parametrize(
+    ("model", "train"),
+    [
+        (GPT2, {}),
+        (LLAMA, {}),
+        (BERT, {}),
+        (STACKED, {}),
+        (LLAMA, {"method": "lora"}),
+    ],
+    ids=["gpt2", "llama", "bert", "function", "lora"],
+)
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
+def test_the_whole_model_sharded_is_as_torch_tracks_it(
+    model: dict[str, Any], train: dict[str, Any], compute: Compute, tmp_path: Path
+) -> None:
+    """At a micro-batch that was not traced, and at full depth."""
+    checked = check(spec_of(model, **train), compute=compute, micro_batch=7, cache=tmp_path)
+
+    assert checked.saved_bytes == pytest.approx(checked.tracked_saved_bytes, rel=TOLERANCE)
+    assert checked.peak_bytes == pytest.approx(checked.tracked_peak_bytes, rel=0.02)
+    assert checked.flops == checked.tracked_flops
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
+def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
+    attention: Attention, tmp_path: Path
+) -> None:
+    spec = split_spec("t5", tmp_path, num_layers=4, num_decoder_layers=3, dropout_rate=0.1)
+    spec = spec.model_copy(update={"data": spec_of(LLAMA).data})
+
+    checked = check(spec, attention=attention, micro_batch=7, cache=tmp_path)
+
+    assert checked.saved_bytes == pytest.approx(checked.tracked_saved_bytes, rel=TOLERANCE)
+    assert checked.peak_bytes == pytest.approx(checked.tracked_peak_bytes, rel=0.02)
+    assert checked.flops == checked.tracked_flops
+
+
+def test_a_block_saves_what_korthikanti_et_al_say(tmp_path: Path) -> None:
+    """arXiv:2205.05198, equation 1: s b h (34 + 5 a s / h) bytes, with dropout in 16 bits.
+
+    Beside it there are the means and deviations of the two norms, which the paper leaves out.
+    """
+    found = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
+
+    statistics = 2 * 2 * TOKENS * 4
+    published = TOKENS * WIDTH * (34 + 5 * HEADS * TOKENS / WIDTH)
+    assert found.per_sample == pytest.approx(published, abs=statistics)
+    assert found.fixed == 0
+
+
+def test_a_fused_kernel_saves_no_scores(tmp_path: Path) -> None:
+    """The paper's 5 a s^2 b go; instead, the kernel keeps its result and its row sums (fp32)."""
+    eager = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
+    fused = block(traced(spec_of(BERT), tmp_path, "sdpa")).saved_bytes
+
+    row_sums = 4 * HEADS * TOKENS
+    assert eager.per_sample - fused.per_sample == pytest.approx(
+        5 * HEADS * TOKENS**2 - row_sums, abs=64
+    )
+
+
+def test_tensor_ranks_split_what_korthikanti_et_al_say(tmp_path: Path) -> None:
+    """Equation 2: s b h (10 + 24 / t + 5 a s / (h t)), what is not split apart."""
+    found = block(traced(spec_of(BERT), tmp_path, "eager", split="tensor")).saved_bytes
+
+    statistics = 2 * 2 * TOKENS * 4
+    whole, split = 10 * TOKENS * WIDTH, 24 * TOKENS * WIDTH + 5 * HEADS * TOKENS**2
+    assert found.per_sample == pytest.approx(whole, abs=statistics)
+    assert found.split_per_sample == pytest.approx(split, abs=statistics)
+
+
+def test_with_the_sequence_split_all_is_split_but_gathered_inputs(tmp_path: Path) -> None:
+    """Equation 4 divides all by t, for the paper gathers the inputs of both split layers again in
+
+    backward; here they stay gathered (2 s b h bytes each), and no slice of them is kept.
+    """
+    found = block(traced(spec_of(BERT), tmp_path, "eager", split="sequence")).saved_bytes
+
+    statistics = 2 * 2 * TOKENS * 4
+    gathered = 2 * 2 * TOKENS * WIDTH
+    published = TOKENS * WIDTH * (34 + 5 * HEADS * TOKENS / WIDTH)
+    assert found.per_sample == pytest.approx(gathered, abs=statistics)
+    assert found.split_per_sample == pytest.approx(published - gathered, abs=statistics)
+
+
+def test_a_token_takes_six_flops_per_weight_and_its_attention(tmp_path: Path) -> None:
+    """Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; twice as much backward as forward."""
+    spec = spec_of({"name": "llama-3-8b"})
+    footprint = traced(spec, tmp_path, "eager")
+    matrices = 8_030_261_248 - 128_256 * 4096 - 65 * 4096  # words are looked up, norms multiply
+
+    counted = flops(footprint.variants[0], 1)
+
+    attention = 3 * 4 * 32 * TOKENS * 4096
+    assert counted == TOKENS * (6 * matrices + attention)
+
+
+def test_the_head_keeps_its_logits_in_fp32(tmp_path: Path) -> None:
+    """What cross-entropy needs is 4 bytes for each word of each token; backward takes two more."""
+    head = traced(spec_of(LLAMA), tmp_path).variants[0].head
+    logits = 4 * TOKENS * 500
+
+    assert logits < head.saved_bytes.per_sample < 1.3 * logits
+    assert head.backward.transient_bytes.at(64) == pytest.approx(64 * 2 * logits, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "tied"),
+    [
+        ("llama-3-8b", 8_030_261_248, 0),  # model card
+        ("llama-3.1-405b", 405_853_388_800, 0),
+        ("gpt2", 124_439_808, 50257 * 768),
+    ],
+)
+def test_parts_hold_the_published_parameters(
+    name: str, parameters: int, tied: int, tmp_path: Path
+) -> None:
+    footprint = traced(spec_of({"name": name}), tmp_path)
+
+    (variant,) = footprint.variants
+    blocks = sum(len(kind.indices) * kind.part.trained.at(1) for kind in variant.blocks)
+    ends = variant.embedding.trained.at(1) + variant.head.trained.at(1)
+    assert blocks + ends - footprint.tied_parameters == parameters
+    assert footprint.tied_parameters == tied
+    assert sum(len(kind.indices) for kind in variant.blocks) == footprint.depth
+
+
+def test_adapters_are_what_is_trained(tmp_path: Path) -> None:
+    """Hu et al. 2021 (arXiv:2106.09685): rank x (inputs + outputs) for each adapted layer."""
+    width, inner, grouped = 64, 128, 32
+    sizes = [(width, width)] * 2 + [(width, grouped)] * 2 + [(width, inner)] * 3
+
+    part = block(traced(spec_of(LLAMA, method="lora"), tmp_path))
+
+    assert part.trained.at(1) == 8 * sum(map(sum, sizes))
+    assert part.frozen.at(1) == sum(a * b for a, b in sizes) + 2 * width
+
+
+def test_depth_is_arithmetic(tmp_path: Path) -> None:
+    def parts(layers: int) -> tuple[Part, Part, Part]:
+        config = {**LLAMA["config"], "num_hidden_layers": layers}
+        (variant,) = traced(spec_of({**LLAMA, "config": config}), tmp_path).variants
+        return variant.embedding, variant.blocks[-1].part, variant.head
+
+    assert parts(4) == parts(40)
+
+
+def test_what_selective_recomputation_keeps(tmp_path: Path) -> None:
+    """Results of the seven projections, and of attention with its row sums; two bytes each."""
+    part = block(traced(spec_of(LLAMA), tmp_path))
+    projections = 2 * TOKENS * (64 + 2 * 32 + 64 + 2 * 128 + 64)
+    kernel = 2 * TOKENS * 64 + 4 * 4 * TOKENS
+
+    assert part.kept_bytes.per_sample == pytest.approx(projections + kernel, abs=64)
+    assert part.input_bytes.per_sample == 2 * TOKENS * 64
+    assert not part.recomputed.matmuls
+    assert not part.recomputed.attentions
+    assert part.recomputed.launches == part.forward.launches - 8
+
+
+def test_tensor_ranks_send_activations_twice_in_each_direction(tmp_path: Path) -> None:
+    """Shoeybi et al. 2019 (arXiv:1909.08053), section 3: two all-reduces forward, two backward."""
+    part = block(traced(spec_of(BERT), tmp_path, split="tensor"))
+
+    for direction in (part.forward, part.backward):
+        assert direction.exchanges == 2
+        assert direction.exchanged_bytes.per_sample == 2 * 2 * TOKENS * WIDTH
+
+
+def test_with_the_sequence_split_ranks_send_as_much_in_more_pieces(tmp_path: Path) -> None:
+    """Korthikanti et al., section 4.2.2: an all-reduce becomes a gather and a scatter.
+
+    Each counts the whole activations once; backward gathers both inputs' gradients' parts too.
+    """
+    part = block(traced(spec_of(BERT), tmp_path, split="sequence"))
+
+    assert part.forward.exchanges == 4
+    assert part.forward.exchanged_bytes.per_sample == 4 * 2 * TOKENS * WIDTH
+    assert part.forward.exchanged_bytes.split_per_sample == 0
+
+
+def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> None:
+    """Six heads can be split by 2, 3 and 6: rows are filled up to what both traced ones divide."""
+    model = {
+        **GPT2,
+        "config": {**GPT2["config"], "hidden_size": 96, "n_head": 6, "vocab_size": 516},
+    }
+    part = block(traced(spec_of(model, sequence_length=62), tmp_path, "eager", split="sequence"))
+
+    assert part.input_bytes.split_per_sample == pytest.approx(2 * 62 * 96, rel=0.1)
+
+
+def test_gradients_of_weights_are_no_temporaries(tmp_path: Path) -> None:
+    """Of one sample of 64 tokens all activations together are smaller than one of the weights."""
+    part = block(traced(spec_of({"name": "llama-3-8b"}), tmp_path))
+
+    assert part.backward.transient_bytes.at(1) < 2 * 4096 * 14336 / 10
+
+
+def test_the_largest_weight_is_that_of_the_whole_model(tmp_path: Path) -> None:
+    for split in ("none", "tensor"):
+        part = block(traced(spec_of(LLAMA), tmp_path, split=split))
+
+        assert part.largest_weight == 64 * 128
+
+
+def test_tensor_ranks_share_the_work_of_matrices(tmp_path: Path) -> None:
+    whole = traced(spec_of(LLAMA), tmp_path).variants[0]
+    split = traced(spec_of(LLAMA), tmp_path, split="tensor").variant("sdpa", "cast", "tensor")
+
+    assert 2 * flops(split, 4, 2) == flops(whole, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "remedy"),
+    [
+        ("selects", "aten.nonzero", "torch.library.custom_op"),
+        ("peeks", "aten._local_scalar_dense", "torch.library.custom_op"),
+        ("own_operator", "plimsoll_tests.twice", 'register_fake("plimsoll_tests::twice")'),
+    ],
+)
+def test_what_cannot_be_traced_is_named_with_its_remedy(
+    function: str, operator: str, remedy: str, tmp_path: Path
+) -> None:
+    model = {"name": f"tests.workers.tracing.models:{function}"}
+
+    with pytest.raises(ModelError) as caught:
+        traced(spec_of(model), tmp_path)
+
+    assert operator in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_a_model_that_raises_is_told_by_what_it_raises(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="its code raises LookupError: the sea is rough today"):
+        traced(spec_of(odd_model("raises")), tmp_path)
+
+
+def test_a_model_that_cannot_be_split_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no tensor-parallel plan"):
+        traced(spec_of(STACKED), tmp_path, split="tensor")
+
+
+def test_the_longest_sample_counts(tmp_path: Path) -> None:
+    mixed = a_spec(data={"lengths": {4: 5000, TOKENS: 1}})  # few of the longest, and one is enough
+    alike = spec_of(LLAMA)
+
+    assert traced(mixed, tmp_path).tokens == TOKENS
+    assert traced(mixed, tmp_path).variants == traced(alike, tmp_path).variants
+
+
+def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+
+    traced(spec_of(LLAMA), tmp_path, split="sequence")
+
+    assert not dist.is_initialized()
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.ones(1).sum().item() == 1
+
+
+def test_a_cached_footprint_is_read_without_torch(tmp_path: Path) -> None:
+    spec = spec_of(LLAMA)
+    made = traced(spec, tmp_path)
+    script = (
+        "import sys, json\n"
+        "from pathlib import Path\n"
+        "from search_spaces.spec.schema import SweepSpec\n"
+        "from workers.trace import trace\n"
+        f"spec = SweepSpec.model_validate_json({spec.model_dump_json()!r})\n"
+        f"found = trace(spec, [('sdpa', 'cast', 'none')], cache=Path({str(tmp_path)!r}))\n"
+        "print(json.dumps([found.digest, 'torch' in sys.modules]))\n"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert json.loads(told.stdout) == [made.digest, False]
+
+
+def test_variants_gather_in_one_file(tmp_path: Path) -> None:
+    first = traced(spec_of(LLAMA), tmp_path)
+    both = traced(spec_of(LLAMA), tmp_path, "eager")
+
+    assert both.variants[:1] == first.variants
+    assert [variant.attention for variant in both.variants] == ["sdpa", "eager"]
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert traced(spec_of(LLAMA), tmp_path) == both
+
+
+def test_flash_attention_is_traced_as_sdpa(tmp_path: Path) -> None:
+    flash = traced(spec_of(LLAMA), tmp_path, "flash_attention_2").variants[0]
+    fused = traced(spec_of(LLAMA), tmp_path, "sdpa").variant("sdpa", "cast", "none")
+
+    assert dataclasses.replace(flash, attention="sdpa") == fused

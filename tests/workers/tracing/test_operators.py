@@ -1,0 +1,101 @@
+"""What single operators do, counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from workers.tracing.operators import IDLE, FusedCall, Product, Work, work_of
+
+aten = torch.ops.aten
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+def work(operator: Any, *args: Any, **kwargs: Any) -> Work:
+    return work_of(operator, args, kwargs, operator(*args, **kwargs))
+
+
+def product(batch: int, rows: int, columns: int, inner: int) -> Product:
+    return Product(batch=batch, rows=rows, columns=columns, inner=inner, element_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "expected"),
+    [
+        (aten.mm.default, (ones(3, 5), ones(5, 7)), product(1, 3, 7, 5)),
+        (aten.addmm.default, (ones(7), ones(3, 5), ones(5, 7)), product(1, 3, 7, 5)),
+        (aten.bmm.default, (ones(2, 3, 5), ones(2, 5, 7)), product(2, 3, 7, 5)),
+        (
+            aten.baddbmm.default,
+            (ones(2, 3, 7), ones(2, 3, 5), ones(2, 5, 7)),
+            product(2, 3, 7, 5),
+        ),
+        (  # 4 samples of 8 x 8 pixels, 3 channels, in patches of 2 x 2, to 6 channels
+            aten.convolution.default,
+            (ones(4, 3, 8, 8), ones(6, 3, 2, 2), None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1),
+            product(1, 4 * 16, 6, 12),
+        ),
+    ],
+)
+def test_products(operator: Any, args: tuple[Any, ...], expected: Product) -> None:
+    found = work(operator, *args)
+
+    assert found.products == (expected,)
+    assert found.traffic_bytes == 0
+    assert found.launches == 1
+
+
+def test_a_convolutions_backward_is_two_products() -> None:
+    image, kernel, gradient = ones(4, 3, 8, 8), ones(6, 3, 2, 2), ones(4, 6, 4, 4)
+
+    found = work(
+        aten.convolution_backward.default,
+        *(gradient, image, kernel, [6], [2, 2], [0, 0], [1, 1], False, [0, 0], 1),
+        [True, True, True],
+    )
+
+    assert [sorted(one.sizes) for one in found.products] == [[1, 6, 12, 64]] * 2
+
+
+def test_attention_counts_heads_of_all_samples() -> None:
+    query, key = ones(2, 4, 8, 16), ones(2, 4, 6, 16)
+
+    found = work(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key)
+
+    assert found.attention == FusedCall(
+        heads=8, queries=8, keys=6, head_size=16, causal=False, element_bytes=4
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "size_bytes"),
+    [
+        (aten.add.Tensor, (ones(8, 4), ones(8, 4)), 3 * 128),
+        (aten.add.Tensor, (ones(8, 4), ones(4).expand(8, 4)), 2 * 128 + 16),
+        (aten._to_copy.default, (ones(8, 4),), 2 * 128),
+        # a table is not read as a whole: rows out of it, their numbers, and the result
+        (aten.embedding.default, (ones(1000, 4), torch.zeros(2, dtype=torch.long)), 32 + 16 + 32),
+    ],
+)
+def test_traffic(operator: Any, args: tuple[Any, ...], size_bytes: int) -> None:
+    found = work(operator, *args)
+
+    assert found == Work(traffic_bytes=size_bytes, launches=1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        (aten.t.default, (ones(2, 3),)),
+        (aten.view.default, (ones(2, 3), [6])),
+        (aten._unsafe_view.default, (ones(2, 3), [6])),
+        (aten.empty.memory_format, ([2, 3],)),
+    ],
+)
+def test_views_and_empty_memory_are_no_work(operator: Any, args: tuple[Any, ...]) -> None:
+    assert work(operator, *args) == IDLE

@@ -1,0 +1,142 @@
+"""A footprint against torch's own trackers, on the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from search_spaces.footprint import Compute
+from search_spaces.plan import Attention
+from search_spaces.render import render_torch
+from search_spaces.spec.schema import SweepSpec
+from workers.engines.loss import loss_of
+from workers.models.seeding import seeded
+from workers.parallel.fsdp import shard
+from workers.trace import trace
+from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
+from workers.tracing.fake_ranks import fake_ranks
+from workers.tracing.footprints import NO_FACTS, computed_by
+from workers.tracing.plans import batch_of, longest_spec, plan_of
+from workers.tracing.specimen import in_fake_memory, specimen
+from workers.tracing.step import as_on
+from workers.tracing.values import BatchValues
+
+_EMPTY = torch.ops.aten.empty.memory_format  # of what is gathered, before the tracker knows it
+_ACTIVATIONS = ("ACT", "TEMP", "INP")  # kinds of memory in torch's tracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a footprint says of one step, and what torch's trackers say of it.
+
+    Bytes are of activations and temporaries: at the end of forward, and at the peak.
+    """
+
+    saved_bytes: float
+    tracked_saved_bytes: float
+    peak_bytes: float
+    tracked_peak_bytes: float
+    flops: float
+    tracked_flops: float
+
+
+def check(
+    spec: SweepSpec,
+    *,
+    attention: Attention = "sdpa",
+    compute: Compute = "cast",
+    device: str = "cuda",
+    micro_batch: int = 3,
+    ranks: int = 8,
+    cache: Path | None = None,
+) -> Checked:
+    """Traces the whole model at its full depth and compares.
+
+    The model is sharded by the worker's own FSDP2 over ranks that are not there; autocast is
+    looked at in the same way, since torch's tracker of whole models knows no frozen weights.
+
+    Args:
+        spec: As for `workers.trace.trace`, and so are the next three.
+        attention: Of the model.
+        compute: What the blocks compute in.
+        device: Whose kernels are meant.
+        micro_batch: Samples.
+        ranks: Over which the model is sharded.
+        cache: The folder of cached footprints.
+
+    Raises:
+        ModelError: As `workers.trace.trace`.
+    """
+    footprint = trace(spec, [(attention, compute, "none")], device=device, cache=cache)
+    variant = footprint.variant(attention, compute, "none")
+    tracked = _track(spec, computed_by(attention), compute, device, micro_batch, ranks)
+    return Checked(
+        saved_bytes=saved_bytes(variant, micro_batch),
+        tracked_saved_bytes=tracked[0],
+        peak_bytes=peak_bytes(variant, micro_batch),
+        tracked_peak_bytes=tracked[1],
+        flops=flops(variant, micro_batch),
+        tracked_flops=tracked[2],
+    )
+
+
+def _track(
+    spec: SweepSpec,
+    attention: Attention,
+    compute: Compute,
+    device: str,
+    micro_batch: int,
+    ranks: int,
+) -> tuple[float, float, float]:
+    """Bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    whole = specimen(spec, attention, mode, whole=True)
+    model = in_fake_memory(whole.model, "fp32", mode, None)
+    batch = batch_of(model, longest_spec(model, spec), plan_of(micro_batch))
+    plan = replace(plan_of(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")
+    with fake_ranks(plan) as mesh, mode, seeded(spec.train.seed):
+        shard(model.module, model.blocks, render_torch(plan, NO_FACTS), mesh)
+        tracker = FSDPMemTracker(model.module)
+        tracker.track_inputs(tuple(batch.inputs.values()))
+        highest = _Highest(tracker)
+        flops = FlopCounterMode(display=False)
+        with BatchValues(), tracker, highest, flops, as_on(device):
+            with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
+                loss = loss_of(model.module(**batch.inputs))
+            saved_bytes = _activations(tracker)
+            loss.backward()
+    return saved_bytes, max(saved_bytes, highest.size_bytes), float(flops.get_total_flops())
+
+
+class _Highest(TorchDispatchMode):
+    """The peak of activations, which need not be when all memory is at its peak."""
+
+    def __init__(self, tracker: FSDPMemTracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size_bytes = 0
+        self._tracker = tracker
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "aten" and not func.is_view and func is not _EMPTY:
+            self.size_bytes = max(self.size_bytes, _activations(self._tracker))
+        return result
+
+
+def _activations(tracker: FSDPMemTracker) -> int:
+    return sum(
+        size_bytes
+        for by_kind in tracker.get_tracker_snapshot("current").values()
+        for kind, size_bytes in by_kind.items()
+        if str(kind).rpartition(".")[2] in _ACTIVATIONS
+    )

@@ -1,0 +1,160 @@
+"""The variants of a footprint: each traced at two micro-batches, and at two degrees if split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from search_spaces.errors import ModelError
+from search_spaces.facts import ModelFacts
+from search_spaces.footprint import Compute, Footprint, Split, Variant
+from search_spaces.plan import Attention, Plan
+from search_spaces.render import render_torch
+from search_spaces.spec.schema import SweepSpec
+from workers.models import BuiltModel
+from workers.models.seeding import seeded
+from workers.models.tensor_plan import tensor_facts
+from workers.parallel.tensor import split_blocks
+from workers.tracing.extents import Grid
+from workers.tracing.fake_ranks import fake_ranks
+from workers.tracing.faults import untraceable
+from workers.tracing.plans import MICRO_BATCHES, batch_of, degrees_of, longest_spec, plan_of
+from workers.tracing.reading import read_parts, tied_numbers
+from workers.tracing.specimen import Specimen, Splitter, in_fake_memory, specimen
+from workers.tracing.step import StepFailedError, Traced, trace_step
+from workers.tracing.variants import Stack, UnlikeRunsError, read_stack
+
+Wanted = tuple[Attention, Compute, Split]
+
+NO_FACTS = ModelFacts(  # splitting needs none of it
+    name="",
+    architecture="",
+    parameters=0,
+    blocks=0,
+    attentions=(),
+    packing=False,
+    max_sequence_length=None,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """A model under one attention, and what is asked of it."""
+
+    spec: SweepSpec
+    device: str
+    mode: FakeTensorMode
+    specimen: Specimen
+
+    @property
+    def model(self) -> BuiltModel:
+        return self.specimen.model
+
+
+def make_footprint(
+    spec: SweepSpec, wanted: Iterable[Wanted], *, device: str, digest: str
+) -> Footprint:
+    """Traces the model of `spec` in each of the wanted variants.
+
+    Raises:
+        ModelError: If the model cannot be found, built, traced or split.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    subjects: dict[Attention, _Subject] = {}
+    traced: dict[Wanted, tuple[Stack, int]] = {}
+    variants: list[Variant] = []
+    tied = 0
+    for attention, compute, split in dict.fromkeys(wanted):
+        real = computed_by(attention)
+        if real not in subjects:
+            found = specimen(spec, real, mode)
+            longest = longest_spec(found.model, spec)
+            subjects[real] = _Subject(spec=longest, device=device, mode=mode, specimen=found)
+        if (real, compute, split) not in traced:
+            traced[real, compute, split] = _trace_variant(subjects[real], compute, split)
+        stack, tied = traced[real, compute, split]
+        variants.append(
+            Variant(
+                attention=attention,
+                compute=compute,
+                split=split,
+                embedding=stack.embedding,
+                blocks=stack.blocks,
+                head=stack.head,
+            )
+        )
+    subject = next(iter(subjects.values()))
+    batch = batch_of(subject.model, subject.spec, plan_of(MICRO_BATCHES[0]))
+    return Footprint(
+        model=spec.model.name,
+        digest=digest,
+        tokens=batch.tokens // batch.samples,
+        depth=sum(len(kind) for kind in subject.specimen.kinds),
+        tied_parameters=tied,
+        variants=tuple(variants),
+    )
+
+
+def computed_by(attention: Attention) -> Attention:
+    """The attention that is traced in place of one: flash keeps and does what sdpa does."""
+    return "sdpa" if attention.startswith("flash") else attention
+
+
+def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[Stack, int]:
+    model = subject.model
+    if split == "sequence":
+        refusal = tensor_facts(model.module, dict(model.tensor_plan)).sequence_refusal
+        if refusal is not None:
+            raise ModelError(refusal)
+    degrees = (1,) if split == "none" else degrees_of(model)
+    grid = Grid(micro_batches=MICRO_BATCHES, degrees=degrees)
+    runs, tied = [], []
+    for degree in degrees:
+        for batch in MICRO_BATCHES:
+            traced = _run(subject, compute, split, batch, degree, math.lcm(*degrees))
+            runs.append(read_parts(traced, subject.specimen.present))
+            tied.append(tied_numbers(traced))
+    try:
+        stack = read_stack(runs, grid, subject.specimen.kinds)
+    except UnlikeRunsError as error:
+        raise ModelError(
+            f"{subject.spec.model.name} cannot be traced: it does other work in micro-batches of"
+            f" {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
+        ) from error
+    return stack, int(grid.extent(tied).at(0, 1))
+
+
+def _run(
+    subject: _Subject, compute: Compute, split: Split, micro_batch: int, degree: int, multiple: int
+) -> Traced:
+    """One pass; rows are filled up to what all traced degrees can split."""
+    spec, mode = subject.spec, subject.mode
+    batch = batch_of(subject.model, spec, plan_of(micro_batch, multiple, split=split))
+    with _splitter(plan_of(micro_batch, degree, split=split), split) as splitter:
+        model = in_fake_memory(subject.model, compute, mode, splitter)
+        try:
+            return trace_step(
+                model,
+                subject.specimen.present,
+                batch.inputs,
+                compute=compute,
+                device=subject.device,
+                mode=mode,
+            )
+        except StepFailedError as failed:
+            raise untraceable(spec.model.name, failed) from failed.__cause__
+
+
+@contextmanager
+def _splitter(plan: Plan, split: Split) -> Iterator[Splitter | None]:
+    """What splits a model as the plan wants it, None if nothing does."""
+    if split == "none":
+        yield None
+        return
+    with fake_ranks(plan) as mesh, seeded(0):  # splitting sets the seed of dropout
+        settings = render_torch(plan, NO_FACTS)
+        yield lambda model: split_blocks(model, settings, mesh)

@@ -1,0 +1,180 @@
+"""A step written down: each operator, the part of the model that it belongs to, and all memory.
+
+Nothing is judged here: `reading` does that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workers.tracing.operators import Work, dense_bytes, tensors, work_of
+from workers.tracing.values import call
+
+EMBEDDING = -1  # what lies outside of all blocks, in front of the last; blocks count from 0
+HEAD = -2  # what lies behind the last block
+_ACCUMULATES = 2**64 - 1  # the sequence number of autograd's nodes that write gradients
+
+
+@dataclass(slots=True)
+class Storage:
+    """Some memory: the operator that made it, and the one before which it was gone again."""
+
+    size_bytes: int
+    made_at: int
+    part: int  # that made it, or that it is the hidden states of
+    kept: bool  # by selective recomputation, as the result of a dear operator
+    copies_weight: bool = False  # in another precision
+    gone_at: int | None = None
+    behind: int | None = None  # the block of which it is the result
+
+
+@dataclass(slots=True)
+class Operation:
+    """One call of an operator."""
+
+    name: str
+    part: int
+    work: Work
+    kept: bool
+
+
+@dataclass(slots=True)
+class Log:
+    """All that happened in one step; times are places in `operations`."""
+
+    operations: list[Operation] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    hidden_bytes: dict[int, int] = field(default_factory=dict)  # that a part is given
+    uses: dict[int, set[int]] = field(default_factory=dict)  # by weight: parts that read it
+    forward_ends: int = 0
+    gradients: list[Storage] = field(default_factory=list)  # of weights
+
+
+class Recorder(TorchDispatchMode):
+    """Writes a `Log` while it is entered, inside of a fake mode; the batch keeps its values."""
+
+    def __init__(self, module: nn.Module, kept_operators: frozenset[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.log = Log()
+        self.running: Any = None  # the operator under way, the one that failed
+        self._kept_operators = kept_operators
+        self._part, self._backward = EMBEDDING, False
+        self._starts: list[int] = [0]  # sequence numbers of autograd at which a part begins
+        self._parts: list[int] = [EMBEDDING]
+        self._last_ends, self._last_block = 0, EMBEDDING
+        self._alive: dict[int, tuple[weakref.ref[Any], Storage]] = {}
+        self._weights = {_key(weight): i for i, weight in enumerate(module.parameters())}
+        self._constant = {_key(buffer) for buffer in module.buffers()}
+        self._reads: list[tuple[int, int, int]] = []  # weight, part, time
+
+    def take_in(self, inputs: Mapping[str, Any]) -> None:
+        """Counts the batch, which lies in memory through the whole step."""
+        for tensor in tensors(dict(inputs)):
+            self._see(tensor, EMBEDDING, kept=False)
+
+    def enter(self, block: int, hidden: torch.Tensor | None) -> None:
+        """Forward comes into a block with these hidden states."""
+        self._turn_to(block)
+        if hidden is not None:
+            self.log.hidden_bytes.setdefault(block, dense_bytes(hidden))
+            if found := self._alive.get(_key(hidden)):
+                found[1].part, found[1].behind = block, None
+
+    def leave(self, block: int, hidden: torch.Tensor | None) -> None:
+        """Forward comes out of a block with these hidden states."""
+        self._turn_to(EMBEDDING)
+        self._last_block, self._last_ends = block, len(self.log.operations)
+        if hidden is not None:
+            self.log.hidden_bytes[HEAD] = dense_bytes(hidden)
+            if found := self._alive.get(_key(hidden)):
+                found[1].behind = block
+
+    def end_forward(self) -> None:
+        """What is alive from now on is alive because of backward."""
+        log, ends = self.log, self._last_ends
+        log.forward_ends = len(log.operations)
+        self._parts[-1] = self._part = HEAD
+        for operation in log.operations[ends:]:
+            operation.part = HEAD
+        for storage in log.storages:
+            if storage.behind is not None:
+                storage.part = HEAD if storage.behind == self._last_block else EMBEDDING
+            elif storage.made_at >= ends and storage.part == EMBEDDING:
+                storage.part = HEAD
+        for weight, part, time in self._reads:
+            is_head = part == EMBEDDING and time >= ends
+            log.uses.setdefault(weight, set()).add(HEAD if is_head else part)
+        self._backward = True
+
+    def end_backward(self, module: nn.Module) -> None:
+        """Looks at the gradients of weights."""
+        for weight in module.parameters():
+            if weight.grad is not None and (found := self._alive.get(_key(weight.grad))):
+                self.log.gradients.append(found[1])
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        read = tuple(tensors(args, kwargs))
+        self.running = func
+        result = call(func, args, kwargs, read)
+        self.running = None
+        if func.is_view:
+            return result
+        part, kept = self._part_now(), func in self._kept_operators
+        operations = self.log.operations
+        read_weights = [self._weights[key] for key in map(_key, read) if key in self._weights]
+        if not self._backward:
+            self._reads += [(weight, part, len(operations)) for weight in read_weights]
+        operations.append(Operation(str(func), part, work_of(func, args, kwargs, result), kept))
+        for tensor in tensors(result):
+            made = self._see(tensor, part, kept=kept)
+            if made is not None:
+                made.copies_weight = func is torch.ops.aten._to_copy.default and bool(read_weights)
+        return result
+
+    def _part_now(self) -> int:
+        if self._backward:
+            node = torch._C._current_autograd_node()
+            number = _ACCUMULATES if node is None else node._sequence_nr()
+            if number != _ACCUMULATES:
+                self._part = self._parts[bisect_right(self._starts, number) - 1]
+        return self._part
+
+    def _turn_to(self, part: int) -> None:
+        self._part = part
+        self._starts.append(torch._C._autograd._get_sequence_nr())
+        self._parts.append(part)
+
+    def _see(self, tensor: torch.Tensor, part: int, *, kept: bool) -> Storage | None:
+        """Follows the tensor's storage, if it is new."""
+        storage = tensor.untyped_storage()
+        key: int = storage._cdata
+        if key in self._alive or key in self._weights or key in self._constant:
+            return None
+        operations, alive = self.log.operations, self._alive
+        made = Storage(storage.nbytes(), max(len(operations) - 1, 0), part, kept)
+
+        def gone(_: object) -> None:
+            made.gone_at = len(operations)
+            del alive[key]
+
+        alive[key] = (weakref.ref(storage, gone), made)
+        self.log.storages.append(made)
+        return made
+
+
+def _key(tensor: torch.Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
