@@ -96,7 +96,7 @@ def spec_of(model: str) -> SweepSpec:
             "cluster": {"device": "cpu", "workers": RANKS, "memory_gib": 4},
             "train": {"global_batch": 32, "sequence_length": 128, "precision": "fp32"},
             "space": dict(_SPACE),
-            "objective": {"max_steps": 12, "max_seconds": 6, "interval": 0.03},
+            "objective": {"max_steps": 10, "max_seconds": 3, "interval": 0.03},
         }
     )
 
@@ -168,9 +168,10 @@ def main() -> None:
         for plan, outcome in measure(model, sample(model, given.plans, given.seed)):
             records.append(told(model, plan, outcome))
             print(len(records), records[-1]["ended"], file=sys.stderr, flush=True)
+        done = given.models[: given.models.index(model) + 1]
+        specs = {one: spec_of(one).model_dump(mode="json") for one in done}
+        write({"ranks": RANKS, "specs": specs, "records": records}, given.out)
     ray.shutdown()
-    specs = {model: spec_of(model).model_dump(mode="json") for model in given.models}
-    write({"ranks": RANKS, "specs": specs, "records": records}, given.out)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,16 @@ TIME_LOSS, MEMORY_LOSS = 0.15, 0.1  # residuals up to these count by their squar
 _WIDE = 1.0  # of what may be next to nothing: waits, halves, overlaps
 _SPREADS: dict[str, float] = {
     **dict.fromkeys(
-        ("step_seconds", "pass_seconds", "node_jitter", "wave_half", "inner_half", "sequence_half"),
+        (
+            "step_seconds",
+            "pass_seconds",
+            "recompute_seconds",
+            "hook_seconds",
+            "node_jitter",
+            "wave_half",
+            "inner_half",
+            "sequence_half",
+        ),
         _WIDE,
     ),
     "exposed": 0.4,

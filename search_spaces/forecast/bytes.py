@@ -32,6 +32,8 @@ class MemoryCoefficients:
     varied: float = 0.2  # of it, where micro-batches differ in length
     library_bytes: float = 4e8  # of the collectives' library, where there are several ranks
     workspace_bytes: float = 1e8  # of the matmul library
+    host_bytes: float = 1e8  # of libraries in a process on a CPU
+    host_fragmentation: float = 0.7  # of what comes and goes there: the C library gives back late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,8 +118,11 @@ def _held(work: Work, by: MemoryCoefficients, stage: _Stage) -> Numbers:
     peak = _most(_moments(work, stage, gradients, mine))
     ranks = execution.tensor * execution.pipeline * execution.data
     cuda = rows.on_cpu == 0
-    outside = np.where(cuda, rows.context_bytes + by.library_bytes * (ranks > 1), 0.0)
+    libraries = rows.context_bytes + by.library_bytes * (ranks > 1)
+    outside = np.where(cuda, libraries, by.host_bytes)
     moving = peak[1] + peak[2] + peak[3]
+    fragmentation = np.where(execution.varied, by.varied, by.fragmentation)
+    fragmentation = np.where(cuda, fragmentation, by.host_fragmentation)
     temporaries = peak[3] + np.where(cuda, by.workspace_bytes, 0.0)
     found: Numbers = np.array(
         [
@@ -129,7 +134,7 @@ def _held(work: Work, by: MemoryCoefficients, stage: _Stage) -> Numbers:
             temporaries,
             execution.buffer_bytes,
             outside,
-            moving * np.where(execution.varied, by.varied, by.fragmentation),
+            moving * fragmentation,
         ]
     ) * (trained + frozen > 0)
     return found
@@ -164,14 +169,18 @@ def _moments(
     activations = stage.under_way * (
         stage.blocks * each + stage.embeddings * parts.embedding_saved[case]
     )
-    at_head = activations + stage.heads * parts.head_saved[case]
+    # autocast keeps the weights that it cast until forward is over, of recomputed blocks too
+    copies = stage.under_way * stage.blocks * ratio * parts.block_copies[case]
+    at_head = activations + copies + stage.heads * parts.head_saved[case]
     again = np.where(ratio > 0, saved, 0.0)
     has_blocks = stage.blocks > 0
     backward = parts.block_backward_transient[case] * has_blocks
     head = np.maximum(parts.head_forward_transient, parts.head_backward_transient)[case]
     forward = parts.block_forward_transient[case] * has_blocks
-    # gradients are there from the second micro-batch on, or if their memory is given out before
-    lasting = np.where(execution.accumulation > 1, gradients, 0.0)
+    # gradients are there from the second micro-batch on; in the buckets of ranks that hold whole
+    # ones, for good
+    buckets = (execution.data > 1) & ~execution.gradients_sharded
+    lasting = np.where((execution.accumulation > 1) | buckets, gradients, 0.0)
     whole = execution.gathered_bytes * (rows.block_trained + rows.block_frozen)
     ends = execution.gathered_bytes * (
         stage.embeddings * (rows.embedding_trained + rows.embedding_frozen)
@@ -188,8 +197,10 @@ def _moments(
     )
     ending = np.where(gathers, ends + whole, 0.0)
     left = np.where(execution.regathered, ending, gathered)
+    # a gradient lies beside the sum that it is added to
+    adding = np.where(execution.accumulation > 1, rows.largest_weight * execution.gradient_bytes, 0)
     return (
         (lasting, left, at_head, np.maximum(stage.heads * head, forward)),
-        (lasting, gathered + reducing, activations + again * has_blocks, backward),
+        (lasting, gathered + reducing, activations + again * has_blocks, backward + adding),
         (gradients, 0.0 * whole, 0.0 * whole, execution.update_bytes * mine),
     )

@@ -39,6 +39,11 @@ class TimeCoefficients:
     launch: float = 1.0  # of the device's launch time
     gap: float = 0.1  # of a launch that each operator waits even where the host is ahead
     compiled_launch: float = 0.4
+    host_talk: float = 4.0  # of the seconds of collectives that run alone, where cores compute too
+    host_offload: float = 8.0  # of offload's seconds, where the host is the device
+    host_launch: float = 8.0  # on a CPU, whose cores run the model's Python too
+    host_operators: float = 0.3  # of the bandwidth, on a CPU, which computes most of them
+    recompute_seconds: float = 3e-4  # of each recomputed block: random states are put away and back
     exchange_share: float = 0.7  # of the link between tensor ranks
     exchange_seconds: float = 1.5e-5  # of each collective between them, times log2 of their number
     slow_exchange: float = 0.4  # of that share, where the link is PCIe
@@ -46,6 +51,7 @@ class TimeCoefficients:
     slow_gather: float = 0.5  # of that share, where the link is PCIe
     network_share: float = 0.6  # of the network
     collective_seconds: float = 3e-5  # of each collective of data ranks
+    hook_seconds: float = 5e-4  # of each block whose gradients DeepSpeed splits, in each pass
     exposed: float = 0.25  # of what could hide behind computing
     bubble: float = 0.9  # of a pipeline's filling and draining
     hop_share: float = 0.4  # of the link or network, between pipeline stages

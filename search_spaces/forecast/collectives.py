@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.forecast.coefficients import TimeCoefficients
-from search_spaces.forecast.executions import Flags, Numbers
+from search_spaces.forecast.executions import STACKS, Flags, Numbers
 from search_spaces.forecast.micro_batch import reached
 from search_spaces.forecast.work import Work
+
+# whose hooks run in Python for each weight, where gradients are split
+_HOOKING = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +54,7 @@ def _ring(
     within = reached(share, rows.measured) * rows.link
     across = np.minimum(within, by.network_share * rows.network * local)
     waits = by.collective_seconds * np.log2(np.maximum(ranks, 2)) * np.where(inside, 1, 2)
+    waits = np.maximum(waits, rows.collective_seconds)
     return np.where(inside, within, across), np.where(ranks > 1, waits, 0.0)
 
 
@@ -87,8 +91,10 @@ def data_collectives(
     hides = execution.overlapped & (work.rows.on_cpu == 0)  # a core computes or talks
     open_forward = _exposed(forward, hides_forward, hides, by)
     open_backward = _exposed(backward + reduced + average, hides_backward, hides, by)
-    exposed = open_forward + open_backward + updated
-    talked = forward + backward + reduced + average + updated
+    hooked = execution.gradients_sharded & np.isin(execution.stack, _HOOKING)
+    hooks = by.hook_seconds * np.where(hooked, execution.first_blocks * passes, 0.0)
+    exposed = open_forward + open_backward + updated + hooks
+    talked = forward + backward + reduced + average + updated + hooks
     return exposed, talked - exposed
 
 

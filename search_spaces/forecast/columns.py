@@ -30,6 +30,7 @@ class CaseColumns:
     fused: Numbers
     sixteen_bits: Numbers
     measured: Numbers  # 1 where rates are what programs reached, not what data sheets state
+    collective_seconds: Numbers  # of a small collective as it was measured, else 0
     on_cpu: Numbers
 
 
@@ -39,6 +40,9 @@ class PartBytes:
 
     embedding_saved: Numbers
     block_saved: Numbers
+    block_copies: (
+        Numbers  # what is saved of a block whatever the micro-batch: weights that were cast
+    )
     block_kept: Numbers
     block_input: Numbers
     head_saved: Numbers
@@ -76,4 +80,5 @@ class RowColumns:
     context_bytes: Numbers
     peak_flops: Numbers
     measured: Numbers  # as in `CaseColumns`
+    collective_seconds: Numbers
     on_cpu: Numbers

@@ -51,6 +51,7 @@ def row_columns(
         "device_bytes": device.memory_bytes,
         "context_bytes": device.context_bytes,
         "measured": device.measured,
+        "collective_seconds": _small_collective(device),
         "on_cpu": device.architecture == "cpu",
     }
     # tied weights are split as the head is
@@ -104,11 +105,19 @@ def case_columns(device: Device, cases: Executions) -> CaseColumns:
         watts_per_teraflops=device.power_watts / _peaks(device)[cases.precision] * TERA,
         tensor_latency=np.where(inside, 1.0, 2.0) * np.log2(np.maximum(tensor, 1.0)),
         measured=np.full(count, float(device.measured)),
+        collective_seconds=np.full(count, _small_collective(device)),
         on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
         fused=cases.fused.astype(float),
         sixteen_bits=(cases.precision >= PRECISIONS.index("fp16")).astype(float),
     )
+
+
+def _small_collective(device: Device) -> float:
+    """Seconds of the shortest collectives that were measured, 0 where none was."""
+    least = min((point[2] for point in device.collective_points), default=0)
+    shortest = [point[3] for point in device.collective_points if point[2] == least]
+    return float(np.mean(shortest)) if shortest else 0.0
 
 
 def _peaks(device: Device) -> Numbers:
@@ -146,9 +155,13 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         )
         return fullest
 
+    blocks = mean_part(variant, depth) if depth else ()
+    zero = np.zeros(len(micro_batch))
+    copies = sum((share * part.saved_bytes.at(0.0, tensor) for share, part in blocks), zero)
     return PartBytes(
         embedding_saved=of(variant.embedding, "saved_bytes"),
         block_saved=mean("saved_bytes"),
+        block_copies=copies,
         block_kept=mean("kept_bytes"),
         block_input=mean("input_bytes"),
         head_saved=of(variant.head, "saved_bytes"),

@@ -22,9 +22,11 @@ def piece_seconds(work: Work, by: TimeCoefficients) -> Numbers:
     left = np.where(compiled > 0, by.compiled_traffic, np.where(fused > 0, by.fused_traffic, 1.0))
     eight = cases.peak_flops > cases.attention_flops
     left = left * np.where(eight, by.eight_bit_traffic, 1.0)
-    rate = reached(by.traffic_share, cases.measured) * cases.bandwidth / left
+    share = np.where(cases.on_cpu > 0, by.host_operators, reached(by.traffic_share, cases.measured))
+    rate = share * cases.bandwidth / left
     operators = sums.traffic_bytes / rate[:, None]
-    each = by.launch * cases.launch_seconds * np.where(compiled > 0, by.compiled_launch, 1.0)
+    each = np.where(cases.on_cpu > 0, by.host_launch, by.launch) * cases.launch_seconds
+    each = each * np.where(compiled > 0, by.compiled_launch, 1.0)
     launching = sums.launches * each[:, None]
     busy = matmul + attention + operators
     # a device waits where it works faster than the host launches, a CPU launches and works in turn
@@ -34,8 +36,10 @@ def piece_seconds(work: Work, by: TimeCoefficients) -> Numbers:
     link = by.exchange_share * np.where(cases.slow_link > 0, by.slow_exchange, 1.0)
     link = reached(link, cases.measured)
     wire = sums.exchanged_bytes * (collective / (link * cases.tensor_link))[:, None]
-    waits = sums.exchanges * (by.exchange_seconds * cases.tensor_latency)[:, None]
-    by_pass = np.stack([matmul, attention, operators, launches, wire + waits], axis=2)
+    wait = np.maximum(by.exchange_seconds * cases.tensor_latency, cases.collective_seconds)
+    waits = sums.exchanges * np.where(cases.tensor > 1, wait, 0.0)[:, None]
+    talk = (wire + waits) * np.where(cases.on_cpu > 0, by.host_talk, 1.0)[:, None]
+    by_pass = np.stack([matmul, attention, operators, launches, talk], axis=2)
     at = {name: by_pass[:, index] for index, name in enumerate(PASSES)}
     return np.stack(
         [

@@ -54,6 +54,7 @@ def step_terms(work: Work, by: TimeCoefficients) -> StepTerms:
     count = execution.accumulation.astype(float)
     terms = np.zeros((len(TERMS), len(work)))
     terms[: len(COMPUTING)] = micro.T * count
+    terms[TERMS.index("launches")] += by.recompute_seconds * n_block * execution.recomputed * count
     computing = micro.sum(axis=1)
     whole = embedding.sum(axis=1) + rows.depth * worked.sum(axis=1) + head.sum(axis=1)
     bubble = (whole - computing) / execution.chunks
@@ -63,6 +64,9 @@ def step_terms(work: Work, by: TimeCoefficients) -> StepTerms:
     terms[5], hidden = data_collectives(work, by, parameters, computing)
     terms[8] = _update(work, by, parameters.trained)
     terms[9] = _offload(work, by, parameters, n_block)
+    on_cpu = rows.on_cpu > 0
+    terms[5] *= np.where(on_cpu, by.host_talk, 1.0)
+    terms[9] *= np.where(on_cpu, by.host_offload, 1.0)
     terms[10] = by.step_seconds + by.pass_seconds * count
     nodes = np.maximum(
         execution.tensor * execution.pipeline * execution.data / rows.node_devices, 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,7 @@ def test_measurements_make_surer() -> None:
 @pytest.mark.parametrize("records", [0, 3])
 def test_intervals_hold_what_they_promise(records: int) -> None:
     """Worlds drawn from the belief: 95 % of the plans lie in their interval."""
-    before = Scales.before(0.2, (0.3,) * TERMS, 0.05)
+    before = replace(Scales.before(0.2, (0.3,) * TERMS, 0.05), misfit=0.05)
     inside = []
     for _ in range(400):
         terms = some_terms(records + 5)
