@@ -1,0 +1,148 @@
+"""Published runs as the forecast reads them, and what records and fits do to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.published.fit import _fit_scales, weights
+from benchmarks.published.footprints import Model, Wanted, spec_of
+from benchmarks.published.product import Ours, forecaster_without, lay, measured
+from benchmarks.published.rows import executions_of, footprint_for
+from search_spaces.footprint import Footprint
+from search_spaces.forecast.belief import shipped_belief
+from search_spaces.forecast.scales import SURE, Scales
+from tests.benchmarks.published.rows import read_one
+from workers.trace import trace
+
+GIB = 2**30
+SMALL = {"n_layers": "2", "hidden": "256", "n_heads": "4", "vocab": "1024", "seq_len": "128"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("footprints")
+
+
+def footprint_of(model: Model, wanted: frozenset[Wanted], cache: Path) -> Footprint:
+    return trace(spec_of(model), sorted(wanted), cache=cache)
+
+
+@pytest.fixture
+def ours(cache: Path) -> Ours:
+    return Ours(
+        belief=shipped_belief(),
+        footprints=lambda model, wanted: footprint_of(model, wanted, cache),
+    )
+
+
+def test_a_linear_loss_has_no_logits(tmp_path: Path, ours: Ours) -> None:
+    plain = read_one(tmp_path, **SMALL)
+    fused = read_one(tmp_path, **SMALL, notes="Liger fused linear cross entropy")
+    laid = lay([plain, fused], ours.footprints)
+
+    assert laid is not None
+    kept, none = laid.work.parts.head_saved[laid.work.rows.case]
+    # fp32 logits of 4 samples of 128 tokens, and what the fused loss keeps: hidden states
+    assert kept > 4 * 4 * 128 * 1024
+    assert none < kept / 2
+
+
+def test_megatron_splits_the_loss_over_the_vocabulary(tmp_path: Path, cache: Path) -> None:
+    words = {
+        "tp": "2",
+        "dp": "1",
+        "n_gpus": "2",
+        "sharding": "ddp/distributed optimizer (Megatron)",
+    }
+    run = read_one(tmp_path, **SMALL, **words, precision="bf16", notes="Megatron-LM")
+    split = "sequence" if run.layout.sequence_parallel else "tensor"
+    wanted = Wanted("eager", run.states.compute, split)
+    found = footprint_of(Model(run.shape, "full", 0, ()), frozenset({wanted}), cache)
+    adapted = footprint_for(run, found)
+
+    head, plain = (fp.variant(*wanted).head for fp in (adapted, found))
+    assert plain.saved_bytes.per_sample > 0  # Plimsoll's own ranks gather the logits
+    assert head.saved_bytes.per_sample == 0
+    assert head.saved_bytes.at(4, 1) == pytest.approx(plain.saved_bytes.at(4, 1))
+
+
+def test_a_run_is_forecast_and_records_correct_it(tmp_path: Path, ours: Ours) -> None:
+    run = read_one(tmp_path, **SMALL, samples_per_s="100", peak_mem_gib="1")
+    before = ours.forecast([run])
+    truth = replace(run, samples_per_second=float(before.samples_per_second[0]) / 2)
+    after = ours.calibrated([truth]).forecast([run])
+
+    assert np.isfinite([before.samples_per_second[0], before.memory_bytes[0]]).all()
+    assert before.p_fits[0] > 0.99
+    assert after.samples_per_second[0] == pytest.approx(truth.samples_per_second, rel=0.1)
+    assert after.memory_bytes[0] == pytest.approx(GIB, rel=0.2)
+
+
+def test_memory_counts_what_its_table_counts(tmp_path: Path, ours: Ours) -> None:
+    tensors = read_one(tmp_path, **SMALL, notes="torch max_memory_allocated")
+    device = read_one(tmp_path, **SMALL, notes="nvidia-smi")
+    told = ours.forecast([tensors, device]).memory_bytes
+
+    assert (tensors.memory_kind, device.memory_kind) == ("allocated", "device")
+    assert told[1] > told[0] + 3e8  # context and segments
+
+
+def test_a_device_that_nobody_knows_is_not_forecast(tmp_path: Path, ours: Ours) -> None:
+    run = read_one(tmp_path, **SMALL, gpu="Warp Drive 9", gpu_mem_gib="80")
+
+    assert np.isnan(ours.forecast([run]).samples_per_second[0])
+
+
+def test_rows_say_what_each_engine_holds(tmp_path: Path, cache: Path) -> None:
+    words = {"n_gpus": "8", "dp": "8", "global_batch": "32", "sharding": "zero3"}
+    run = read_one(tmp_path, **SMALL, **words, precision="fp16", notes="DeepSpeed")
+    found = footprint_of(
+        Model(run.shape, "full", 0, ()),
+        frozenset({Wanted("eager", run.states.compute, "none")}),
+        cache,
+    )
+    rows = executions_of([run], found)
+
+    assert rows.weights_sharded[0]
+    assert rows.regathered[0]
+    assert rows.shards[0] == 8
+    assert (rows.weight_bytes[0], rows.state_bytes[0]) == (2.0, 12.0)
+
+
+def test_what_was_not_measured_is_no_number(tmp_path: Path, ours: Ours) -> None:
+    run = read_one(tmp_path, **SMALL, peak_mem_gib="")
+    laid = lay([run], ours.footprints)
+
+    assert laid is not None
+    seconds, held = measured([run], laid)
+    assert seconds[0] == pytest.approx(4 / 10)
+    assert np.isnan(held[0])
+
+
+def test_a_source_is_judged_by_what_was_fitted_without_it() -> None:
+    without, unknown = forecaster_without("bigscience"), forecaster_without("somebody-new")
+
+    assert unknown.belief == shipped_belief()
+    assert without.belief != unknown.belief
+
+
+def test_sources_count_by_the_square_root_of_their_rows() -> None:
+    each = weights(np.array(["a"] * 4 + ["b"] * 16))
+
+    assert each[:4].sum() * 2 == pytest.approx(each[4:].sum())
+    assert each.mean() == pytest.approx(1.0)
+
+
+def test_fitted_intervals_hold_their_share() -> None:
+    rng = np.random.default_rng(0)
+    terms = rng.lognormal(size=(600, 3))
+    truth = terms.sum(axis=1) * np.exp(rng.normal(0, 0.3, 600))
+    groups = np.array([str(n // 3) for n in range(600)])
+    scales = _fit_scales(Scales.before(0.2, (0.5,) * 3, 0.03), terms, truth, groups)
+    apart = np.abs(np.log(truth / terms.sum(axis=1)))
+
+    assert (apart <= SURE * scales.deviation(terms)).mean() == pytest.approx(0.95, abs=0.01)
