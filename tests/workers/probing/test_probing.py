@@ -20,13 +20,19 @@ from workers.probing.rates import best_seconds
 ON_8 = dataclasses.replace(TINY, device_type="cuda", ranks=8)
 
 
+def children() -> set[int | None]:
+    """Processes of this one, among them the ranks that other tests keep warm."""
+    return {process.pid for process in multiprocessing.active_children()}
+
+
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     folder = tmp_path_factory.mktemp("drive")
+    before = children()
     found = probe_ranks(TINY, drive=folder)
 
     assert not list(folder.iterdir()), "the probe left its file"
-    assert not multiprocessing.active_children()
+    assert children() == before
     return found
 
 
@@ -78,20 +84,22 @@ def test_a_rank_alone_has_nobody_to_talk_to(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_probe_with_its_reason(tmp_path: Path) -> None:
+    before = children()
     broken = dataclasses.replace(TINY, shapes=((1, 1, -1),))
 
     with pytest.raises(ClusterError, match=r"rank \d of the probe failed: .*negative"):
         probe_ranks(broken, drive=tmp_path)
-    assert not multiprocessing.active_children()
+    assert children() == before
 
 
 @pytest.mark.slow
 def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    before = children()
     endless = dataclasses.replace(TINY, point_seconds=1e6, timeout_seconds=3.0)
 
     with pytest.raises(ClusterError, match="not done after 3 s"):
         probe_ranks(endless, drive=tmp_path)
-    assert not multiprocessing.active_children()
+    assert children() == before
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
