@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,7 +159,18 @@ def forecaster_without(source: str) -> Ours:
     return Ours(belief=belief, footprints=traced)
 
 
-@functools.cache
-def traced(model: Model, wanted: frozenset[Wanted]) -> Footprint:
-    """The footprint of a model, from the worker's own code; cached on disk as well."""
-    return trace(spec_of(model), sorted(wanted), device="cuda")
+class _Traced:
+    """Footprints from the worker's own code; each is traced, or read from the cache, once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Model, Footprint] = {}
+
+    def __call__(self, model: Model, wanted: frozenset[Wanted]) -> Footprint:
+        known = self._known.get(model)
+        there = {(v.attention, v.compute, v.split) for v in known.variants} if known else set()
+        if known is None or not wanted <= there:
+            known = self._known[model] = trace(spec_of(model), sorted(wanted), device="cuda")
+        return known
+
+
+traced = _Traced()
