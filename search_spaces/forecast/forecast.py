@@ -18,8 +18,8 @@ from search_spaces.forecast.scales import SURE, probability_below
 from search_spaces.forecast.seconds import TERMS, step_terms
 from search_spaces.forecast.work import Work
 
-_THREADS = 4  # more would wait for memory
-_CHUNK = 1 << 15  # plans whose columns stay in a core's cache
+_THREADS = 2  # more would wait for memory
+_CHUNK = 1 << 16  # plans at a time: fewer pay for calls, more for memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -77,7 +77,7 @@ def test_many_plans_are_forecast_as_each_alone_is() -> None:
 
 def test_more_than_one_chunk_is_forecast_like_one() -> None:
     few = work(a_plan(micro_batch=1), a_plan(micro_batch=2))
-    many = few.take(np.arange(70_000) % 2)
+    many = few.take(np.arange(140_000) % 2)
     belief = shipped_belief()
 
     found = forecast(many, belief, LIMIT)
