@@ -156,6 +156,7 @@ class Footprint:
     """What tracing a model told, for samples of `tokens` tokens.
 
     `tied_parameters` are counted in the embedding and in the head and exist once in one stage.
+    `varied` tells whether there are shorter samples too: memory is then given back in other sizes.
     """
 
     model: str
@@ -163,6 +164,7 @@ class Footprint:
     tokens: int
     depth: int  # blocks
     tied_parameters: int
+    varied: bool = False
     variants: tuple[Variant, ...]
 
     def variant(self, attention: Attention, compute: Compute, split: Split) -> Variant:

@@ -110,7 +110,6 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
     first, middle, last = _blocks(run)
     return {
         "tensor": max(layout.tensor, 1),
-        "sequence": layout.sequence_parallel,
         "pipeline": layout.pipeline,
         "chunks": max(layout.chunks, 1),
         "gpipe": False,

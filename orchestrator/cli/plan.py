@@ -144,9 +144,8 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
 
 
 def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
-    from orchestrator.planning import Footprints, learned_from, study_device, study_named
+    from orchestrator.planning import learned_from_study, study_device, study_named
     from orchestrator.study import load_records
-    from workers.models import describe
 
     spec, name = study_named(named)
     records = load_records(spec, name)
@@ -157,14 +156,7 @@ def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
             " less sure than the intervals say",
             style="yellow",
         )
-    kind = "cpu" if device.link_kind == "memory" else "cuda"
-    return learned_from(
-        belief,
-        records,
-        model=describe(spec.model, spec.train),
-        device=device,
-        trace=Footprints(spec, kind),
-    )
+    return learned_from_study(belief, spec, records, device)
 
 
 def _explain(planner: Planner, planned: Planned, named: str) -> None:

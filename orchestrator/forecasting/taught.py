@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.planning import Footprints, learned_from, study_device, study_named
+from orchestrator.planning import learned_from_study, study_device, study_named
 from orchestrator.study import load_records, storage_url
 from search_spaces.forecast.belief import Belief
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
 
 
 def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) -> Belief:
@@ -27,12 +26,4 @@ def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) 
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
         return belief
     records = load_records(spec, name)
-    device = study_device(spec, records)
-    kind = "cpu" if device.link_kind == "memory" else "cuda"
-    return learned_from(
-        belief,
-        records,
-        model=describe(spec.model, spec.train),
-        device=device,
-        trace=Footprints(spec, kind),
-    )
+    return learned_from_study(belief, spec, records, study_device(spec, records))

@@ -2,7 +2,12 @@
 
 from orchestrator.planning.asking import device_of, question_of, size_names
 from orchestrator.planning.explained import Explained
-from orchestrator.planning.learning import learned_from, study_device, study_named
+from orchestrator.planning.learning import (
+    learned_from,
+    learned_from_study,
+    study_device,
+    study_named,
+)
 from orchestrator.planning.planned import Planned, SizeAnswer, planned_from_json, planned_to_json
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.question import Question
@@ -22,6 +27,7 @@ __all__ = [
     "device_of",
     "enough_sentence",
     "learned_from",
+    "learned_from_study",
     "planned_from_json",
     "planned_to_json",
     "question_of",

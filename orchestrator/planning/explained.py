@@ -11,7 +11,7 @@ from orchestrator.planning.quantities import Quantity, quantities_of_memory, qua
 from orchestrator.planning.sized import Sized
 from search_spaces.forecast.belief import Belief
 from search_spaces.forecast.bytes import CATEGORIES, peak_bytes
-from search_spaces.forecast.executions import Numbers
+from search_spaces.forecast.executions import STACKS, Numbers
 from search_spaces.forecast.scales import Scales
 from search_spaces.forecast.seconds import TERMS, step_terms
 
@@ -52,6 +52,7 @@ def explained(sized: Sized, row: int, belief: Belief) -> Explained:
     work, told = sized.work.take(one), sized.forecasts.take(one)
     steps, held = step_terms(work, belief.time), peak_bytes(work, belief.memory)
     times, sizes = belief.time_scales.mean, belief.memory_scales.mean
+    own = bool(work.executions.stack[0] == STACKS.index("torch"))
     seconds_of, bytes_of = quantities_of_time(work, told), quantities_of_memory(work)
     return Explained(
         expected=expected(sized, row),
@@ -74,21 +75,19 @@ def explained(sized: Sized, row: int, belief: Belief) -> Explained:
             for at, name in enumerate(CATEGORIES)
         ),
         time_doubts=_doubts(belief.time_scales, steps.seconds[0], TERMS),
-        memory_doubts=_doubts(belief.memory_scales, held.bytes[0], CATEGORIES),
+        memory_doubts=_doubts(
+            belief.memory_scales, held.bytes[0], CATEGORIES, belief.own_sureness if own else None
+        ),
         provenance=belief.provenance,
     )
 
 
 def _doubts(
-    scales: Scales, terms: Numbers, names: tuple[str, ...]
+    scales: Scales, terms: Numbers, names: tuple[str, ...], sureness: float | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Shares of the variance of the sum's logarithm: by term, in common, and of measuring."""
-    scaled = terms * np.exp(np.array(scales.mean[1:]))
-    slope = np.concatenate([[1.0], scaled / max(scaled.sum(), 1e-30)])
-    covariance = np.array(scales.covariance)
-    parts = slope * (covariance @ slope)
-    whole = parts.sum() + scales.noise**2
-    found = dict(zip(("what all plans have in common", *names), parts / whole, strict=True))
-    found["one measurement from the next"] = scales.noise**2 / whole
+    """Shares of the variance of the sum's logarithm: by term, in common, and of single plans."""
+    shares, misfit = scales.doubts(terms, sureness)
+    found = dict(zip(("what all plans have in common", *names), shares, strict=True))
+    found["one plan from the next"] = misfit
     told = [(name, float(share)) for name, share in found.items() if share >= 0.01]
     return tuple(sorted(told, key=lambda entry: -entry[1]))

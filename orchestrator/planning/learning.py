@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.planning.question import TraceVariants
+from orchestrator.planning.tracing import Footprints
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.forecast.belief import Belief
@@ -53,6 +54,26 @@ def learned_from(
         work,
         np.array([outcome.step_seconds.value for _, outcome in measured]),
         np.array([float(outcome.memory.peak_bytes) for _, outcome in measured]),
+    )
+
+
+def learned_from_study(
+    belief: Belief, spec: SweepSpec, records: Sequence[Record], device: Device
+) -> Belief:
+    """The belief after a study's trials on a device; its model is described and traced.
+
+    Raises:
+        ModelError: If the model cannot be found or traced.
+    """
+    from workers.models import describe
+
+    kind = "cpu" if device.link_kind == "memory" else "cuda"
+    return learned_from(
+        belief,
+        records,
+        model=describe(spec.model, spec.train),
+        device=device,
+        trace=Footprints(spec, kind),
     )
 
 

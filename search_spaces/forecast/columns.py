@@ -46,7 +46,6 @@ class PartBytes:
     block_kept: Numbers
     block_input: Numbers
     head_saved: Numbers
-    embedding_transient: Numbers
     block_forward_transient: Numbers
     block_backward_transient: Numbers
     head_forward_transient: Numbers

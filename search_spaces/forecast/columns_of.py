@@ -165,7 +165,6 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         block_kept=mean("kept_bytes"),
         block_input=mean("input_bytes"),
         head_saved=of(variant.head, "saved_bytes"),
-        embedding_transient=of(variant.embedding, "backward", "transient_bytes"),
         block_forward_transient=most("forward", "transient_bytes"),
         block_backward_transient=most("backward", "transient_bytes"),
         head_forward_transient=of(variant.head, "forward", "transient_bytes"),

@@ -34,7 +34,6 @@ class Executions:
 
     # how the model is split
     tensor: Counts
-    sequence: Flags
     pipeline: Counts
     chunks: Counts  # stages on each rank of a pipeline
     gpipe: Flags

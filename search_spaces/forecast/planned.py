@@ -37,16 +37,8 @@ def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:
     return tuple(dict.fromkeys(key for key, _ in _variant_cases(table)))
 
 
-def executions_of(
-    table: PlanTable, model: ModelFacts, footprint: Footprint, *, varied: bool = False
-) -> Executions:
+def executions_of(table: PlanTable, model: ModelFacts, footprint: Footprint) -> Executions:
     """Plans as a forecast reads them; a row for each.
-
-    Args:
-        table: The plans.
-        model: What is known of the model.
-        footprint: What was traced of it.
-        varied: Whether samples differ in length.
 
     Raises:
         KeyError: If the footprint lacks a variant that they need: see `variants_of`.
@@ -66,7 +58,6 @@ def executions_of(
     optimizer_on_host = ~table.is_value("offload_optimizer", "none")
     return Executions(
         tensor=table.column("tensor").astype(np.int64),
-        sequence=table.column("sequence_parallel").astype(bool),
         pipeline=table.column("pipeline").astype(np.int64),
         chunks=np.where(table.is_value("pipeline_schedule", "interleaved"), 2, 1),
         gpipe=table.is_value("pipeline_schedule", "gpipe"),
@@ -107,7 +98,7 @@ def executions_of(
         optimizer_on_host=optimizer_on_host,
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
-        varied=np.full(count, varied) & ~table.is_value("batching", "packed"),
+        varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

@@ -96,6 +96,18 @@ class Scales:
         whole: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
         return whole
 
+    def doubts(self, terms: Numbers, sureness: float | None = None) -> tuple[Numbers, float]:
+        """What the deviation of one sum is made of, as shares of its square.
+
+        Returns:
+            The shares of the common scale and of each term's; and that of the misfit.
+        """
+        slope = _linear(terms[None], np.array(self.mean))[1][0]
+        factor = self.sureness if sureness is None else sureness
+        parts = factor**2 * slope * (np.array(self.covariance) @ slope)
+        whole = max(float(parts.sum()) + self.misfit**2, _LEAST)
+        return parts / whole, self.misfit**2 / whole
+
 
 def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> Numbers:
     """That a quantity, log-normal around what is expected, does not exceed a limit."""

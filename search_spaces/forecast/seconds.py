@@ -26,6 +26,7 @@ TERMS = (
     "offload",
     "overhead",
 )
+_AT = {name: at for at, name in enumerate(TERMS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,20 +55,22 @@ def step_terms(work: Work, by: TimeCoefficients) -> StepTerms:
     count = execution.accumulation.astype(float)
     terms = np.zeros((len(TERMS), len(work)))
     terms[: len(COMPUTING)] = micro.T * count
-    terms[TERMS.index("launches")] += by.recompute_seconds * n_block * execution.recomputed * count
+    terms[_AT["launches"]] += by.recompute_seconds * n_block * execution.recomputed * count
     computing = micro.sum(axis=1)
     whole = embedding.sum(axis=1) + rows.depth * worked.sum(axis=1) + head.sum(axis=1)
     bubble = (whole - computing) / execution.chunks
-    terms[6] = np.where(execution.pipeline > 1, by.bubble * np.maximum(bubble, 0.0), 0.0)
-    terms[7] = hops(work, by)
+    terms[_AT["pipeline_bubble"]] = np.where(
+        execution.pipeline > 1, by.bubble * np.maximum(bubble, 0.0), 0.0
+    )
+    terms[_AT["pipeline_hops"]] = hops(work, by)
     parameters = stage_parameters(work, n_embedding, n_block, n_head)
-    terms[5], hidden = data_collectives(work, by, parameters, computing)
-    terms[8] = _update(work, by, parameters.trained)
-    terms[9] = _offload(work, by, parameters, n_block)
+    terms[_AT["data_collectives"]], hidden = data_collectives(work, by, parameters, computing)
+    terms[_AT["optimizer"]] = _update(work, by, parameters.trained)
+    terms[_AT["offload"]] = _offload(work, by, parameters, n_block)
     on_cpu = rows.on_cpu > 0
-    terms[5] *= np.where(on_cpu, by.host_talk, 1.0)
-    terms[9] *= np.where(on_cpu, by.host_offload, 1.0)
-    terms[10] = by.step_seconds + by.pass_seconds * count
+    terms[_AT["data_collectives"]] *= np.where(on_cpu, by.host_talk, 1.0)
+    terms[_AT["offload"]] *= np.where(on_cpu, by.host_offload, 1.0)
+    terms[_AT["overhead"]] = by.step_seconds + by.pass_seconds * count
     nodes = np.maximum(
         execution.tensor * execution.pipeline * execution.data / rows.node_devices, 1
     )

@@ -95,6 +95,7 @@ def make_footprint(
         tokens=batch.tokens // batch.samples,
         depth=sum(len(kind) for kind in subject.specimen.kinds),
         tied_parameters=tied,
+        varied=subject.model.vocab_size is not None and spec.data.kind != "fixed",
         variants=tuple(variants),
     )
 

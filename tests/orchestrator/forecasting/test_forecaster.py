@@ -32,21 +32,12 @@ from tests.orchestrator.records import (
     make_record,
     make_spec,
 )
+from tests.workers.values import LLAMA
 from workers.models import describe
 from workers.trace import trace
 
 SPEC = make_spec(
-    model={
-        "name": "llama-3.2-1b",
-        "config": {
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 500,
-        },
-    },
+    model=LLAMA,
     space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
 )
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)

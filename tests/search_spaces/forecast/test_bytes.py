@@ -127,3 +127,14 @@ def test_what_ddp_copies_into_buckets_counts() -> None:
 
     assert view["buffers"] == 0
     assert copied["buffers"] == 4 * WEIGHTS
+
+
+def test_samples_of_several_lengths_leave_more_in_pieces() -> None:
+    by = replace(NOTHING, fragmentation=0.1, varied=0.3)
+    alike, varied = (
+        peak_bytes(work(a_plan(), footprint=replace(FOOTPRINT, varied=lengths)), by).bytes[0]
+        for lengths in (False, True)
+    )
+
+    at = CATEGORIES.index("fragmentation")
+    assert varied[at] == pytest.approx(3 * alike[at])

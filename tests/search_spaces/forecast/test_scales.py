@@ -79,3 +79,12 @@ def test_chances_are_those_of_a_log_normal() -> None:
     assert chance[0] == pytest.approx(0.5)
     assert chance[1] == pytest.approx(0.8297, abs=1e-3)  # ln 1.1 / 0.1 = 0.953 deviations
     assert chance[2] < 1e-9
+
+
+def test_doubts_are_shares_of_the_deviation() -> None:
+    scales = replace(Scales.before(0.2, (0.3,) * TERMS, 0.03), sureness=0.5, misfit=0.1)
+    terms = some_terms(1)
+    shares, misfit = scales.doubts(terms[0])
+
+    assert shares.sum() + misfit == pytest.approx(1.0)
+    assert misfit == pytest.approx(0.1**2 / scales.deviation(terms)[0] ** 2)
