@@ -25,6 +25,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 starves workers beside anything that computes
     "RAY_DEDUP_LOGS": "0",
     "RAY_COLOR_PREFIX": "0",  # what Ray says of a dead worker goes into logs too
     "RAY_USAGE_STATS_ENABLED": "0",

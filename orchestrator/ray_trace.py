@@ -18,7 +18,8 @@ from workers.tracing.store import default_folder, digest_of, load
 
 # beside the driver, and out of no core that workers need
 _HEAD_SHARE = {"node:__internal_head__": 0.001}
-_LOWEST = 19  # priority; it runs beside trials that are being measured
+# It runs beside workers that start, and maybe beside a trial: a third of what each of them gets
+_PRIORITY = 5
 
 
 class TraceFailed(UserError):
@@ -98,7 +99,7 @@ def _trace(
     """The footprint, or why there is none: the errors of users do not all travel."""
     from workers.trace import trace
 
-    os.nice(_LOWEST)
+    os.nice(_PRIORITY)
     if Path(folder).is_dir():  # where relative paths and the user's modules are found
         os.chdir(folder)
     try:

@@ -18,7 +18,12 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "plimsoll"))
 
-_WORKERS = "tests/workers/"  # stay in one process of a parallel run: they share groups of ranks
+# These stay in one process of a parallel run: they share groups of ranks
+_WORKERS = "tests/workers/"
+# but not these, which have none
+_ALONE = tuple(
+    f"{_WORKERS}{name}" for name in ("probing/", "test_standalone.py", "test_trace.py", "tracing/")
+)
 _SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
 
 
@@ -29,7 +34,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _WORKERS if nodeid.startswith(_WORKERS) else nodeid.partition("::")[0]
+            return _WORKERS if _shares_ranks(nodeid) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
 
@@ -41,4 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    return 0 if item.nodeid.startswith(_WORKERS) else 1 if item.nodeid.startswith(_SWEEPS) else 2
+    return 0 if _shares_ranks(item.nodeid) else 1 if item.nodeid.startswith(_SWEEPS) else 2
+
+
+def _shares_ranks(nodeid: str) -> bool:
+    return nodeid.startswith(_WORKERS) and not nodeid.startswith(_ALONE)

@@ -60,29 +60,30 @@ def batch_of(row: Row, degrees: Degrees, engine: Engine) -> Batch:
 def checkpoint_of(row: Row) -> tuple[float, Mode, bool]:
     """Share recomputed, mode, and whether the table says so; an empty cell is none.
 
+    A cell that ends in a question mark is a guess of the table's.
+
     A share of blocks that is only called selective follows from hardware and model FLOPs, which
     differ by a third of the share (Korthikanti et al. 2022, arXiv:2205.05198, appendix A). Layers
     of which some are chosen are every second one, torchtitan's default.
     """
     words = row.text("ckpt")
+    ratio, mode = _recomputed(row, words)
+    return ratio, mode, bool(words) and not words.endswith("?")
+
+
+def _recomputed(row: Row, words: str) -> tuple[float, Mode]:
     ratio = re.search(r"(\d*\.\d+|\d+(?= ?%))", words)
     if ratio:
         share = float(ratio.group(1))
-        return min(1.0, share / 100 if "%" in words else share), "full", True
-    if words.startswith(("none", "no", "false", "moe")):
-        return 0.0, "none", True
+        return min(1.0, share / 100 if "%" in words else share), "full"
+    if not words or words.startswith(("none", "no", "false", "moe")):
+        return 0.0, "none"
     if words.startswith("select"):
         if "layer" in words:
-            return 0.5, "full", True
-        share_of_blocks = (
-            _share_by_flops(row) if row.notes_have(r"fraction of (the )?blocks") else None
-        )
-        return (
-            (1.0, "selective", True) if share_of_blocks is None else (share_of_blocks, "full", True)
-        )
-    if words:
-        return 1.0, "full", True
-    return 0.0, "none", False
+            return 0.5, "full"
+        blocks = _share_by_flops(row) if row.notes_have(r"fraction of (the )?blocks") else None
+        return (1.0, "selective") if blocks is None else (blocks, "full")
+    return 1.0, "full"
 
 
 def _share_by_flops(row: Row) -> float | None:
@@ -123,11 +124,14 @@ def loss_of(row: Row) -> Loss:
     """How cross-entropy is computed.
 
     Source: Liger-Kernel's `fused_linear_cross_entropy` (in chunks, without whole logits); Unsloth's
-    `fast_cross_entropy_loss`, which foak's kernels contain (gradients replace logits).
+    `fast_cross_entropy_loss`, which foak's kernels contain (gradients replace logits); MosaicML's
+    `fused_crossentropy`, the default of its MPT (flash-attn's, which has no fp32 logits).
     """
     if row.notes_have(r"\bliger|-liger|fused loss|linear cross|chunked (ce|loss)|tiled"):
         return "linear"
-    return "in_place" if row.notes_have(r"foak|fast[- ]kernels|unsloth") else "plain"
+    fused = row.notes_have(r"foak|fast[- ]kernels|unsloth")
+    mpt = re.match(r"mpt|mosaicgpt", row.text("model")) is not None
+    return "in_place" if fused or mpt else "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

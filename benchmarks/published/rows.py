@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.published.footprints import wanted_of
 from benchmarks.published.values import Loss, Run
-from search_spaces.footprint import Extent, Footprint, Part, Pass, Peak, Variant
+from search_spaces.footprint import BlockKind, Extent, Footprint, Part, Pass, Peak, Variant
 from search_spaces.forecast.executions import PRECISIONS, STACKS, Executions
 
 _DEEPSPEED_BUCKETS = 2e9  # bytes: 5e8 elements to reduce and as many to gather, in 16 bits
@@ -17,19 +17,23 @@ _MODERN = ("hopper", "blackwell")
 _LATER = ("fsdp", "ddp", "hf", "deepspeed", "jax")  # overlap by default
 
 
-def software_of(run: Run) -> tuple[bool, Loss]:
+def software_of(run: Run) -> tuple[bool, bool, Loss]:
     """What of a footprint a run's software computes in its own way.
 
     Whether ranks that split blocks split the loss over the vocabulary too, as Megatron-LM does
-    (Shoeybi et al. 2019, arXiv:1909.08053, section 3) and torchtitan; and how it computes the loss.
+    (Shoeybi et al. 2019, arXiv:1909.08053, section 3) and torchtitan; whether selective
+    recomputation keeps every second product only, as torchtitan's (`_apply_ac_to_transformer_block`
+    counts them); and how the loss is computed.
     """
-    splits = run.layout.engine.startswith("megatron") or run.layout.engine == "fsdp"
-    return splits and run.layout.tensor > 1, run.layout.loss
+    layout = run.layout
+    fsdp = layout.engine == "fsdp"
+    splits = (fsdp or layout.engine.startswith("megatron")) and layout.tensor > 1
+    return splits, fsdp and layout.checkpoint_mode == "selective", layout.loss
 
 
 def footprint_for(run: Run, footprint: Footprint) -> Footprint:
     """The footprint as a run's software computes it."""
-    splits, loss = software_of(run)
+    splits, halves, loss = software_of(run)
 
     def head(variant: Variant) -> Part:
         part = variant.head
@@ -37,8 +41,20 @@ def footprint_for(run: Run, footprint: Footprint) -> Footprint:
             part = _fused_loss(part, linear=loss == "linear")
         return _split_loss(part) if splits and variant.split != "none" else part
 
-    variants = (replace(variant, head=head(variant)) for variant in footprint.variants)
+    def blocks(variant: Variant) -> tuple[BlockKind, ...]:
+        if not halves:
+            return variant.blocks
+        return tuple(replace(kind, part=_keeping_half(kind.part)) for kind in variant.blocks)
+
+    variants = (
+        replace(variant, head=head(variant), blocks=blocks(variant))
+        for variant in footprint.variants
+    )
     return replace(footprint, variants=tuple(variants))
+
+
+def _keeping_half(block: Part) -> Part:
+    return replace(block, kept_bytes=_scaled(block.kept_bytes, 0.5))
 
 
 def _fused_loss(head: Part, *, linear: bool) -> Part:
@@ -138,7 +154,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "state_bytes": states.state_bytes,
         "reduced_bytes": min(max(states.gradient_bytes, 2.0), 4.0),
         "frozen_bytes": states.frozen_bytes,
-        "buffer_bytes": _DEEPSPEED_BUCKETS if layout.engine == "deepspeed" and stage else 0.0,
+        "buffer_bytes": _DEEPSPEED_BUCKETS if "deepspeed" in layout.engine and stage else 0.0,
         "update_bytes": states.weight_bytes if layout.engine in ("hf", "fsdp", "ddp") else 0.0,
         "every_pass": stage >= 2,
         "overlapped": layout.engine in _LATER or run.generation in _MODERN,

@@ -3,6 +3,8 @@
 Sources of the rules:
     fp32 weights under autocast, FSDP's mixed precision and JAX: weights 4, gradients 4, moments 8
     (torch.amp; torch FSDP's MixedPrecision leaves the sharded weights as they are).
+    accelerate's FSDP under mixed precision: trained weights in 16 bits are cast to fp32 first
+    (`Accelerator.prepare_model`, "Upcasted low precision parameters").
     DeepSpeed: 2, 2 and 12: fp32 copy and moments (Rajbhandari et al. 2020, arXiv:1910.02054,
     figure 1); 4 of gradients where they are accumulated in fp32.
     Megatron-LM: bf16 2, 4 and 12, fp16 2, 2 and 16 (docs/source/api-guide/dist_optimizer.md).
@@ -108,7 +110,7 @@ def _is_pure(row: Row, engine: Engine, kind: Kind, method: Method) -> bool:
     if re.search(_PURE, words):
         return True
     if method.name == "full" and re.search(_HELD_IN_16, words):
-        return True
+        return engine != "fsdp"
     plain = kind == "bf16" and bool(words) and not re.search(_MIXED, words)
     return plain and method.name == "full" and engine in {"hf", "ddp"}
 

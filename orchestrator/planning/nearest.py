@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from orchestrator.planning.expected import Expected, expected
 from orchestrator.planning.question import SURE_TO_FIT
 from orchestrator.planning.sized import Sized
 from search_spaces.forecast.executions import Numbers
 from search_spaces.forecast.forecast import Forecasts
+from search_spaces.forecast.scales import limit_above
 from search_spaces.hardware import Device
 
 
@@ -49,7 +49,7 @@ def nearest_plan(sized: Sized, headroom: float) -> Nearest:
 def needed_bytes(forecasts: Forecasts, headroom: float) -> Numbers:
     """The least limit under which each plan would be recommended."""
     for_line = forecasts.peak_bytes / (1 - headroom)
-    for_certainty = forecasts.peak_bytes * np.exp(ndtri(SURE_TO_FIT) * forecasts.peak_deviation)
+    for_certainty = limit_above(forecasts.peak_bytes, forecasts.peak_deviation, SURE_TO_FIT)
     needed: Numbers = np.maximum(for_line, for_certainty)
     return needed
 

@@ -28,8 +28,8 @@ STAGES = ("first", "middle", "last")
 class MemoryCoefficients:
     """What no trace tells: how allocators and libraries use memory. All are positive."""
 
-    fragmentation: float = 0.05  # of what comes and goes: reserved beyond what is allocated
-    varied: float = 0.2  # of it, where micro-batches differ in length
+    fragmentation: float = 0.1  # of what comes and goes: reserved beyond what is allocated
+    varied: float = 0.3  # of it, where micro-batches differ in length
     library_bytes: float = 4e8  # of the collectives' library, where there are several ranks
     workspace_bytes: float = 1e8  # of the matmul library
     host_bytes: float = 1e8  # of libraries in a process on a CPU

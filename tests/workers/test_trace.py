@@ -250,6 +250,16 @@ def test_with_the_sequence_split_ranks_send_as_much_in_more_pieces(tmp_path: Pat
     assert part.forward.exchanged_bytes.split_per_sample == 0
 
 
+def test_a_footprint_says_whether_there_are_shorter_samples(tmp_path: Path) -> None:
+    alike = spec_of(GPT2)
+    varied = SweepSpec.model_validate(
+        {**alike.model_dump(mode="json"), "data": {"lengths": {16: 1, TOKENS: 1}}}
+    )
+
+    assert not traced(alike, tmp_path).varied
+    assert traced(varied, tmp_path).varied
+
+
 def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> None:
     """Six heads can be split by 2, 3 and 6: rows are filled up to what both traced ones divide."""
     model = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published.fit import _fit_scales, weights
+from benchmarks.published.fit import _fit_scales, fit, weights
 from benchmarks.published.footprints import Model, Wanted, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay, measured
 from benchmarks.published.rows import executions_of, footprint_for
@@ -68,6 +68,20 @@ def test_megatron_splits_the_loss_over_the_vocabulary(tmp_path: Path, cache: Pat
     assert plain.saved_bytes.per_sample > 0  # Plimsoll's own ranks gather the logits
     assert head.saved_bytes.per_sample == 0
     assert head.saved_bytes.at(4, 1) == pytest.approx(plain.saved_bytes.at(4, 1))
+
+
+def test_torchtitan_keeps_every_second_product(tmp_path: Path, ours: Ours) -> None:
+    selective = {"ckpt": "selective", "n_gpus": "2", "dp": "2", "micro_batch": "2"}
+    titan = read_one(tmp_path, **SMALL, **selective, sharding="fsdp_full")
+    other = read_one(tmp_path, **SMALL, **selective, sharding="zero3")
+    kept = [
+        laid.work.parts.block_kept
+        for run in (titan, other)
+        if (laid := lay([run], ours.footprints))
+    ]
+
+    assert kept[0] == pytest.approx(kept[1] / 2)
+    assert kept[0].min() > 0
 
 
 def test_a_run_is_forecast_and_records_correct_it(tmp_path: Path, ours: Ours) -> None:
@@ -146,3 +160,29 @@ def test_fitted_intervals_hold_their_share() -> None:
     apart = np.abs(np.log(truth / terms.sum(axis=1)))
 
     assert (apart <= SURE * scales.deviation(terms)).mean() == pytest.approx(0.95, abs=0.01)
+
+
+def test_what_a_source_measured_does_not_reach_the_fit_without_it(
+    tmp_path: Path, ours: Ours
+) -> None:
+    """A source that is ten times too slow moves the fit of all, and not the one without it."""
+    run = read_one(tmp_path, **SMALL, notes="torch max_memory_allocated")
+    told = float(ours.forecast([run]).samples_per_second[0])
+    runs = [
+        replace(run, source=source, samples_per_second=told / factor)
+        for source, factor in (("true", 1.0), ("true", 1.0), ("slow", 10.0))
+    ]
+    laid = lay(runs, ours.footprints)
+    assert laid is not None
+    whole, without = (
+        Ours(belief=fit(laid, runs, left_out), footprints=ours.footprints)
+        .forecast([run])
+        .samples_per_second[0]
+        for left_out in (None, "slow")
+    )
+    alone = fit(lay(runs[:2], ours.footprints), runs[:2], None)  # type: ignore[arg-type]
+
+    assert whole < 0.9 * without
+    assert Ours(belief=alone, footprints=ours.footprints).forecast([run]).samples_per_second[
+        0
+    ] == pytest.approx(without)

@@ -63,6 +63,8 @@ def test_small_llama_is_tied_by_its_count(tmp_path: Path) -> None:
         ({"precision": "fp16 amp", "sharding": "zero2"}, (2, 2, 12)),
         ({"precision": "bf16", "sharding": "fsdp_full"}, (4, 4, 8)),
         ({"precision": "amp_bf16/PURE", "sharding": "fsdp_full"}, (4, 4, 8)),
+        ({"precision": "bf16 weights+bf16 autocast", "notes": "HF Trainer"}, (2, 2, 4)),
+        ({"precision": "bf16 weights+bf16 autocast", "sharding": "fsdp_full"}, (4, 4, 8)),
         ({"precision": "bf16", **MEGATRON}, (2, 4, 12)),
         ({"precision": "fp16", **MEGATRON}, (2, 2, 16)),
         ({"precision": "fp32", "optimizer": "adam8bit(bnb)"}, (4, 4, 2)),
@@ -89,6 +91,19 @@ def test_bytes_of_a_parameter(
 )
 def test_how_it_computes(tmp_path: Path, cells: dict[str, str], compute: str) -> None:
     assert read_one(tmp_path, **cells).states.compute == compute
+
+
+@pytest.mark.parametrize(
+    ("cells", "loss"),
+    [
+        ({}, "plain"),
+        ({"notes": "Liger kernels"}, "linear"),
+        ({"notes": "framework_config=foak-fast-kernels"}, "in_place"),
+        ({"model": "MPT-1b"}, "in_place"),
+    ],
+)
+def test_how_the_loss_is_computed(tmp_path: Path, cells: dict[str, str], loss: str) -> None:
+    assert read_one(tmp_path, **cells).layout.loss == loss
 
 
 def test_a_quantised_base_with_adapters(tmp_path: Path) -> None:

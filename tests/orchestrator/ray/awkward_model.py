@@ -28,7 +28,7 @@ class Awkward(nn.Module):
         loss = x.square().mean()
         rows = len(x)
         if rows == RAISES:
-            raise ValueError("rows of two are not for me")
+            raise ValueError(f"rows of two are not for me at priority {os.nice(0)}")
         if rows == DIVERGES:
             loss = loss * float("nan")
         if rows == DIES and dist.get_rank() == 1:
@@ -45,7 +45,7 @@ class Awkward(nn.Module):
 def _hoard() -> None:
     """Takes host memory bit by bit, far past what the test lets Ray allow."""
     held = []
-    for _ in range(64):
+    for _ in range(128):
         held.append(torch.ones(2**25))  # 128 MiB
         time.sleep(0.1)
 

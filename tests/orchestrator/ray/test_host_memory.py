@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured, OutOfMemory
@@ -24,9 +25,10 @@ objective: {{max_seconds: 0.5, interval: 0.2}}
 study: {{folder: {folder}/kept}}
 tracking: {{enabled: false}}
 """
-ROOM_BYTES = 4 * 2**30  # for Ray, its workers and other tests, before the monitor steps in
+ROOM_BYTES = 8 * 2**30  # for Ray, its workers and other tests, before the monitor steps in
 
 
+@pytest.mark.thorough
 def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path: Path) -> None:
     shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
     (tmp_path / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))

@@ -57,7 +57,7 @@ def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
     }
     assert isinstance(records[1], Measured)
     assert isinstance(records[2], Crashed)
-    assert records[2].detail == "ValueError: rows of two are not for me"
+    assert records[2].detail == "ValueError: rows of two are not for me at priority 0"
     _assert_readable(job.stdout)
 
 

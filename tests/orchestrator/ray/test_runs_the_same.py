@@ -61,8 +61,6 @@ PAIRS: Mapping[str, Mapping[str, Any]] = {
 }
 ONE = {"engine": "torch", "zero_stage": 0, "data": 1, "pipeline": 1}
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -145,11 +143,14 @@ def test_one_rank_alone_loses_what_a_worker_of_ray_loses(
 
 
 def test_trials_have_forecasts_that_learn_from_those_before(records: tuple[Record, ...]) -> None:
-    """Each from what was measured before it; and the deadline was no less than was needed."""
-    found = [record.forecast for record in records]
+    """Each from what was measured before it, as soon as the model is traced."""
+    numbers = [record.number for record in records if record.forecast]
 
-    assert all(expected is not None for expected in found)
-    assert [expected.learned_from for expected in found if expected] == list(range(len(records)))
+    assert numbers == list(range(numbers[0], len(records)))
+    assert numbers[0] <= 1, "the trace took longer than the start of workers and a trial"
+    for record in records[numbers[0] :]:
+        assert record.forecast is not None
+        assert record.forecast.learned_from == record.number
 
 
 def test_mlflow_shows_forecasts_beside_measurements(
@@ -167,8 +168,9 @@ def test_mlflow_shows_forecasts_beside_measurements(
 
     assert sorted(trials) == [record.number for record in records]
     for record in records:
-        assert record.forecast is not None
         assert isinstance(record.outcome, Measured)
+        if record.forecast is None:  # the model was not traced yet
+            continue
         forecast, rate = record.forecast.samples_per_second, record.outcome.samples_per_second
         told = trials[record.number]
         assert told["forecast_samples_per_second"] == pytest.approx(forecast.value, rel=1e-4)

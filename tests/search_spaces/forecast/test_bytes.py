@@ -138,3 +138,44 @@ def test_samples_of_several_lengths_leave_more_in_pieces() -> None:
 
     at = CATEGORIES.index("fragmentation")
     assert varied[at] == pytest.approx(3 * alike[at])
+
+
+def test_autocast_keeps_the_weights_of_recomputed_blocks_that_it_cast() -> None:
+    copies = Extent(fixed=5 * MIB, per_sample=10 * MIB)
+    variants = tuple(
+        replace(
+            variant,
+            blocks=tuple(
+                replace(kind, part=replace(kind.part, saved_bytes=copies))
+                for kind in variant.blocks
+            ),
+        )
+        for variant in FOOTPRINT.variants
+    )
+    found = held(
+        a_plan(micro_batch=16, checkpoint_ratio=1.0), replace(FOOTPRINT, variants=variants)
+    )
+
+    assert found["activations"] == (16 * (BLOCKS * 2 + 10 + 10) + BLOCKS * 5) * MIB
+
+
+def test_gradients_in_buckets_are_there_from_the_start() -> None:
+    """What DDP reduces lies in buckets for good; a rank alone frees its gradients."""
+    alone = held(a_plan(micro_batch=64, accumulation=1))
+    ddp = held(a_plan(micro_batch=64, accumulation=1, data=4))
+
+    assert alone["gradients"] == 0
+    assert ddp["gradients"] == 4 * WEIGHTS
+
+
+def test_a_gradient_lies_beside_the_sum_that_it_is_added_to() -> None:
+    wide = replace(
+        FOOTPRINT,
+        variants=tuple(
+            replace(v, embedding=replace(v.embedding, largest_weight=1e9))
+            for v in FOOTPRINT.variants
+        ),
+    )
+    once, more = (held(a_plan(accumulation=count), wide)["temporaries"] for count in (1, 2))
+
+    assert more - once > 3.9e9

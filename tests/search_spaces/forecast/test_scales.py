@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from search_spaces.forecast.scales import SURE, Scales, probability_below
 
@@ -71,14 +72,15 @@ def test_intervals_hold_what_they_promise(records: int) -> None:
     assert np.mean(inside) == pytest.approx(0.95, abs=0.025)
 
 
-def test_chances_are_those_of_a_log_normal() -> None:
-    chance = probability_below(
-        np.array([1.0, 1.1, 1.0]), np.array([1.0, 1.0, 2.0]), np.array([0.1, 0.1, 0.1])
-    )
+def test_chances_have_heavier_tails_than_a_log_normals() -> None:
+    """Against scipy's Student distribution, whose 95 % are those of the interval."""
+    apart = np.array([0.0, 0.953, -6.93, SURE, -SURE])  # deviations
+    chance = probability_below(np.exp(0.1 * apart), np.ones(5), np.full(5, 0.1))
+    student = scipy.stats.t(df=3)
 
-    assert chance[0] == pytest.approx(0.5)
-    assert chance[1] == pytest.approx(0.8297, abs=1e-3)  # ln 1.1 / 0.1 = 0.953 deviations
-    assert chance[2] < 1e-9
+    assert chance == pytest.approx(student.cdf(apart * student.ppf(0.975) / SURE))
+    assert chance[3] - chance[4] == pytest.approx(0.95)
+    assert 1e-4 < chance[2] < 0.01
 
 
 def test_doubts_are_shares_of_the_deviation() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from search_spaces.forecast.coefficients import TimeCoefficients
 from search_spaces.forecast.seconds import TERMS, step_terms
+from search_spaces.hardware import known_device
 from tests.search_spaces.forecast.values import BLOCKS, DEVICE, a_plan, work
 
 # an ideal world: every rate is the data sheet's and nothing waits
@@ -148,3 +149,57 @@ def test_odd_sizes_are_slower() -> None:
 
     slow, fast = (step_terms(w, by).seconds[0, 0] for w in (odd, even))
     assert slow == pytest.approx(2 * fast, rel=0.02)
+
+
+def test_recomputed_blocks_put_random_states_away() -> None:
+    by = replace(IDEAL, recompute_seconds=0.01)
+    plain, again = (
+        dict(zip(TERMS, step_terms(work(plan), by).seconds[0], strict=True))["launches"]
+        for plan in (a_plan(), a_plan(checkpoint_ratio=1.0))
+    )
+
+    assert again - plain == pytest.approx(0.01 * BLOCKS * 4, rel=0.01)
+
+
+def test_deepspeed_waits_for_its_hooks_where_gradients_are_split() -> None:
+    by = replace(IDEAL, hook_seconds=0.01)
+    at = TERMS.index("data_collectives")
+    plans = [a_plan(engine="deepspeed", zero_stage=stage, data=8) for stage in (1, 2)]
+    (without, hooked), (_, ideal) = (
+        step_terms(work(*plans), with_hooks).seconds[:, at] for with_hooks in (by, IDEAL)
+    )
+
+    assert hooked - ideal == pytest.approx(0.01 * BLOCKS * 4, rel=1e-6)
+    assert without < 0.01
+
+
+def test_measured_rates_are_taken_as_they_are() -> None:
+    by = TimeCoefficients(traffic_share=0.5)
+    sheet, measured = (
+        step_terms(work(a_plan(), device=replace(DEVICE, measured=is_measured)), by)
+        for is_measured in (False, True)
+    )
+
+    at = TERMS.index("operators")
+    assert sheet.seconds[0, at] == pytest.approx(2 * measured.seconds[0, at])
+
+
+def test_a_cpu_launches_and_works_in_turn() -> None:
+    cpu = known_device("cpu")
+    by = replace(IDEAL, host_launch=1.0)
+    found = step_terms(work(a_plan(), device=cpu), by).seconds[0, TERMS.index("launches")]
+
+    # ten operators forward and twenty backward in each part, in four micro-batches
+    assert found == pytest.approx(4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
+
+
+def test_a_small_collective_takes_what_was_measured() -> None:
+    points = (("all_reduce", 2, 1024, 0.001), ("all_reduce", 2, 2**26, 0.5))
+    device = replace(DEVICE, collective_points=points)
+    at = TERMS.index("tensor_collectives")
+    slow, fast = (
+        step_terms(work(a_plan(tensor=2), device=one), IDEAL).seconds[0, at]
+        for one in (device, DEVICE)
+    )
+
+    assert slow - fast == pytest.approx(0.001 * 4 * 4 * (BLOCKS + 2), rel=0.01)

@@ -233,6 +233,7 @@ def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
         assert outcome.losses == pytest.approx(reference_losses(), rel=CPU_ADAM_TOLERANCE)
 
 
+@pytest.mark.thorough  # building what DeepSpeed reads and writes with takes minutes
 @pytest.mark.timeout(2 * BUILD_SECONDS + 60)
 @pytest.mark.skipif(nvme_lack() is not None, reason=str(nvme_lack()))
 def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
