@@ -38,7 +38,9 @@ class ConstantMfu:
         memory = np.array([self.memory_factor * memory_bytes(run) for run in runs], float)
         room = np.array([(run.device_memory_gib or np.nan) * GIB for run in runs], float)
         fits = np.where(np.isfinite(room), memory < room, np.nan).astype(float)
-        return RunForecasts(samples_per_second=speed, memory_bytes=memory, p_fits=fits)
+        return RunForecasts(
+            samples_per_second=speed, memory_bytes=memory, p_fits=fits, peak_share=memory / room
+        )
 
     def calibrated(self, records: Sequence[Run]) -> Self:
         told = self.forecast(records)

@@ -18,12 +18,14 @@ Numbers = NDArray[np.float64]
 class RunForecasts:
     """Columns, a row for each run; nan where it cannot be forecast.
 
-    Memory is in bytes of the fullest device, counted as the run's table counts it.
+    Memory is in bytes of the fullest device, counted as the run's table counts it; `peak_share` is
+    all that it holds over what it has.
     """
 
     samples_per_second: Numbers
     memory_bytes: Numbers
     p_fits: Numbers
+    peak_share: Numbers
 
 
 class Forecaster(Protocol):

@@ -75,7 +75,7 @@ class Ours:
 
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
         """What the runs are expected to take; nan on devices that nobody knows."""
-        speed, memory, fits = (np.full(len(runs), np.nan) for _ in range(3))
+        speed, memory, fits, share = (np.full(len(runs), np.nan) for _ in range(4))
         laid = lay(runs, self.footprints)
         if laid is not None:
             belief, work = self.belief, laid.work
@@ -84,12 +84,14 @@ class Ours:
             counted = held * laid.counted
             speed[laid.rows] = laid.samples / belief.time_scales.scaled(terms).sum(axis=1)
             memory[laid.rows] = belief.memory_scales.scaled(counted).sum(axis=1)
+            whole = belief.memory_scales.scaled(held).sum(axis=1)
+            share[laid.rows] = whole / laid.limit_bytes
             fits[laid.rows] = probability_below(
-                laid.limit_bytes,
-                belief.memory_scales.scaled(held).sum(axis=1),
-                belief.memory_scales.deviation(held),
+                laid.limit_bytes, whole, belief.memory_scales.deviation(held)
             )
-        return RunForecasts(samples_per_second=speed, memory_bytes=memory, p_fits=fits)
+        return RunForecasts(
+            samples_per_second=speed, memory_bytes=memory, p_fits=fits, peak_share=share
+        )
 
     def calibrated(self, records: Sequence[Run]) -> Self:
         """The same, having seen what these runs measured."""

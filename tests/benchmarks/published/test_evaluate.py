@@ -46,6 +46,7 @@ class Scaled:
             samples_per_second=column([run.samples_per_second for run in runs]),
             memory_bytes=column([run.peak_memory_bytes for run in runs]),
             p_fits=np.array([0.1 if run.oom else 0.9 for run in runs]),
+            peak_share=np.array([2.0 if run.oom else 0.5 for run in runs]),
         )
 
     def calibrated(self, records: Sequence[Run]) -> Scaled:

@@ -1,0 +1,1 @@
+"""How many trials samplers need on surfaces that are measured to the last plan."""

@@ -1,0 +1,1 @@
+"""Which candidate to measure next, from a forecast and from what was measured: arithmetic alone."""

@@ -1,0 +1,174 @@
+"""A sampler for any study of Optuna: forecasts are its prior, trials its evidence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import IntersectionSearchSpace
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.search.evidence import Sight
+from orchestrator.search.search import Choice, Options, Search
+from orchestrator.study.constraint import CONSTRAINT
+from orchestrator.study.features import features
+
+WHY = "why"  # the trial's attribute that says why it was asked for
+_MOST = 100_000  # candidates that are enumerated
+_DRAWN = 4096  # where there are more
+_TOLD = 2  # knobs that a reason names
+Params = Mapping[str, Any]
+Numbers = NDArray[np.float64]
+
+
+class PlimsollSampler(BaseSampler):
+    """Asks for the candidate of the best expected gain, as likely to fit as may be.
+
+    Values of the study are throughputs (or, where it minimises, times): above 0, compared by their
+    logarithms. The constraint `memory` of a trial is what it held or wanted over the limit, less
+    1; a pruned trial with a broken one ran out of memory and is known to have wanted at least that.
+    No candidate is proposed twice.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Params] | None = None,
+        distributions: Mapping[str, BaseDistribution] | None = None,
+        *,
+        log_rate: Numbers | None = None,
+        log_share: Numbers | None = None,
+        seconds: Numbers | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Learns nothing yet.
+
+        Args:
+            candidates: Parameters that may be proposed; None for all that the search space has,
+                or some of them drawn at random where they are too many.
+            distributions: Of the candidates' parameters; None for those that trials share.
+            log_rate: Forecast logarithms of the candidates' throughputs.
+            log_share: Forecast logarithms of their peaks over the memory limit.
+            seconds: What a trial of each is expected to take.
+            seed: Of what is drawn.
+        """
+        self._given = None if candidates is None else tuple(candidates)
+        self._distributions = None if distributions is None else dict(distributions)
+        self._forecasts = (log_rate, log_share, seconds)
+        self._random = np.random.default_rng(seed)
+        self._independent = RandomSampler(seed=seed)
+        self._shared = IntersectionSearchSpace()
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self._distributions or self._shared.calculate(study)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if not search_space:
+            return {}
+        candidates = self._given or self._enumerated(search_space)
+        row_of = {_key(candidate, search_space): row for row, candidate in enumerate(candidates)}
+        rate, share, seconds = self._forecasts if self._given else (None, None, None)
+        options = Options(
+            features=features(candidates, search_space),
+            log_rate=rate,
+            log_share=share,
+            seconds=seconds,
+        )
+        free = np.ones(len(candidates), dtype=bool)
+        sights, pending = [], []
+        for past in study.get_trials(deepcopy=False):
+            row = row_of.get(_key(past.params, search_space))
+            if row is None or past.number == trial.number:
+                continue
+            free[row] = False
+            if past.state in (TrialState.RUNNING, TrialState.WAITING):
+                pending.append(row)
+            elif (sight := sight_of(past, row, study.direction)) is not None:
+                sights.append(sight)
+        if not free.any():
+            free[:] = True  # Optuna asks on: what was tried may be tried again
+        search = Search(options, seed=int(self._random.integers(2**32)))
+        choice = search.next(sights, free, pending)
+        best = None if choice.best is None else candidates[choice.best]
+        reason = sentence(choice, candidates[choice.row], best)
+        study._storage.set_trial_user_attr(trial._trial_id, WHY, reason)
+        return dict(candidates[choice.row])
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def _enumerated(self, space: Mapping[str, BaseDistribution]) -> tuple[Params, ...]:
+        grid = [_values(distribution) for distribution in space.values()]
+        if all(grid) and math.prod(map(len, grid)) <= _MOST:
+            return tuple(dict(zip(space, point, strict=True)) for point in itertools.product(*grid))
+        return tuple(
+            {name: self._drawn(distribution) for name, distribution in space.items()}
+            for _ in range(_DRAWN)
+        )
+
+    def _drawn(self, distribution: BaseDistribution) -> Any:
+        if values := _values(distribution):
+            return values[int(self._random.integers(len(values)))]
+        low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
+        if getattr(distribution, "log", False):
+            return float(np.exp(self._random.uniform(np.log(low), np.log(high))))
+        return float(self._random.uniform(low, high))
+
+
+def sight_of(trial: FrozenTrial, row: int, direction: StudyDirection) -> Sight | None:
+    """What an ended trial showed; None if nothing of its candidate."""
+    excess = trial.constraints.get(CONSTRAINT)
+    share = None if excess is None else float(np.log(max(1 + excess, 1e-6)))
+    if trial.state == TrialState.COMPLETE:
+        value = trial.values[0]
+        if not (math.isfinite(value) and value > 0):
+            return None
+        rate = math.log(value) if direction == StudyDirection.MAXIMIZE else -math.log(value)
+        return Sight(row=row, log_rate=rate, log_share=share, fitted=True)
+    if trial.state == TrialState.PRUNED and excess is not None and excess > 0:
+        return Sight(row=row, log_share=share, ran_out=True)
+    return None
+
+
+def sentence(choice: Choice, params: Params, best: Params | None) -> str:
+    """Why a candidate is asked for."""
+    likely = f"{choice.fits:.0%} likely to fit"
+    if choice.gain is None or best is None:
+        return f"the fastest that is likely to fit, as far as is known; {likely}"
+    changed = [name for name, value in params.items() if best.get(name) != value]
+    named = ", ".join(f"{name} {params[name]}" for name in changed[:_TOLD])
+    more = f" and {len(changed) - _TOLD} more" if len(changed) > _TOLD else ""
+    tests = f"; tests {named}{more} against the best" if changed else ""
+    return f"expected {choice.gain:+.0%} over the best; {likely}{tests}"
+
+
+def _key(params: Params, space: Mapping[str, BaseDistribution]) -> tuple[Any, ...]:
+    return tuple(params.get(name) for name in space)
+
+
+def _values(distribution: BaseDistribution) -> list[Any]:
+    """All values in their order; none if they cannot be counted."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    step = getattr(distribution, "step", None)
+    if step is None:
+        return []
+    low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
+    count = math.floor((high - low) / step + 1e-9) + 1
+    return [low + step * number for number in range(count)] if count <= _MOST else []

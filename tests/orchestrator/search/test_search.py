@@ -1,0 +1,150 @@
+"""What is asked for next, on surfaces of plain arithmetic whose best is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from orchestrator.search.evidence import Sight, rates, shares
+from orchestrator.search.search import Options, Search
+from orchestrator.search.surrogate import Surrogate
+
+# two knobs of twelve steps: speed grows with both, memory too
+PLACES = np.array(list(itertools.product(np.linspace(0, 1, 12), repeat=2)))
+LOG_RATE = PLACES @ np.array([0.8, 0.3]) - 1.2 * (PLACES[:, 0] - 0.6) ** 2
+LOG_SHARE = PLACES @ np.array([1.0, 0.9]) - 1.1  # a third of the candidates run out
+RAN_OUT = LOG_SHARE > 0
+BEST = float(LOG_RATE[~RAN_OUT].max())
+SEEDS = range(5)
+
+
+def sight_of(row: int, *, noise: float = 0.0) -> Sight:
+    if RAN_OUT[row]:
+        return Sight(row=row, log_share=0.0, ran_out=True)
+    return Sight(row=row, log_rate=float(LOG_RATE[row]) + noise, log_share=float(LOG_SHARE[row]))
+
+
+def searched(options: Options, seed: int, trials: int) -> list[int]:
+    search, sights, rows = Search(options, seed), list[Sight](), list[int]()
+    free = np.ones(len(PLACES), dtype=bool)
+    for _ in range(trials):
+        row = search.next(sights, free).row
+        assert free[row]
+        free[row] = False
+        rows.append(row)
+        sights.append(sight_of(row))
+    return rows
+
+
+def trials_to_best(rows: list[int], within: float = 0.02) -> int:
+    near = [not RAN_OUT[row] and LOG_RATE[row] >= BEST - within for row in rows]
+    return near.index(True) + 1 if any(near) else len(rows) + 1
+
+
+def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> Options:
+    return Options(features=PLACES, log_rate=log_rate, log_share=log_share)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None:
+    """One that surely fits, then nearer to the limit, as the first has shown how sure it is."""
+    rows = searched(told(LOG_RATE, LOG_SHARE), seed, 3)
+
+    assert trials_to_best(rows) <= 3
+    assert not RAN_OUT[rows].any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_forecast_a_dozen_trials_are_enough(seed: int) -> None:
+    """By chance one needs 27 in the median: 5 of 144 candidates are that near."""
+    assert trials_to_best(searched(told(None, None), seed, 14)) <= 14
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_evidence_beats_a_forecast_that_is_wrong(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    wrong = told(rng.permutation(LOG_RATE), LOG_SHARE + np.log(1.3) * rng.choice([-1, 1]))
+
+    assert trials_to_best(searched(wrong, seed, 25)) <= 25
+
+
+def test_what_ran_out_is_learned_from() -> None:
+    """Memory off by 30 %: after the first that ran out, few more do."""
+    ran_out = [
+        sum(RAN_OUT[row] for row in searched(told(LOG_RATE, LOG_SHARE - 0.26), seed, 12))
+        for seed in SEEDS
+    ]
+
+    assert np.median(ran_out) <= 3
+
+
+def test_trials_under_way_are_not_asked_for_again() -> None:
+    search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
+    first = sight_of(0)
+    pending: list[int] = []
+    for _ in range(4):
+        choice = search.next([first], free, pending)
+        free[choice.row] = False
+        pending.append(choice.row)
+
+    assert len(set(pending)) == 4
+    gaps = [np.abs(PLACES[a] - PLACES[b]).max() for a, b in itertools.combinations(pending, 2)]
+    assert max(gaps) > 1 / 11 + 1e-9  # not all of them neighbours
+
+
+def test_gain_and_chance_are_told_against_the_best() -> None:
+    search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
+
+    nothing = search.next([], free)
+    free[0] = False
+    choice = search.next([sight_of(0)], free)
+
+    assert (nothing.gain, nothing.best) == (None, None)
+    assert choice.best == 0
+    assert choice.gain == pytest.approx(np.exp(LOG_RATE[choice.row] - LOG_RATE[0]) - 1, rel=0.1)
+    assert 0 < choice.fits <= 1
+
+
+def test_costly_trials_must_gain_more() -> None:
+    """The best candidate takes a thousand times as long: another one is asked for."""
+    free = np.ones(len(PLACES), dtype=bool)
+    free[0] = False
+    cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
+    seconds = np.ones(len(PLACES))
+    seconds[cheap.row] = 1000.0
+    options = Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds)
+
+    assert Search(options, 0).next([sight_of(0)], free).row != cheap.row
+
+
+def test_a_plan_that_is_over_the_line_is_no_best() -> None:
+    over = Sight(row=3, log_rate=9.0, log_share=0.01)
+    free = np.ones(len(PLACES), dtype=bool)
+
+    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([over, sight_of(0)], free)
+
+    assert choice.best == 0
+
+
+def test_sights_that_say_nothing_are_no_evidence() -> None:
+    rows, seen = shares([Sight(row=1), Sight(row=2, fitted=True), Sight(row=3, ran_out=True)])
+
+    assert rows.tolist() == [2, 3]
+    assert seen.side.tolist() == [-1, 1]
+
+
+def test_a_useless_forecast_loses_its_weight() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.permutation(len(PLACES))[:40]
+    useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
+    useful = Surrogate(PLACES, LOG_RATE, 1.0)
+    sights = [Sight(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
+    blind, sure = useless.belief(*rates(sights)), useful.belief(*rates(sights))
+
+    assert blind.structure.slope == 1.0
+    assert sure.structure.slope == 0.1
+    rest = np.setdiff1d(np.arange(len(PLACES)), rows)
+    assert np.abs(sure.mean - LOG_RATE)[rest].max() < 0.02
+    assert np.abs(blind.mean - LOG_RATE)[rest].mean() < 0.1

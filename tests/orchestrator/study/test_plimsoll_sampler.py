@@ -1,0 +1,145 @@
+"""The sampler in studies of Optuna's own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from orchestrator.study.constraint import CONSTRAINT
+from orchestrator.study.features import features
+from orchestrator.study.plimsoll_sampler import WHY, PlimsollSampler, sentence
+
+SPACE = {
+    "stage": CategoricalDistribution((0, 2, 3)),
+    "batch": IntDistribution(1, 64, log=True),
+    "ratio": FloatDistribution(0, 1, step=0.5),
+}
+CANDIDATES = [
+    dict(zip(SPACE, values, strict=True))
+    for values in itertools.product((0, 2, 3), (1, 2, 4, 8, 16, 32, 64), (0.0, 0.5, 1.0))
+]
+
+
+def speed(params: dict[str, Any]) -> float:
+    return float(params["batch"] ** 0.3 * (1 - 0.25 * params["ratio"]) * (0.9 ** params["stage"]))
+
+
+def share(params: dict[str, Any]) -> float:
+    """Of the limit: states by stage, activations by batch and ratio."""
+    states = {0: 0.5, 2: 0.3, 3: 0.15}[params["stage"]]
+    return states + params["batch"] * 0.03 * (1 - 0.9 * params["ratio"])
+
+
+BEST = max(speed(c) for c in CANDIDATES if share(c) <= 1)
+
+
+def run(sampler: PlimsollSampler, trials: int) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for _ in range(trials):
+        trial = study.ask(SPACE)
+        trial.set_constraint(CONSTRAINT, share(trial.params) - 1)
+        if share(trial.params) > 1:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, speed(trial.params))
+    return study
+
+
+def best_of(study: optuna.Study) -> float:
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    return max(trial.values[0] for trial in done)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_best_of_given_candidates_soon(seed: int) -> None:
+    study = run(PlimsollSampler(CANDIDATES, SPACE, seed=seed), 15)
+
+    assert best_of(study) >= 0.98 * BEST
+    keys = [tuple(trial.params.values()) for trial in study.trials]
+    assert len(set(keys)) == 15
+    assert all(trial.params in CANDIDATES for trial in study.trials)
+
+
+def test_with_forecasts_it_is_there_in_three() -> None:
+    sampler = PlimsollSampler(
+        CANDIDATES,
+        SPACE,
+        log_rate=np.log([speed(c) for c in CANDIDATES]),
+        log_share=np.log([share(c) for c in CANDIDATES]),
+    )
+    study = run(sampler, 3)
+
+    assert best_of(study) == pytest.approx(BEST)
+    assert len(study.get_trials(states=(TrialState.PRUNED,))) <= 1
+
+
+def test_each_trial_says_why() -> None:
+    study = run(PlimsollSampler(CANDIDATES, SPACE), 3)
+    reasons = [trial.user_attrs[WHY] for trial in study.trials]
+
+    assert "as far as is known" in reasons[0]
+    assert all("likely to fit" in reason for reason in reasons)
+    assert "over the best" in reasons[2]
+    assert "against the best" in reasons[2]
+
+
+def test_any_study_can_be_asked() -> None:
+    """No candidates, no distributions, suggestions as the trial goes, and times to be small."""
+    study = optuna.create_study(direction="minimize", sampler=PlimsollSampler(seed=1))
+
+    def seconds(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", -2, 2)
+        y = trial.suggest_int("y", 0, 10)
+        return 1 + (x - 0.7) ** 2 + 0.1 * abs(y - 3)
+
+    study.optimize(seconds, n_trials=25)
+
+    assert study.best_value < 1.15
+
+
+def test_trials_under_way_are_not_repeated() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE))
+    asked = [study.ask(SPACE).params for _ in range(6)]
+
+    assert len({tuple(params.values()) for params in asked}) == 6
+
+
+def test_when_all_were_tried_it_goes_on() -> None:
+    few = CANDIDATES[:2]
+    study = run(PlimsollSampler(few, SPACE), 3)
+
+    assert len(study.trials) == 3
+
+
+def test_points_are_as_far_apart_as_their_values() -> None:
+    one, double, most, other = features(
+        [
+            {"stage": 0, "batch": 1, "ratio": 0.0},
+            {"stage": 0, "batch": 8, "ratio": 0.0},
+            {"stage": 0, "batch": 64, "ratio": 0.0},
+            {"stage": 3, "batch": 1, "ratio": 0.0},
+        ],
+        SPACE,
+    )
+
+    assert np.linalg.norm(double - one) == pytest.approx(0.5)  # half the way in powers
+    assert np.linalg.norm(most - one) == pytest.approx(1.0)
+    assert np.linalg.norm(other - one) == pytest.approx(1.0)
+
+
+def test_a_reason_names_what_is_tested() -> None:
+    from orchestrator.search.search import Choice
+
+    choice = Choice(row=1, fits=0.91, worth=0.1, gain=0.06, best=0)
+
+    assert (
+        sentence(choice, {"stage": 0, "ratio": 0.5}, {"stage": 0, "ratio": 1.0})
+        == "expected +6% over the best; 91% likely to fit; tests ratio 0.5 against the best"
+    )
