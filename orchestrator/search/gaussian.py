@@ -107,15 +107,14 @@ def _with_bounds(
     """Values and variances that stand for the bounds, and what they add to the evidence."""
     target, variance = target.copy(), variance.copy()
     limit, sign, noise = target[bounded], side[bounded].astype(float), variance[bounded]
+    before, prior = _given_values(prior, target, variance, np.flatnonzero(side == 0), bounded)
     precision = np.full(len(bounded), _WEAKEST)
     shift = np.zeros(len(bounded))  # precision times value
     cavity = spread = np.zeros(0)
     for _ in range(_SWEEPS):
-        target[bounded], variance[bounded] = shift / precision, 1 / precision
-        gain = prior @ np.linalg.inv(prior + np.diag(variance))
-        centre = (gain @ target)[bounded]
-        width = (np.diag(prior) - np.einsum("ij,ji->i", gain, prior))[bounded]
-        width = np.maximum(width, 1e-12)
+        gain = prior @ np.linalg.inv(prior + np.diag(1 / precision))
+        centre = before + gain @ (shift / precision - before)
+        width = np.maximum(np.diag(prior) - np.einsum("ij,ji->i", gain, prior), 1e-12)
         left = np.maximum(1 / width - precision, 1e-9)  # of all the others
         cavity, spread = (centre / width - shift) / left, 1 / left
         matched, matched_width = _truncated(cavity, spread, limit, sign, noise)
@@ -131,6 +130,23 @@ def _with_bounds(
     both = spread + stands
     instead = -0.5 * (value - cavity) ** 2 / both - 0.5 * np.log(both) - _HALF_LOG_2PI
     return target, variance, float((true - instead).sum())
+
+
+def _given_values(
+    prior: Numbers,
+    target: Numbers,
+    variance: Numbers,
+    valued: NDArray[np.intp],
+    bounded: NDArray[np.intp],
+) -> tuple[Numbers, Numbers]:
+    """Mean and covariance of f at the bounds, given the values alone."""
+    between = prior[np.ix_(valued, bounded)]
+    inner = prior[np.ix_(bounded, bounded)]
+    if not len(valued):
+        return np.zeros(len(bounded)), inner
+    root = cho_factor(prior[np.ix_(valued, valued)] + np.diag(variance[valued]), lower=True)
+    solved = cho_solve(root, between)
+    return solved.T @ target[valued], inner - between.T @ solved
 
 
 def _truncated(

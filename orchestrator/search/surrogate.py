@@ -12,12 +12,14 @@ among few values, weighed by what is usual.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.search.gaussian import Numbers, Observations, Posterior, posterior
+
+Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,13 @@ _SMOOTH = (0.1, 0.03, 0.3, 1.0)
 _ALONE = (0.01, 0.04)
 _DISTANCES = (1.0, 0.5, 2.0)
 _USUAL = 0.4  # nats of evidence that each step away from the usual costs
+# The structure is chosen anew with each of the first observations, then with each tenth more
+_FEW, _MORE = 30, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Belief:
-    """Mean and standard deviation of y for every candidate."""
+    """Mean and standard deviation of y of candidates."""
 
     mean: Numbers
     deviation: Numbers
@@ -65,20 +69,27 @@ class Surrogate:
         self._told = forecast is not None
         self._centred = self._forecast - self._forecast.mean()
         self._offset = offset
+        self._structure: Structure | None = None  # as chosen last, from so many observations
+        self._chosen_from = 0
 
-    def belief(self, rows: np.ndarray, seen: Observations) -> Belief:
-        """What is believed of all candidates.
+    def belief(
+        self, rows: Rows, seen: Observations, of: Rows | None = None, *, choose: bool = True
+    ) -> Belief:
+        """What is believed of candidates.
 
         Args:
             rows: The candidate of each observation; one may be seen several times.
             seen: The observations.
+            of: Whom to tell of, all if None.
+            choose: Whether the structure may be chosen anew: not by what was only dreamt.
         """
-        structure, found = self._chosen(rows, seen)
-        covariance = self._covariance(structure, None, rows)
-        mean = self._forecast + found.mean(covariance)
+        structure, found = self._posterior(rows, seen, choose=choose)
+        told = np.arange(len(self._features)) if of is None else of
+        covariance = self._covariance(structure, told, rows)
+        mean = self._forecast[told] + found.mean(covariance)
         before = (
             structure.offset**2
-            + (structure.slope * self._centred) ** 2
+            + (structure.slope * self._centred[told]) ** 2
             + structure.smooth**2
             + structure.alone**2
         )
@@ -89,40 +100,65 @@ class Surrogate:
             structure=structure,
         )
 
-    def _chosen(self, rows: np.ndarray, seen: Observations) -> tuple[Structure, Posterior]:
-        best: tuple[float, Structure, Posterior] | None = None
-        slopes = _SLOPES if self._told else (0.0,)
-        for choice in itertools.product(
-            enumerate(slopes), enumerate(_SMOOTH), enumerate(_ALONE), enumerate(_DISTANCES)
-        ):
-            away = sum(place > 0 for place, _ in choice)
-            slope, smooth, alone, distance = (value for _, value in choice)
-            structure = Structure(
-                offset=self._offset, slope=slope, smooth=smooth, alone=alone, distance=distance
-            )
-            found = posterior(self._covariance(structure, rows, rows), self._forecast[rows], seen)
-            evidence = found.log_evidence - _USUAL * away
-            if best is None or evidence > best[0]:
-                best = evidence, structure, found
-            if not len(rows):
-                break
-        assert best is not None
-        return best[1], best[2]
+    def _posterior(
+        self, rows: Rows, seen: Observations, *, choose: bool
+    ) -> tuple[Structure, Posterior]:
+        """By the structure that was chosen last, or by a new one if much was seen since."""
+        more = len(rows) != self._chosen_from and len(rows) < _FEW
+        more = more or len(rows) > _MORE * self._chosen_from
+        if self._structure is None or (choose and more):
+            self._structure, found = self._chosen(rows, seen)
+            self._chosen_from = len(rows)
+            return self._structure, found
+        prior = self._covariance(self._structure, rows, rows)
+        return self._structure, posterior(prior, self._forecast[rows], seen)
 
-    def _covariance(
-        self, structure: Structure, rows: np.ndarray | None, others: np.ndarray
-    ) -> Numbers:
-        """Covariances of y without noise between candidates (all if None) and others."""
-        places = self._features if rows is None else self._features[rows]
-        centred = self._centred if rows is None else self._centred[rows]
+    def _chosen(self, rows: Rows, seen: Observations) -> tuple[Structure, Posterior]:
+        """The best structure, part by part: each part's values in turn, until none is better."""
+        choices = [
+            _SLOPES if self._told else (0.0,),
+            _SMOOTH,
+            _ALONE,
+            _DISTANCES,
+        ]
+        known: dict[tuple[int, ...], tuple[float, Structure, Posterior]] = {}
+
+        def judged(at: tuple[int, ...]) -> float:
+            if at not in known:
+                slope, smooth, alone, distance = (
+                    values[place] for values, place in zip(choices, at, strict=True)
+                )
+                structure = Structure(
+                    offset=self._offset, slope=slope, smooth=smooth, alone=alone, distance=distance
+                )
+                prior = self._covariance(structure, rows, rows)
+                found = posterior(prior, self._forecast[rows], seen)
+                away = sum(place > 0 for place in at)
+                known[at] = found.log_evidence - _USUAL * away, structure, found
+            return known[at][0]
+
+        best: tuple[int, ...] = (0,) * len(choices)
+        before: tuple[int, ...] | None = None
+        while best != before and len(rows):
+            before = best
+            for part, values in enumerate(choices):
+                neighbours = (
+                    (*best[:part], place, *best[part + 1 :]) for place in range(len(values))
+                )
+                best = max(neighbours, key=judged)
+        judged(best)
+        return known[best][1:]
+
+    def _covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
+        """Covariances of y without noise between candidates and others."""
+        places, centred = self._features[rows], self._centred[rows]
         other = self._features[others]
         squared = (
             (places**2).sum(axis=1)[:, None] + (other**2).sum(axis=1)[None] - 2 * places @ other.T
         )
         apart = np.sqrt(np.maximum(squared, 0.0)) * (5**0.5 / structure.distance)
         smooth = structure.smooth**2 * (1 + apart + apart**2 / 3) * np.exp(-apart)
-        names = np.arange(len(self._features)) if rows is None else rows
-        same = structure.alone**2 * (names[:, None] == others[None])
+        same = structure.alone**2 * (rows[:, None] == others[None])
         common = structure.offset**2 + structure.slope**2 * np.outer(centred, self._centred[others])
         covariance: Numbers = common + smooth + same
         return covariance
