@@ -54,7 +54,9 @@ def mean_of(space: Space, sampler: Sampler, seeds: int, trials: int) -> tuple[fl
     return statistics.fmean(r.late_ooms for r in runs), statistics.fmean(r.best for r in runs)
 
 
-@pytest.mark.parametrize(("sampler", "seeds"), [("tpe", 16), ("gp", 2)])
+@pytest.mark.parametrize(
+    ("sampler", "seeds"), [("tpe", 16), pytest.param("gp", 2, marks=pytest.mark.thorough)]
+)
 def test_samplers_learn_where_memory_ends(space: Space, sampler: Sampler, seeds: int) -> None:
     trials = 24
     ooms, best = mean_of(space, sampler, seeds, trials)
