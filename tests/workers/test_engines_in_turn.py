@@ -23,7 +23,9 @@ pytestmark = pytest.mark.thorough
 SPEC = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
 LARGE = a_spec(data={"lengths": {256: 1}}, train={"global_batch": 256, "sequence_length": 256})
 ODDS_AND_ENDS_BYTES = 64 * 2**10  # a rank's shard of the model takes 360 KiB
-CREEP_BYTES = 16 * 2**20  # of the allocator, over all plans
+# Of the allocator, over all plans. Ranks differ by 20 MiB in what libraries hold, and which of them
+# is the fullest, whose memory is told, changes from run to run.
+CREEP_BYTES = 40 * 2**20
 PLANS: dict[str, dict[str, Any]] = {
     "fsdp2, selective, on the host": {
         "zero_stage": 3,
