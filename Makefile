@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# two processes, to which tests/conftest.py hands out parts, the longest first
+# two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
 IN_PARALLEL := --numprocesses 2 --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt

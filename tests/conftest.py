@@ -18,27 +18,25 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "plimsoll"))
 
+# These stay in one process of a parallel run: they share groups of ranks
 _WORKERS = "tests/workers/"
-# Each of these two parts stays in one process of a parallel run: its tests share groups of ranks
-_SPLITTING = (f"{_WORKERS}engines/", f"{_WORKERS}parallel/")
-_TRAINING = f"{_WORKERS}the rest"
-# and these have none
+# but not these, which have none
 _ALONE = tuple(
     f"{_WORKERS}{name}" for name in ("probing/", "test_standalone.py", "test_trace.py", "tracing/")
 )
-_SWEEPS = "tests/orchestrator/ray/"
+_SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In a parallel run, tests are handed out part by part: by shared ranks, else by file."""
+    """In a parallel run, one process takes the tests of workers, the others file after file."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByPart(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _part(nodeid)
+            return _WORKERS if _shares_ranks(nodeid) else nodeid.partition("::")[0]
 
-    return ByPart(config, log)
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,14 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    part = _part(item.nodeid)
-    if part == _SPLITTING[0]:
-        return 0
-    return 1 if part.startswith(_SWEEPS) else 2 if part == _TRAINING else 3
+    return 0 if _shares_ranks(item.nodeid) else 1 if item.nodeid.startswith(_SWEEPS) else 2
 
 
-def _part(nodeid: str) -> str:
-    """The name of what is handed out together."""
-    if not nodeid.startswith(_WORKERS) or nodeid.startswith(_ALONE):
-        return nodeid.partition("::")[0]
-    return _SPLITTING[0] if nodeid.startswith(_SPLITTING) else _TRAINING
+def _shares_ranks(nodeid: str) -> bool:
+    return nodeid.startswith(_WORKERS) and not nodeid.startswith(_ALONE)
