@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from orchestrator.core.hopeless import with_hope
 from orchestrator.study.constraint import CONSTRAINT, constraint_of
+from orchestrator.study.features import place
 from orchestrator.study.parameters import distributions, parameters
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
@@ -121,8 +122,8 @@ class Proposer:
         """How far candidates are from a proposal: 0 to 1 for each knob, added up."""
         far = np.zeros(len(table))
         for name, distribution in self._searched.items():
-            places = np.array([_place(distribution, value) for value in table.values[name]])
-            apart = np.abs(places - _place(distribution, wanted[name]))
+            places = np.array([place(distribution, value) for value in table.values[name]])
+            apart = np.abs(places - place(distribution, wanted[name]))
             if isinstance(distribution, CategoricalDistribution):
                 apart = (apart > 0).astype(np.float64)
             far += apart[table.codes[name]]
@@ -143,13 +144,3 @@ def _inner(name: Sampler, seed: int) -> BaseSampler | None:
     if name == "gp":
         return GPSampler(n_startup_trials=_START_TRIALS, seed=seed, deterministic_objective=False)
     return None
-
-
-def _place(distribution: BaseDistribution, value: Any) -> float:
-    """Where a value lies: a choice's number, or 0 to 1 between a number's bounds."""
-    if isinstance(distribution, CategoricalDistribution):
-        return float(distribution.choices.index(value))
-    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
-    if isinstance(distribution, IntDistribution) and distribution.log:
-        low, high, value = np.log([low, high, value])
-    return (float(value) - low) / (high - low)

@@ -148,3 +148,13 @@ def test_a_useless_forecast_loses_its_weight() -> None:
     rest = np.setdiff1d(np.arange(len(PLACES)), rows)
     assert np.abs(sure.mean - LOG_RATE)[rest].max() < 0.02
     assert np.abs(blind.mean - LOG_RATE)[rest].mean() < 0.1
+
+
+def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
+    """The fastest candidates by far would hold twice the limit."""
+    free = np.ones(len(PLACES), dtype=bool)
+    free[0] = False
+    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
+
+    assert choice.fits > 0.5
+    assert not RAN_OUT[choice.row]
