@@ -24,13 +24,13 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     assert action == Try(plan=state.space.baseline, why="the plan that one would start with")
 
     running = advance(state, started(0, state.space.baseline))
-    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by tpe")
+    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by plimsoll")
 
 
 @pytest.mark.parametrize("first", [GOOD, make_oom()], ids=["measured", "out of memory"])
 def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
     assert next_action(state_after([first]), BEGAN, untried=9) == Try(
-        plan=None, why="proposed by tpe"
+        plan=None, why="proposed by plimsoll"
     )
 
 
