@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.surrogate import Belief, Rows, Surrogate
+from orchestrator.search.surrogate import Belief, Rows, Structure, Surrogate
 
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
@@ -19,6 +19,7 @@ _COMMON_RATE = 1.0
 _COMMON_SHARE = 0.3
 _COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
 _SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
+_BREAKS = Structure(offset=0.5, slope=0.0, smooth=1.5, alone=0.2, distance=1.0)
 _SURE = 0.9  # P(fits) that the first trials have, where there are such candidates
 _CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
 _LEAST_FITS = 0.5
@@ -82,7 +83,7 @@ class Search:
         common = _COMMON_SHARE_BESIDE if sure else _COMMON_SHARE
         self._rate = Surrogate(places, options.log_rate, _COMMON_RATE, options.rate_parts)
         self._share = Surrogate(places, options.log_share, common, options.share_parts)
-        self._broken = Surrogate(places, np.full(len(options), -_SELDOM), _COMMON_SHARE)
+        self._broken = Surrogate(places, np.full(len(options), -_SELDOM), 0.0, structure=_BREAKS)
         self._random = np.random.default_rng(seed)
 
     def next(

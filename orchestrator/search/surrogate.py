@@ -64,6 +64,7 @@ class Surrogate:
         forecast: Numbers | None,
         offset: float,
         parts: Numbers | None = None,
+        structure: Structure | None = None,
     ) -> None:
         """Believes the forecast.
 
@@ -74,6 +75,7 @@ class Surrogate:
             offset: Standard deviation of what all candidates have in common.
             parts: Of shape (candidates, coefficients): by how much a standard deviation of each
                 of the forecast's coefficients moves each candidate.
+            structure: In place of what evidence would choose.
         """
         self._features = features.astype(np.float64)
         self._forecast = np.zeros(len(features)) if forecast is None else forecast
@@ -81,7 +83,8 @@ class Surrogate:
         self._centred = self._forecast - self._forecast.mean()
         self._offset = offset
         self._parts = np.zeros((len(features), 0)) if parts is None else parts
-        self._structure: Structure | None = None  # as chosen last, from so many observations
+        self._given = structure is not None
+        self._structure = structure  # as chosen last, from so many observations
         self._chosen_from = 0
 
     def belief(
@@ -119,7 +122,7 @@ class Surrogate:
         """By the structure that was chosen last, or by a new one if much was seen since."""
         more = len(rows) != self._chosen_from and len(rows) < _FEW
         more = more or len(rows) > _MORE * self._chosen_from
-        if self._structure is None or (choose and more):
+        if self._structure is None or (choose and more and not self._given):
             judged = slice(-_JUDGED, None)
             self._structure = self._chosen(rows[judged], seen.take(judged))
             self._chosen_from = len(rows)
