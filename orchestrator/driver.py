@@ -17,7 +17,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.policy import Stop, next_action, too_dear
+from orchestrator.core.policy import Stop, next_action, rival, too_dear
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
@@ -112,7 +112,9 @@ class Driver(AbstractDriver):
         )
         self._emit(started)
         return Assignment(
-            request=TrialRequest(number=asked.number, plan=plan, spec=self.state.spec),
+            request=TrialRequest(
+                number=asked.number, plan=plan, spec=self.state.spec, rival=rival(self.state)
+            ),
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,
             folder=str(Path.cwd()),

@@ -62,7 +62,7 @@ def train_and_measure(
         _worst_step(training, feed, watch)
         worker.meter.check()
         sampler.begin()
-        series = measure_steps(training, feed, spec.objective, group, watch)
+        series = measure_steps(training, feed, spec.objective, group, watch, request.rival)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         compiled = compile_seconds() if plan.compile else 0.0
@@ -93,6 +93,7 @@ def train_and_measure(
             residual_bytes=0,
             compile_seconds=compiled,
         ),
+        beaten=series.beaten,
     )
 
 

@@ -144,6 +144,11 @@ class ObjectiveSpec(Section):
     max_steps: Annotated[int, Field(ge=6)] = Field(
         default=100, description="most optimizer steps of a trial"
     )
+    racing: bool = Field(
+        default=True,
+        description="end a trial as soon as it is slower beyond doubt than the best plan so far,"
+        " and measure near-ties to half the interval",
+    )
     max_seconds: Seconds = Field(default=60.0, description="most seconds of steps of a trial")
 
     @model_validator(mode="after")
