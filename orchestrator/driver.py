@@ -130,6 +130,8 @@ class Driver(AbstractDriver):
                     at=self._clock(),
                 )
             )
+            for source in self._study.sources(report.fingerprint):
+                self.note(source)
         trial = self._running(report.number)
         # what the trial itself taught is in no record yet: late as it is, this was expected
         forecast = trial.forecast or self._expected(trial.plan)

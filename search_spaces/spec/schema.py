@@ -211,6 +211,11 @@ class StudySpec(Section):
         description="who proposes plans: plimsoll, or Optuna's tpe, gp or random",
     )
     seed: Seed = Field(default=0, description="of the sampler")
+    warm_start: bool = Field(
+        default=True,
+        description="learn from other studies in the same folder or storage, where they measured"
+        " the same model, data and training on the same device; less, where software differs",
+    )
 
 
 class TrackingSpec(Section):
