@@ -1,0 +1,165 @@
+"""A recording, from a specification to its last row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.ray_cluster import connected
+from orchestrator.recording.order import Turn, sample, turns
+from orchestrator.recording.progress import Progress
+from orchestrator.recording.rows import Subject, knob_cells, row_of, varying_knobs
+from orchestrator.recording.table import RecordingError, Table, keep_spec, set_id
+from orchestrator.trials import Assignment, TrialReport
+from search_spaces.errors import ClusterError
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import sentence
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.rules import Surroundings
+from search_spaces.space import build_space
+from search_spaces.spec.schema import SweepSpec
+from workers.models.shape import shape_of
+from workers.preparation import prepare
+
+if TYPE_CHECKING:
+    from orchestrator.ray_groups import KeptGroup
+
+MOST_PLANS = 1000  # measured without being told how many
+_STARTS = 2  # of a group, before it is given up that one comes up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be recorded: where, how often each plan, how many plans (None: all), which."""
+
+    spec: SweepSpec
+    name: str
+    table: Path
+    repeats: int = 3
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a recording holds in the end: rows of so many plans."""
+
+    table: Path
+    plans: int
+    rows: int
+
+
+def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
+    """Measures plans until each has as many rows as asked for; goes on where it stopped.
+
+    Args:
+        asked: What is to be recorded.
+        say: Is told of the progress, a line at a time.
+
+    Raises:
+        UserError: If model, data, cluster or table cannot be used, or the space is too large.
+        KeyboardInterrupt: On Ctrl-C; all rows measured by then are kept.
+    """
+    spec = asked.spec
+    facts = prepare(spec)
+    identity = set_id(spec, asked.name)
+    subject = Subject(
+        name=asked.name, spec=spec, facts=facts, shape=shape_of(spec.model), set_id=identity
+    )
+    table = Table(asked.table, identity)
+    keep_spec(spec, asked.name, asked.table)
+    with connected(spec) as cluster:
+        plans, knobs = _plans(asked, subject, cluster)
+        table.begin(knobs)
+        order = turns(plans, asked.repeats, cluster.device, asked.seed)
+        left = _left(order, table, knobs)
+        say(_opening(len(plans), asked.repeats, len(order) - len(left)))
+        _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
+    return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
+
+
+def _plans(
+    asked: Request, subject: Subject, cluster: ClusterFacts
+) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
+    """The plans to measure, and the knobs that vary in their space."""
+    wanted = asked.spec.cluster.workers
+    around = Surroundings(spec=asked.spec, model=subject.facts, cluster=cluster)
+    space = build_space(around, cluster.slots if wanted == "auto" else wanted)
+    count = len(space.candidates)
+    if asked.limit is None and count > MOST_PLANS:
+        raise RecordingError(
+            f"the space has {count:,} plans, more than the {MOST_PLANS:,} that are recorded without"
+            " a word: name fewer values in space, or measure a sample of N by --limit N"
+        )
+    return sample(space.candidates, asked.limit or count, asked.seed), varying_knobs(
+        space.candidates
+    )
+
+
+def _left(order: tuple[Turn, ...], table: Table, knobs: tuple[str, ...]) -> tuple[Turn, ...]:
+    """What has no row yet.
+
+    Raises:
+        RecordingError: If the table has rows of other plans.
+    """
+    done = {(row["repeat"], *(row[name] for name in knobs)) for row in table.rows}
+    wanted = {turn: (str(turn.repeat), *knob_cells(turn.plan, knobs)) for turn in order}
+    strange = {key[1:] for key in done} - {key[1:] for key in wanted.values()}
+    if strange:
+        raise RecordingError(
+            f"{table.path} has rows of {len(strange)} plans that are not asked for: was it recorded"
+            " with another --limit or --seed? Give the same, or name another file by --out"
+        )
+    return tuple(turn for turn in order if wanted[turn] not in done)
+
+
+def _opening(plans: int, repeats: int, done: int) -> str:
+    before = f"; {done:,} were measured before" if done else ""
+    return f"{plans:,} plans, {repeats} times each: {plans * repeats:,} measurements{before}"
+
+
+def _measure(
+    left: tuple[Turn, ...],
+    subject: Subject,
+    table: Table,
+    knobs: tuple[str, ...],
+    cluster: ClusterFacts,
+    progress: Progress,
+) -> None:
+    from orchestrator.ray_groups import KeptGroup  # imports Ray, which reads its environment then
+
+    group = KeptGroup()
+    try:
+        for turn in left:
+            report = _run(group, turn, len(table.rows), subject.spec, cluster)
+            seen = report.fingerprint
+            assert seen is not None
+            row = row_of(subject, turn.plan, turn.repeat, report.outcome, seen, knobs)
+            table.add(row)
+            progress.ended(turn, report)
+    finally:
+        group.stop()
+
+
+def _run(
+    group: KeptGroup, turn: Turn, number: int, spec: SweepSpec, cluster: ClusterFacts
+) -> TrialReport:
+    """A trial's report; what happens before its workers are up says nothing of its plan.
+
+    Raises:
+        ClusterError: If no group comes up.
+    """
+    given = Assignment(
+        request=TrialRequest(number=number, plan=turn.plan, spec=spec),
+        device=cluster.device,
+        deadline_seconds=spec.budget.trial_seconds,
+        folder=str(Path.cwd()),
+    )
+    for _ in range(_STARTS):
+        report = group.run(given)
+        if report.fingerprint is not None:
+            return report
+    raise ClusterError(f"the workers do not come up: {sentence(report.outcome)}")
