@@ -35,11 +35,13 @@ def record(
     name = study_name(spec, spec_path)
     table = out or Path(spec.study.folder) / name / TABLE_FILE
 
-    from orchestrator.recording import Request, record_plans
+    from orchestrator.recording import Request, chosen, record_plans
 
-    if spec.cluster.workers != "auto":
-        expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts
     asked = Request(spec=spec, name=name, table=table, repeats=repeats, limit=limit, seed=seed)
+    if spec.cluster.workers != "auto":
+        # what is wrong without any cluster, before one starts
+        _, space = expected(spec, spec.cluster.workers)
+        chosen(space, asked)
     try:
         recorded = record_plans(asked, say)
     except KeyboardInterrupt:

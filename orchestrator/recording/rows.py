@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from search_spaces.facts import ModelFacts
 from search_spaces.outcome import Measured, Outcome, OutOfMemory, TimedOut, sentence
 from search_spaces.plan import Plan
+from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import GIB, SweepSpec
 from workers.models.shape import ModelShape
@@ -50,11 +53,10 @@ class Subject:
     set_id: str
 
 
-def varying_knobs(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Names of the knobs that have more than one value among the plans."""
-    columns = [plan.as_dict() for plan in plans]
-    names = [name for name in (columns[0] if columns else ()) if name != _FOLLOWS]
-    return tuple(name for name in names if len({knobs[name] for knobs in columns}) > 1)
+def varying_knobs(table: PlanTable) -> tuple[str, ...]:
+    """Names of the knobs that have more than one value in the table."""
+    names = (name for name in KNOB_NAMES if name != _FOLLOWS and len(table.values[name]) > 1)
+    return tuple(name for name in names if np.ptp(table.codes[name]) > 0)
 
 
 def header(knobs: Sequence[str]) -> tuple[str, ...]:

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING
 from orchestrator.ray_cluster import connected
 from orchestrator.recording.order import Turn, sample, turns
 from orchestrator.recording.progress import Progress
-from orchestrator.recording.rows import Subject, knob_cells, row_of, varying_knobs
-from orchestrator.recording.table import RecordingError, Table, keep_spec, set_id
+from orchestrator.recording.rows import Subject, row_of, varying_knobs
+from orchestrator.recording.table import (
+    RecordingError,
+    Table,
+    keep_spec,
+    refuse_other_spec,
+    set_id,
+)
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts
+from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.outcome import sentence
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings
-from search_spaces.space import build_space
+from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.models.shape import shape_of
 from workers.preparation import prepare
@@ -70,50 +76,39 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
         name=asked.name, spec=spec, facts=facts, shape=shape_of(spec.model), set_id=identity
     )
     table = Table(asked.table, identity)
-    keep_spec(spec, asked.name, asked.table)
+    refuse_other_spec(spec, asked.table)
     with connected(spec) as cluster:
-        plans, knobs = _plans(asked, subject, cluster)
-        table.begin(knobs)
+        space = _space(spec, facts, cluster)
+        plans = chosen(space, asked)
+        knobs = varying_knobs(space.table)
         order = turns(plans, asked.repeats, cluster.device, asked.seed)
-        left = _left(order, table, knobs)
+        table.begin(knobs)
+        left = table.missing(order, knobs)
+        keep_spec(spec, asked.name, asked.table)
         say(_opening(len(plans), asked.repeats, len(order) - len(left)))
         _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
     return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
 
 
-def _plans(
-    asked: Request, subject: Subject, cluster: ClusterFacts
-) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
-    """The plans to measure, and the knobs that vary in their space."""
-    wanted = asked.spec.cluster.workers
-    around = Surroundings(spec=asked.spec, model=subject.facts, cluster=cluster)
-    space = build_space(around, cluster.slots if wanted == "auto" else wanted)
+def chosen(space: Space, asked: Request) -> tuple[Plan, ...]:
+    """The plans of the space that are measured: all, or a sample.
+
+    Raises:
+        RecordingError: If there are more than anyone would want to measure by mistake.
+    """
     count = len(space.candidates)
     if asked.limit is None and count > MOST_PLANS:
         raise RecordingError(
             f"the space has {count:,} plans, more than the {MOST_PLANS:,} that are recorded without"
-            " a word: name fewer values in space, or measure a sample of N by --limit N"
+            " being asked for: name fewer values in space, or measure a sample by --limit N"
         )
-    return sample(space.candidates, asked.limit or count, asked.seed), varying_knobs(
-        space.candidates
-    )
+    return sample(space.candidates, asked.limit or count, asked.seed)
 
 
-def _left(order: tuple[Turn, ...], table: Table, knobs: tuple[str, ...]) -> tuple[Turn, ...]:
-    """What has no row yet.
-
-    Raises:
-        RecordingError: If the table has rows of other plans.
-    """
-    done = {(row["repeat"], *(row[name] for name in knobs)) for row in table.rows}
-    wanted = {turn: (str(turn.repeat), *knob_cells(turn.plan, knobs)) for turn in order}
-    strange = {key[1:] for key in done} - {key[1:] for key in wanted.values()}
-    if strange:
-        raise RecordingError(
-            f"{table.path} has rows of {len(strange)} plans that are not asked for: was it recorded"
-            " with another --limit or --seed? Give the same, or name another file by --out"
-        )
-    return tuple(turn for turn in order if wanted[turn] not in done)
+def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
+    wanted = spec.cluster.workers
+    around = Surroundings(spec=spec, model=facts, cluster=cluster)
+    return build_space(around, cluster.slots if wanted == "auto" else wanted)
 
 
 def _opening(plans: int, repeats: int, done: int) -> str:

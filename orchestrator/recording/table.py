@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orchestrator.recording.rows import Cells, header
+from orchestrator.recording.order import Turn
+from orchestrator.recording.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
@@ -29,32 +30,43 @@ def set_id(spec: SweepSpec, name: str) -> str:
     return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:_ID_DIGITS]}"
 
 
-def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
-    """Writes the specification beside the table, from which its plans can be made again.
+def kept_spec(table: Path) -> Path:
+    """Where the specification of a table is kept: beside it."""
+    return table.with_suffix(".yaml")
+
+
+def refuse_other_spec(spec: SweepSpec, table: Path) -> None:
+    """Compares the specification with the one that is kept beside the table, if there is one.
 
     Raises:
-        RecordingError: If another specification stands there, or none can be written.
+        RecordingError: If they differ in what a measurement depends on.
     """
-    copy = table.with_suffix(".yaml")
-    if copy.exists():
-        if changed := _changed(load_spec(copy), spec):
-            raise RecordingError(
-                f"{copy} holds the specification of what is recorded there, which differs in"
-                f" {' and '.join(changed)}; name another file by --out, or delete {table.name}"
-                f" and {copy.name}"
-            )
+    kept = kept_spec(table)
+    if not kept.exists():
+        return
+    before = load_spec(kept)
+    changed = [name for name in _SECTIONS if getattr(before, name) != getattr(spec, name)]
+    if changed:
+        raise RecordingError(
+            f"{kept} holds another specification, which differs in {' and '.join(changed)}:"
+            f" name another file by --out, or delete {table.name} and {kept.name}"
+        )
+
+
+def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
+    """Writes the specification beside the table, unless it stands there.
+
+    Raises:
+        RecordingError: If it cannot be written.
+    """
+    kept = kept_spec(table)
+    if kept.exists():
         return
     named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
     try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(spec_to_yaml(named), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise RecordingError(f"{copy} cannot be written: {reason}") from None
-
-
-def _changed(before: SweepSpec, now: SweepSpec) -> list[str]:
-    return [name for name in _SECTIONS if getattr(before, name) != getattr(now, name)]
+        kept.write_text(spec_to_yaml(named), encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(f"{kept} cannot be written: {error.strerror}") from None
 
 
 class Table:
@@ -64,9 +76,12 @@ class Table:
         """Reads what is there.
 
         Raises:
-            RecordingError: If it is no table of this recording.
+            RecordingError: If it is no table of this recording, or there is no place for one.
         """
+        if path.suffix != ".csv":
+            raise RecordingError(f"{path}: the name of a table must end in .csv")
         self.path = path
+        _make_folder(path)
         self._header, self.rows = _read(path)
         if any(row["ranking_sets"] != set_id for row in self.rows):
             raise RecordingError(
@@ -91,6 +106,23 @@ class Table:
             self._header = wanted
             self._write([dict(zip(wanted, wanted, strict=True))], "w")
 
+    def missing(self, order: Sequence[Turn], knobs: Sequence[str]) -> tuple[Turn, ...]:
+        """The turns that have no row yet.
+
+        Raises:
+            RecordingError: If there are rows of plans that have no turn.
+        """
+        done = {(row["repeat"], *(row[name] for name in knobs)) for row in self.rows}
+        wanted = [(str(turn.repeat), *knob_cells(turn.plan, knobs)) for turn in order]
+        strange = {key[1:] for key in done} - {key[1:] for key in wanted}
+        if strange:
+            raise RecordingError(
+                f"{self.path} has rows of plans that are not asked for ({len(strange):,}): was it"
+                " recorded with another --limit or --seed? Give the same, or name another file"
+                " by --out"
+            )
+        return tuple(turn for turn, key in zip(order, wanted, strict=True) if key not in done)
+
     def add(self, row: Cells) -> None:
         """Appends a row, which is on disk when this returns.
 
@@ -102,12 +134,19 @@ class Table:
 
     def _write(self, rows: Iterable[Cells], mode: str) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open(mode, encoding="utf-8", newline="") as opened:
                 writer = csv.DictWriter(opened, self._header, restval="", lineterminator="\n")
                 writer.writerows(rows)
         except OSError as error:
             raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordingError(f"{path} cannot be written: {reason}") from None
 
 
 def _read(path: Path) -> tuple[tuple[str, ...], list[Cells]]:
