@@ -19,13 +19,16 @@ class RunForecasts:
     """Columns, a row for each run; nan where it cannot be forecast.
 
     Memory is in bytes of the fullest device, counted as the run's table counts it; `peak_share` is
-    all that it holds over what it has.
+    all that it holds over what it has. The parts, of shape (runs, coefficients), say by how much a
+    standard deviation of each coefficient moves the logarithms of speed and of `peak_share`.
     """
 
     samples_per_second: Numbers
     memory_bytes: Numbers
     p_fits: Numbers
     peak_share: Numbers
+    rate_parts: Numbers | None = None
+    share_parts: Numbers | None = None
 
 
 class Forecaster(Protocol):

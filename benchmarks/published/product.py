@@ -76,6 +76,7 @@ class Ours:
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
         """What the runs are expected to take; nan on devices that nobody knows."""
         speed, memory, fits, share = (np.full(len(runs), np.nan) for _ in range(4))
+        parts: tuple[Numbers | None, Numbers | None] = None, None
         laid = lay(runs, self.footprints)
         if laid is not None:
             belief, work = self.belief, laid.work
@@ -86,11 +87,20 @@ class Ours:
             memory[laid.rows] = belief.memory_scales.scaled(counted).sum(axis=1)
             whole = belief.memory_scales.scaled(held).sum(axis=1)
             share[laid.rows] = whole / laid.limit_bytes
+            parts = (
+                _at(laid.rows, belief.time_scales.parts(terms), len(runs)),
+                _at(laid.rows, belief.memory_scales.parts(held), len(runs)),
+            )
             fits[laid.rows] = probability_below(
                 laid.limit_bytes, whole, belief.memory_scales.deviation(held)
             )
         return RunForecasts(
-            samples_per_second=speed, memory_bytes=memory, p_fits=fits, peak_share=share
+            samples_per_second=speed,
+            memory_bytes=memory,
+            p_fits=fits,
+            peak_share=share,
+            rate_parts=parts[0],
+            share_parts=parts[1],
         )
 
     def calibrated(self, records: Sequence[Run]) -> Self:
@@ -108,6 +118,13 @@ class Ours:
             memory_scales=belief.memory_scales.learned(held, memory),
         )
         return replace(self, belief=learned)
+
+
+def _at(rows: Numbers, values: Columns, count: int) -> Numbers:
+    """Rows of values where they belong among all, zeros elsewhere."""
+    placed = np.zeros((count, values.shape[1]))
+    placed[rows] = values
+    return placed
 
 
 def measured(runs: Sequence[Run], laid: Laid) -> tuple[Columns, Columns]:

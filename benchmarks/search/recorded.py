@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 
 from benchmarks.published.cells import Row
 from benchmarks.search.columns import value_of
-from benchmarks.search.tables import number
+from benchmarks.search.tables import SurfacesError, number
 from orchestrator.planning import Footprints, device_of, question_of
 from orchestrator.planning.question import Question
 from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.forecast import forecast
 from search_spaces.forecast.planned import executions_of, variants_of
+from search_spaces.forecast.prospects import Prospects, prospects
 from search_spaces.forecast.work import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
@@ -37,8 +38,8 @@ _ALSO = {
 _CPU = "cpu"
 
 
-def expected_plans(spec_file: Path, rows: Sequence[Row]) -> tuple[Numbers, Numbers]:
-    """Logarithms of throughput and of the peak over the limit; nan for what is no plan of it.
+def expected_plans(spec_file: Path, rows: Sequence[Row]) -> Prospects:
+    """What the candidates are expected to take; nan for what is no plan of the specification.
 
     Args:
         spec_file: The specification that was recorded.
@@ -50,18 +51,25 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> tuple[Numbers, Numbe
     question = _question(spec_file, rows[0])
     ranks = question.ranks[0]
     plans = _plans_of(rows, build_space(question.around(ranks), ranks).table)
-    rate, share = (np.full(len(rows), np.nan) for _ in range(2))
     at = [row for row, plan in enumerate(plans) if plan is not None]
-    if at:
-        table = PlanTable.of(plan for plan in plans if plan is not None)
-        footprint = Footprints(question.spec, question.kind)(variants_of(table))
-        executions = executions_of(table, question.model, footprint)
-        limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
-        work = work_of(footprint, question.device, executions)
-        told = forecast(work, shipped_belief(), limit)
-        rate[at] = np.log(told.samples_per_second)
-        share[at] = np.log(told.peak_bytes / limit)
-    return rate, share
+    if not at:
+        raise SurfacesError(f"{spec_file} has none of the plans that were recorded")
+    table = PlanTable.of(plan for plan in plans if plan is not None)
+    footprint = Footprints(question.spec, question.kind)(variants_of(table))
+    executions = executions_of(table, question.model, footprint)
+    limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
+    work = work_of(footprint, question.device, executions)
+    told = prospects(work, shipped_belief(), limit)
+    return Prospects(
+        **{f.name: _spread(getattr(told, f.name), at, len(rows)) for f in fields(Prospects)}
+    )
+
+
+def _spread(values: Numbers, at: Sequence[int], count: int) -> Numbers:
+    """Values where they belong among all candidates, nan elsewhere."""
+    spread = np.full((count, *values.shape[1:]), np.nan)
+    spread[at] = values
+    return spread
 
 
 def _question(spec_file: Path, row: Row) -> Question:

@@ -53,7 +53,8 @@ class Surface:
 
     `trials` holds the repeats of each candidate, `rate` their mean; it is nan where the candidate
     ran out of memory or failed. `log_rate` and `log_share` are forecasts that know nothing of the
-    surface's source; None where none can be made. `told_by` says who forecasts.
+    surface's source; None where none can be made. The parts say how far
+    each of their coefficients may move them. `told_by` says who forecasts.
     """
 
     name: str
@@ -66,6 +67,8 @@ class Surface:
     told_by: str
     noise: float
     setup: Setup
+    rate_parts: Numbers | None = None
+    share_parts: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -165,6 +168,8 @@ def _made(
             gpus=number(row, "n_gpus"),
             precision=row.text("precision"),
         ),
+        rate_parts=told.rate_parts,
+        share_parts=told.share_parts,
     )
 
 

@@ -24,6 +24,8 @@ class Plimsoll(AbstractRival):
             features=features(surface.candidates, surface.distributions),
             log_rate=surface.log_rate,
             log_share=surface.log_share,
+            rate_parts=surface.rate_parts,
+            share_parts=surface.share_parts,
         )
         self._noise = surface.noise
         self._search = Search(options, seed)
@@ -49,7 +51,7 @@ class Plimsoll(AbstractRival):
 
 def without_forecasts(surface: Surface) -> Surface:
     """The surface as one that nobody can forecast."""
-    return replace(surface, log_rate=None, log_share=None)
+    return replace(surface, log_rate=None, log_share=None, rate_parts=None, share_parts=None)
 
 
 def times_shuffled(surface: Surface, seed: int) -> Surface:
@@ -57,7 +59,8 @@ def times_shuffled(surface: Surface, seed: int) -> Surface:
     if surface.log_rate is None:
         return surface
     order = np.random.default_rng([seed, 1]).permutation(len(surface))
-    return replace(surface, log_rate=surface.log_rate[order])
+    parts = None if surface.rate_parts is None else surface.rate_parts[order]
+    return replace(surface, log_rate=surface.log_rate[order], rate_parts=parts)
 
 
 def memory_times(surface: Surface, factor: float) -> Surface:
