@@ -142,3 +142,14 @@ def test_without_micro_batch_each_stage_is_one_trial(knob: str) -> None:
     assert sorted(asked) == [0, 1, 2, 3]
     if knob == "zero_stage":
         assert asked == [3, 0, 1, 2]
+
+
+def test_a_stage_that_holds_no_more_than_the_one_before_is_passed_over() -> None:
+    points = [(0, 1.0), (0, 2.0), (0, 4.0), (0, 8.0), (3, 1.0), (3, 2.0), (3, 4.0)]
+    surface = toy_surface(
+        [{"zero_stage": float(stage), "micro_batch": micro} for stage, micro in points],
+        [10 * micro for _, micro in points],
+    )
+    asked = [(point["zero_stage"], point["micro_batch"]) for point in asked_for(surface)]
+
+    assert asked == [(3, 1), (0, 1), (0, 8), (0, 4)]

@@ -1,0 +1,147 @@
+"""A sweep as a careful user writes it with Ray Tune, Optuna and Ray Train alone.
+
+    python -m benchmarks.plain_ray_tune SPEC --minutes M --out FILE
+
+Each trial is a `TorchTrainer.fit()` of its own, proposed by Ray's `OptunaSearch` over every knob
+that the specification's space varies. What no rule allows is answered at once with a throughput of
+0, and so is a plan that ran out of memory: `OptunaSearch` cannot carry constraints. The trial
+itself is the one that Plimsoll runs, so that both measure the same. Each one's ending is a line in
+FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trial_overhead import cold_trial
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import Measured, outcome_from_json
+from search_spaces.plan import Plan
+from search_spaces.rules import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.load import load_spec
+from search_spaces.spec.schema import SweepSpec
+
+WORTHLESS = 0.0  # samples per second of what did not run
+_FOLLOWS = "accumulation"  # from the other knobs
+
+
+def space_of(spec: SweepSpec) -> Space:
+    """The legal plans on this machine's CPU."""
+    from workers.doctor import lacks
+    from workers.models import describe
+
+    ranks = spec.cluster.workers
+    if ranks == "auto":
+        raise ValueError("the benchmark needs cluster.workers to be a number")
+    cluster = ClusterFacts(
+        device="cpu",
+        slots=ranks,
+        memory_limit_bytes=spec.memory_limit_bytes,
+        lacks=lacks("cpu"),
+    )
+    around = Surroundings(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
+    return build_space(around, ranks)
+
+
+def choices(space: Space) -> dict[str, tuple[Any, ...]]:
+    """The knobs that vary, with their values."""
+    return {name: values for name, values in space.domains if len(values) > 1 and name != _FOLLOWS}
+
+
+def plan_of(space: Space, config: Mapping[str, Any]) -> Plan | None:
+    """The legal plan with these values; None if there is none."""
+    rows = space.table
+    for name, value in config.items():
+        rows = rows.take(rows.is_value(name, value))
+    return rows.plan(0) if len(rows) else None
+
+
+def run_one(config: dict[str, Any]) -> dict[str, Any]:
+    """One trial, in workers that are started for it: how it ended and how fast it was."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    spec, plan, folder = config["spec"], config["plan"], config["folder"]
+    out = Path(folder, f"{plan.key}.json")
+    TorchTrainer(
+        cold_trial,
+        train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=plan.world_size),
+        run_config=RunConfig(
+            name=plan.key,
+            storage_path=folder,
+            worker_runtime_env={"env_vars": {"MALLOC_ARENA_MAX": "1", "RAY_worker_niceness": "0"}},
+        ),
+    ).fit()
+    outcome = outcome_from_json(json.loads(out.read_text("utf-8")))
+    rate = outcome.samples_per_second.value if isinstance(outcome, Measured) else WORTHLESS
+    return {"kind": outcome.kind, "rate": rate}
+
+
+def sweep(spec: SweepSpec, minutes: float, out: Path) -> None:
+    """Runs trials until the time is over; the last may end later."""
+    import ray
+    from ray import tune
+    from ray.train import TrainingFailedError
+    from ray.tune.search import ConcurrencyLimiter
+    from ray.tune.search.optuna import OptunaSearch
+
+    space, folder = space_of(spec), tempfile.mkdtemp(prefix="plain-sweep-")
+
+    def trial(config: dict[str, Any]) -> None:
+        os.environ["RAY_TRAIN_ENABLE_STATE_TRACKING"] = "0"
+        plan = plan_of(space, config)
+        told: dict[str, Any] = {"kind": "refused", "rate": WORTHLESS}
+        if plan is not None:
+            try:
+                told = run_one({"spec": spec, "plan": plan, "folder": folder})
+            except TrainingFailedError as error:
+                told = {"kind": f"failed: {type(error).__name__}", "rate": WORTHLESS}
+        _note(out, told, plan)
+        tune.report({"rate": told["rate"]})
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    search = ConcurrencyLimiter(OptunaSearch(metric="rate", mode="max"), max_concurrent=1)
+    tune.Tuner(
+        tune.with_resources(trial, {"CPU": 0}),
+        param_space={name: tune.choice(list(values)) for name, values in choices(space).items()},
+        tune_config=tune.TuneConfig(
+            metric="rate",
+            mode="max",
+            search_alg=search,
+            num_samples=-1,
+            time_budget_s=60 * minutes,
+        ),
+        run_config=tune.RunConfig(name="plain", storage_path=folder, verbose=0),
+    ).fit()
+    ray.shutdown()
+
+
+def _note(out: Path, told: Mapping[str, Any], plan: Plan | None) -> None:
+    knobs = None if plan is None else plan.as_dict()
+    line = json.dumps({"at": time.time(), **told, "plan": knobs})
+    with out.open("a", encoding="utf-8") as opened:
+        opened.write(line + "\n")
+
+
+def main() -> None:
+    """Runs the sweep of a specification."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    sweep(load_spec(options.spec), options.minutes, options.out)
+
+
+if __name__ == "__main__":
+    main()
