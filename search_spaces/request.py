@@ -12,10 +12,12 @@ from search_spaces.spec.schema import SweepSpec
 class TrialRequest:
     """One trial: train `plan` on the spec's model and data, and measure it.
 
-    `collective_seconds` bounds how long a rank waits for the others in a collective.
+    `collective_seconds` bounds how long a rank waits for the others in a collective. A proof is
+    a trial that does more, as `spec.proof` says.
     """
 
     number: int
     plan: Plan
     spec: SweepSpec
     collective_seconds: float = 60.0
+    proof: bool = False

@@ -1,6 +1,21 @@
 """The study: every trial of a sweep, kept by Optuna. The one package that knows Optuna."""
 
 from orchestrator.study.storage import storage_url
-from orchestrator.study.store import Asked, Interrupted, Study, check_study, load_records
+from orchestrator.study.store import (
+    Asked,
+    Interrupted,
+    Study,
+    check_study,
+    load_proofs,
+    load_records,
+)
 
-__all__ = ["Asked", "Interrupted", "Study", "check_study", "load_records", "storage_url"]
+__all__ = [
+    "Asked",
+    "Interrupted",
+    "Study",
+    "check_study",
+    "load_proofs",
+    "load_records",
+    "storage_url",
+]
