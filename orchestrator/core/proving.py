@@ -6,7 +6,7 @@ derived each time from both, so that another head-room judges old proofs anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, throughput
@@ -19,6 +19,9 @@ from search_spaces.spec.schema import SweepSpec
 # Losses are compared over so many first steps: rounding, which grows from step to step, stays
 # small by then, and a wrong gradient shows.
 COMPARED_STEPS = 10
+FEWEST_STEPS = (
+    5  # of a reference, where there is one: the first loss alone says nothing of training
+)
 # Largest difference of losses, over the largest loss, between two plans that train the same. In
 # fp32 the project's engines and layouts were within 2e-5 over 9 steps and 1e-4 over 11, a plan that
 # does not train at all 1e-3 and more apart (tests/workers/test_same_training, fuzz).
@@ -46,26 +49,43 @@ class LossCheck:
 
 
 def loss_check(
-    proof: Record, records: Sequence[Record], baseline: Plan, spec: SweepSpec
+    proof: Record,
+    records: Sequence[Record],
+    baseline: Plan,
+    spec: SweepSpec,
+    doubted: Collection[int] = (),
 ) -> LossCheck | None:
     """The proof's first losses beside a reference plan's; None if no other plan can tell.
 
-    The reference is the lossless plan that was measured and differs least from the plan that one
-    would start with, which is that plan itself where it ran.
+    The reference is the lossless plan that was measured, over more than a few steps, and differs
+    least from the plan that one would start with, which is that plan itself where it ran.
+
+    Args:
+        proof: Of any plan.
+        records: The trials.
+        baseline: The plan that one would start with.
+        spec: Says what is lossless.
+        doubted: Trials that are no reference, since their proof failed before.
     """
     others = [
         record
         for record in records
         if isinstance(record.outcome, Measured)
         and record.plan != proof.plan
+        and record.number not in doubted
         and is_lossless(record.plan, spec)
     ]
     if not others or not isinstance(proof.outcome, Measured):
         return None
-    reference = min(others, key=lambda record: (_differences(record.plan, baseline), record.number))
-    assert isinstance(reference.outcome, Measured)
-    pairs = list(zip(proof.outcome.losses, reference.outcome.losses, strict=False))
-    pairs = pairs[:COMPARED_STEPS]
+    reference = min(
+        others,
+        key=lambda record: (
+            len(_losses(record)) < FEWEST_STEPS,
+            _differences(record.plan, baseline),
+            record.number,
+        ),
+    )
+    pairs = list(zip(_losses(proof), _losses(reference), strict=False))[:COMPARED_STEPS]
     largest = max((abs(theirs) for _, theirs in pairs), default=0.0)
     apart = max((abs(ours - theirs) for ours, theirs in pairs), default=0.0)
     return LossCheck(
@@ -77,16 +97,20 @@ def loss_check(
 
 
 def failure(
-    proof: Record, records: Sequence[Record], baseline: Plan, spec: SweepSpec
+    proof: Record,
+    records: Sequence[Record],
+    baseline: Plan,
+    spec: SweepSpec,
+    doubted: Collection[int] = (),
 ) -> str | None:
-    """Why a proof does not hold, a sentence; None if it does."""
+    """Why a proof does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
     outcome, headroom = proof.outcome, spec.objective.headroom
     if not isinstance(outcome, Measured):
         return sentence(outcome)
     if not keeps_headroom(outcome.memory, headroom):
         peak, free = 100 * outcome.memory.share, 100 * headroom
         return f"its peak of {peak:.1f} % of the limit leaves less than {free:g} % free"
-    check = loss_check(proof, records, baseline, spec)
+    check = loss_check(proof, records, baseline, spec, doubted)
     if check is not None and not check.holds:
         apart, may = 100 * check.apart, 100 * check.tolerance
         return (
@@ -105,12 +129,12 @@ def failure(
 def failures(
     proofs: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Mapping[int, str]:
-    """The trials whose proof failed, each with the reason."""
-    return {
-        proof.number: reason
-        for proof in proofs
-        if (reason := failure(proof, records, baseline, spec)) is not None
-    }
+    """The trials whose proof failed, each with the reason; proofs in the order of their ends."""
+    failed: dict[int, str] = {}
+    for proof in proofs:
+        if (reason := failure(proof, records, baseline, spec, failed)) is not None:
+            failed[proof.number] = reason
+    return failed
 
 
 def candidates(
@@ -152,6 +176,10 @@ def _tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
     if not is_lossless(plan, spec) or (outcome.proof is not None and outcome.proof.draws):
         return SAME_LOSSY
     return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
+
+
+def _losses(record: Record) -> tuple[float, ...]:
+    return record.outcome.losses if isinstance(record.outcome, Measured) else ()
 
 
 def _differences(plan: Plan, other: Plan) -> int:

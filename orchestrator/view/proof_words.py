@@ -31,7 +31,9 @@ def proof_words(proof: Record, state: SweepState) -> str:
 
 def check_of(proof: Record, state: SweepState) -> LossCheck | None:
     """The proof's losses beside the reference's."""
-    return loss_check(proof, state.records, state.space.baseline, state.spec)
+    before = [other.number for other in state.proofs if other.ended_at < proof.ended_at]
+    doubted = [number for number in before if number in state.failed_proofs]
+    return loss_check(proof, state.records, state.space.baseline, state.spec, doubted)
 
 
 def _losses(check: LossCheck | None) -> str:

@@ -260,6 +260,35 @@ def test_the_reference_is_another_plan_near_the_baseline() -> None:
     assert checked(baseline, 0, with_losses(LOSSES)).reference == 1
 
 
+def test_a_plan_whose_own_proof_failed_is_no_reference() -> None:
+    state = searched([make_oom(), FAST, SLOW, make_measured(10.0)])
+    first = checked(state, 1, with_losses(LOSSES)).reference
+    wrong = with_losses([loss * 1.1 for loss in LOSSES])
+    records = tuple(
+        replace(record, outcome=replace(wrong, samples_per_second=FAST.samples_per_second))
+        if record.number == first
+        else record
+        for record in state.records
+    )
+    state = after_proof(replace(state, records=records), first, wrong)
+    assert list(state.failed_proofs) == [first]
+
+    state = after_proof(state, 1, FAST)
+
+    assert state.proven is not None
+    assert state.proven.number == 1
+
+
+def test_a_reference_of_few_steps_is_the_last_choice() -> None:
+    brief = make_measured(20.0, losses=(6.9, 6.85))
+    state = searched([brief, FAST, make_measured(10.0)])
+    assert checked(state, 1, with_losses(LOSSES)).reference == 2
+
+    state = searched([brief, FAST])
+    found = checked(state, 1, with_losses(LOSSES))
+    assert (found.reference, found.steps) == (0, 2)
+
+
 def test_without_another_measured_plan_losses_are_not_compared() -> None:
     state = searched([make_oom(), FAST])
 

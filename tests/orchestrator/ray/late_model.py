@@ -14,7 +14,7 @@ from torch import nn
 
 WIDTH = 32
 FORGETS, SWELLS, SOUND = 32, 16, 8  # from the fastest plan down
-PASS_SECONDS = 0.02
+PASS_SECONDS = 0.01
 
 
 class Late(nn.Module):

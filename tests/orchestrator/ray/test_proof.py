@@ -5,6 +5,7 @@ Real Ray, real gloo, real Optuna and MLflow; the faults are such as no trial can
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,7 +26,7 @@ model: late_model:make
 cluster: {device: cpu, workers: 2, memory_gib: 0.5}
 train: {global_batch: 64, sequence_length: 8, precision: fp32, learning_rate: 0.01}
 space: {zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 8, 16, 32]}
-objective: {max_seconds: 1, interval: 0.2, max_steps: 12}
+objective: {max_seconds: 2, interval: 0.2, max_steps: 12}
 proof: {slower: 0.5}
 study: {sampler: random}
 """
@@ -91,7 +92,7 @@ def test_a_plan_that_trains_something_else_is_caught_by_its_losses(
 ) -> None:
     assert isinstance(proofs[0].outcome, Measured)
     assert f"the proof of trial {proofs[0].number} failed: its losses are up to" in sweep.stdout
-    assert "apart from those of trial 0 in the first 10 steps" in sweep.stdout
+    assert re.search(r"apart from those of trial \d in the first \d+ steps", sweep.stdout)
 
 
 def test_memory_that_an_evaluation_alone_wants_is_found(
