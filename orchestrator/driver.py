@@ -17,7 +17,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.policy import Stop, next_action
+from orchestrator.core.policy import Stop, next_action, too_dear
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
@@ -25,6 +25,7 @@ from orchestrator.study import Interrupted, Study
 from orchestrator.trials import AbstractDriver, Assignment, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
+from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Cancelled, Crashed, Outcome
 from search_spaces.plan import Plan
 from search_spaces.record import Record
@@ -50,6 +51,7 @@ class Driver(AbstractDriver):
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
+        self._searched: str | None = None  # why no more trials are handed out
         self._retries: list[Interrupted] = []
         for listener in listeners:
             listener.on_event(begun, self.state)
@@ -80,24 +82,30 @@ class Driver(AbstractDriver):
         if self._stopped:
             return None
         now = self._clock()
+        if self._searched is not None:
+            return self._conclude_search(self._searched, now)
         action = next_action(self.state, now, len(self._study.untried()))
         if isinstance(action, Stop):
-            if (trial := self.state.to_prove) is not None:
-                return self._prove(trial, now)
-            self.end(action.reason)
-            return None
+            return self._conclude_search(action.reason, now)
         if self._retries:
             left = self._retries.pop(0)
             why = f"trial {left.number} was under way when its driver died"
-            asked = self._study.ask(left.plan, why, retry_of=left.number)
-        else:
-            why = action.why
-            asked = self._study.ask(action.plan, why)
-        forecast = self._expected(asked.plan)
-        deadline_seconds = trial_deadline_seconds(self.state, now, asked.plan, forecast)
+            return self._begin(left.plan, why, now, retry_of=left.number)
+        if action.plan is not None:
+            return self._begin(action.plan, action.why, now)
+        proposed = self._study.propose(self._prospects())
+        if stop := too_dear(self.state, proposed.saving, proposed.seconds):
+            return self._conclude_search(stop.reason, now)
+        return self._begin(proposed.plan, proposed.why, now)
+
+    def _begin(self, plan: Plan, why: str, now: float, retry_of: int | None = None) -> Assignment:
+        """Opens a trial in the study and hands it out."""
+        asked = self._study.ask(plan, why, retry_of=retry_of)
+        forecast = self._expected(plan)
+        deadline_seconds = trial_deadline_seconds(self.state, now, plan, forecast)
         started = TrialStarted(
             number=asked.number,
-            plan=asked.plan,
+            plan=plan,
             why=why,
             deadline_seconds=deadline_seconds,
             at=now,
@@ -105,11 +113,19 @@ class Driver(AbstractDriver):
         )
         self._emit(started)
         return Assignment(
-            request=TrialRequest(number=asked.number, plan=asked.plan, spec=self.state.spec),
+            request=TrialRequest(number=asked.number, plan=plan, spec=self.state.spec),
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,
             folder=str(Path.cwd()),
         )
+
+    def _conclude_search(self, reason: str, now: float) -> Assignment | None:
+        """What is left to prove, then the end. No trial follows, whatever a proof shows."""
+        self._searched = reason
+        if (trial := self.state.to_prove) is not None:
+            return self._prove(trial, now)
+        self.end(reason)
+        return None
 
     def _prove(self, trial: Record, now: float) -> Assignment:
         deadline_seconds = proof_deadline_seconds(self.state, trial)
@@ -192,16 +208,25 @@ class Driver(AbstractDriver):
         self._emit(Noted(text=text, at=self._clock()))
 
     def end(self, reason: str) -> None:
-        """Says that the sweep is over, once."""
+        """Says that the sweep is over, once, and what may be left to find."""
         if not self._stopped:
             self._stopped = True
-            self._emit(SweepEnded(reason=reason, at=self._clock()))
+            left = self._study.left(self._prospects())
+            self._emit(SweepEnded(reason=reason, at=self._clock(), left=left))
+
+    def _prospects(self) -> Prospects | None:
+        prospects = self._forecasts.prospects(self.state)
+        self._note_problem()
+        return prospects
 
     def _expected(self, plan: Plan) -> Expectation | None:
         forecast = self._forecasts.expectation(plan, self.state)
+        self._note_problem()
+        return forecast
+
+    def _note_problem(self) -> None:
         if problem := self._forecasts.problem():
             self.note(problem)
-        return forecast
 
     def _running(self, number: int) -> TrialStarted:
         return next(trial for trial in self.state.running if trial.number == number)

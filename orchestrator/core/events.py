@@ -67,10 +67,15 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepEnded:
-    """No more trials; `reason` is a sentence."""
+    """No more trials; `reason` is a sentence.
+
+    `left` is how much faster than the best any plan that was not tried is at most: rate over rate,
+    with 95 %, by what the search has learned; None if it cannot tell.
+    """
 
     reason: str
     at: float
+    left: float | None = None
 
 
 Event = SweepStarted | GroupStarted | TrialStarted | TrialEnded | Noted | SweepEnded

@@ -23,11 +23,18 @@ def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Pl
     table = candidates_of(untried).table
     hopeful = np.ones(len(table), dtype=bool)
     for record in records:
-        if isinstance(record.outcome, OutOfMemory) and _is_graded(record.plan, record.outcome):
-            hopeful[_hopeless(table, record.plan)] = False
+        hopeful[hopeless_rows(table, record)] = False
     if not hopeful.any() or hopeful.all():
         return untried
     return Candidates(table.take(hopeful))
+
+
+def hopeless_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
+    """The plans that cannot fit if this trial ran out of memory; none if it did not."""
+    outcome = record.outcome
+    if isinstance(outcome, OutOfMemory) and _is_graded(record.plan, outcome):
+        return _hopeless(table, record.plan)
+    return np.zeros(0, dtype=np.intp)
 
 
 def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.core.ranking import record_of, trials_since_best
+from orchestrator.core.ranking import measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
+from search_spaces.record import Record
+
+_LEAST_MEASURED = 3  # plans, before what a search expects of the others is held against cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         return Stop(reason=f"the budget of {budget.trials} trials is used")
     if now - state.started_at >= budget.minutes * 60:
         return Stop(reason=f"the budget of {budget.minutes:g} minutes is used")
+    if budget.gpu_hours is not None and rank_hours(state.records) >= budget.gpu_hours:
+        return Stop(reason=f"the budget of {budget.gpu_hours:g} GPU-hours is used")
     if untried == 0:
         return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
     waited = trials_since_best(state.records, state.spec.objective.headroom)
@@ -48,6 +54,33 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     if not _tried(state, state.space.baseline):
         return Try(plan=state.space.baseline, why="the plan that one would start with")
     return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
+
+
+def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> Stop | None:
+    """Whether the best next trial takes longer than knowing its outcome is expected to save.
+
+    Args:
+        state: The sweep so far.
+        saving: Share of a training's time that the trial is expected to save; None: unknown.
+        seconds: What the trial takes; None: unknown.
+    """
+    hours = state.spec.budget.training_hours
+    if hours is None or saving is None or seconds is None:
+        return None
+    if sum(measured(record) for record in state.records) < _LEAST_MEASURED:
+        return None
+    saved = saving * hours * 3600
+    if saved >= seconds:
+        return None
+    return Stop(
+        reason=f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s of"
+        f" a training of {hours:g} h"
+    )
+
+
+def rank_hours(records: Iterable[Record]) -> float:
+    """Hours that the ranks of all trials took together."""
+    return sum(r.plan.world_size * (r.ended_at - r.started_at) for r in records) / 3600
 
 
 def _tried(state: SweepState, plan: Plan) -> bool:

@@ -15,6 +15,7 @@ from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import Belief
 from search_spaces.forecast.forecast import Forecasts, forecast
 from search_spaces.forecast.planned import VariantKey, executions_of, variants_of
+from search_spaces.forecast.prospects import Prospects, prospects
 from search_spaces.forecast.scales import SURE
 from search_spaces.forecast.work import work_of
 from search_spaces.hardware import Device
@@ -75,6 +76,21 @@ class Forecaster:
         before = forecast(work, self._belief, limit)
         after = before if belief is self._belief else forecast(work, belief, limit)
         return _expectation(after, before, len(told))
+
+    def prospects(self, table: PlanTable, limit_bytes: int | None) -> Prospects | None:
+        """What a search may expect of plans before records; None if the footprint lacks one.
+
+        Args:
+            table: Plans of the model.
+            limit_bytes: What one rank may hold; None: the device's memory.
+        """
+        if not self._variants.issuperset(variants_of(table)):
+            return None
+        limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
+        executions = executions_of(table, self._model, self._footprint)
+        found = prospects(work_of(self._footprint, self._device, executions), self._belief, limit)
+        columns = (found.log_rate, found.log_share, found.rate_parts, found.share_parts)
+        return found if all(np.isfinite(column).all() for column in columns) else None
 
     def _telling(self, records: Sequence[Record]) -> Iterator[Record]:
         """Measured ones, of plans that are traced: a study's space may have been another."""

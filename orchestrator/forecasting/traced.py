@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import final
+from typing import TypeVar, final
 
 from orchestrator.core.state import SweepState
 from orchestrator.forecasting.base import AbstractForecasts
@@ -14,12 +14,14 @@ from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import Belief
+from search_spaces.forecast.prospects import Prospects
 from search_spaces.hardware import Device, find_device
 from search_spaces.plan import Plan
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
 
 CPU = "cpu"
+_Told = TypeVar("_Told")
 # What arithmetic raises on a footprint, a device file or a record that it was not made for.
 # A forecast that cannot be made costs a sweep nothing.
 _ARITHMETIC = (ArithmeticError, LookupError, ValueError)
@@ -54,34 +56,57 @@ class TracedForecasts(AbstractForecasts):
         self._poll = poll
         self._forecaster: Forecaster | None = None
         self._device_name: str | None = None  # as workers told it when the forecaster was made
+        # of which forecaster and limit they are, and themselves
+        self._prospects: tuple[tuple[Forecaster, int | None], Prospects | None] | None = None
         self._failed = False
         self._problem: str | None = None
 
     def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
         """What is expected of the plan, or None; what goes wrong ends forecasts alone."""
+        return self._unless_failed(lambda: self._expected(plan, state))
+
+    def prospects(self, state: SweepState) -> Prospects | None:
+        """What is expected of the candidates, or None; likewise."""
+        return self._unless_failed(lambda: self._prospects_of(state))
+
+    def problem(self) -> str | None:
+        told, self._problem = self._problem, None
+        return told
+
+    def _unless_failed(self, asked: Callable[[], _Told | None]) -> _Told | None:
         if self._failed:
             return None
         try:
-            return self._expected(plan, state)
+            return asked()
         except UserError as error:
             self._fail(str(error))
         except _ARITHMETIC as error:
             self._fail(f"{type(error).__name__}: {error}")
         return None
 
-    def problem(self) -> str | None:
-        told, self._problem = self._problem, None
-        return told
-
     def _expected(self, plan: Plan, state: SweepState) -> Expectation | None:
         seen = known_fingerprint(state)
+        forecaster = self._up_to_date(seen)
+        if forecaster is None:
+            return None
+        records = _of_the_device(state.records, seen)
+        return forecaster.expectation(plan, records, _limit_bytes(state, seen))
+
+    def _prospects_of(self, state: SweepState) -> Prospects | None:
+        seen = known_fingerprint(state)
+        forecaster, limit = self._up_to_date(seen), _limit_bytes(state, seen)
+        if forecaster is None:
+            return None
+        if self._prospects is None or self._prospects[0] != (forecaster, limit):
+            found = forecaster.prospects(state.space.table, limit)
+            self._prospects = (forecaster, limit), found
+        return self._prospects[1]
+
+    def _up_to_date(self, seen: Fingerprint | None) -> Forecaster | None:
         name = seen.device_name if seen else None
         if self._forecaster is None or name != self._device_name:
             self._forecaster, self._device_name = self._begin(seen), name
-        if self._forecaster is None:
-            return None
-        limit = state.memory_limit_bytes or (seen.device_memory_bytes if seen else None)
-        return self._forecaster.expectation(plan, _of_the_device(state.records, seen), limit)
+        return self._forecaster
 
     def _begin(self, seen: Fingerprint | None) -> Forecaster | None:
         footprint = self._poll()
@@ -95,6 +120,10 @@ class TracedForecasts(AbstractForecasts):
     def _fail(self, reason: str) -> None:
         self._failed = True
         self._problem = f"trials have no forecast: {' '.join(reason.split())}"
+
+
+def _limit_bytes(state: SweepState, seen: Fingerprint | None) -> int | None:
+    return state.memory_limit_bytes or (seen.device_memory_bytes if seen else None)
 
 
 def known_fingerprint(state: SweepState) -> Fingerprint | None:

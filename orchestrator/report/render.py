@@ -16,6 +16,7 @@ from orchestrator.report.sentences import (
     compile_sentence,
     equals_sentence,
     forecast_sentence,
+    left_sentence,
     lossy_sentence,
     speedup_sentence,
 )
@@ -88,6 +89,8 @@ def _answer(state: SweepState) -> Iterator[str]:
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy
+        if left := left_sentence(state):
+            yield left
 
 
 def _legend(state: SweepState) -> Iterator[str]:

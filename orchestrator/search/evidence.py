@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from orchestrator.search.gaussian import Numbers, Observations
 
+MOST = 400  # sights that are looked at; what more of them teach is less than what they take
 _EXACT = 0.003  # standard deviation of the logarithm of a peak that is measured twice
 _BOUND = 0.01  # how sharp "ran out" and "fitted" are, as logarithms
+_BROKEN = 0.1  # how sharp "broke" is, of a quantity of deviation 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,24 +21,42 @@ class Sight:
 
     `log_rate` is the logarithm of its throughput, None if none was measured. `log_share` is that
     of its peak over the memory limit: of a trial that ran out, of what it is known to have wanted
-    at least. Both None: the trial says nothing.
+    at least. A trial that shows none of all this says nothing.
     """
 
     row: int
     log_rate: float | None = None
     rate_noise: float = 0.01
+    too_slow: bool = False  # `log_rate` is what it stayed below
     log_share: float | None = None
     ran_out: bool = False
     fitted: bool = False  # it ran, whether or not its peak is known
+    broke: bool = False  # it failed, and not for what its memory is measured by
+
+    @property
+    def measured(self) -> bool:
+        """Whether its throughput is known."""
+        return self.log_rate is not None and not self.too_slow
+
+
+def telling(sights: Sequence[Sight]) -> list[Sight]:
+    """All, or of very many the fastest, the last and some between, in their order."""
+    if len(sights) <= MOST:
+        return list(sights)
+    third = MOST // 3
+    by_rate = sorted(range(len(sights)), key=lambda at: -_speed(sights[at]))
+    spread = np.linspace(0, len(sights) - third - 1, third).astype(int)
+    last = range(len(sights) - third, len(sights))
+    return [sights[at] for at in sorted({*by_rate[:third], *spread.tolist(), *last})]
 
 
 def rates(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
-    """Candidates whose throughput was measured, and the logarithms of it."""
+    """Candidates whose throughput was measured or bounded, and the logarithms of it."""
     known = [sight for sight in sights if sight.log_rate is not None]
     return _rows(known), Observations(
         value=np.array([sight.log_rate for sight in known], dtype=float),
         noise=np.array([sight.rate_noise for sight in known], dtype=float),
-        side=np.zeros(len(known), dtype=np.int64),
+        side=np.array([-1 if sight.too_slow else 0 for sight in known], dtype=np.int64),
     )
 
 
@@ -51,6 +71,20 @@ def shares(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
         noise=np.where(np.array(side) == 0, _EXACT, _BOUND).astype(float),
         side=np.array(side, dtype=np.int64),
     )
+
+
+def breakages(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
+    """Candidates that broke, as a quantity above 0, and those that did not, below."""
+    known = [sight for sight in sights if sight.broke or sight.fitted or sight.ran_out]
+    return _rows(known), Observations(
+        value=np.zeros(len(known)),
+        noise=np.full(len(known), _BROKEN),
+        side=np.array([1 if sight.broke else -1 for sight in known], dtype=np.int64),
+    )
+
+
+def _speed(sight: Sight) -> float:
+    return sight.log_rate if sight.log_rate is not None and sight.measured else -np.inf
 
 
 def _rows(sights: list[Sight]) -> Numbers:

@@ -10,6 +10,7 @@ Machine Learning, section 3.6).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,10 @@ class Observations:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def take(self, which: slice) -> Self:
+        """Some of them."""
+        return type(self)(value=self.value[which], noise=self.noise[which], side=self.side[which])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,19 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from orchestrator.search.evidence import Sight, rates, shares
+from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.surrogate import Belief, Rows, Surrogate
+from orchestrator.search.surrogate import Belief, Rows, Structure, Surrogate
 
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
 _COMMON_RATE = 1.0
 _COMMON_SHARE = 0.3
+_COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
+_SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
+_BREAKS = Structure(offset=0.5, slope=0.0, smooth=1.5, alone=0.2, distance=1.0)
 _SURE = 0.9  # P(fits) that the first trials have, where there are such candidates
 _CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
+_LEAST_FITS = 0.5
+_LAST = 1e-3
 _DREAMT = 1e-3  # how exactly a trial under way is taken to end as expected
-_SOME = 1500  # candidates of each sort that are looked at where there are very many
+_SOME = 1000  # candidates of each sort that are looked at where there are very many
 _TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
+_UNLIKELY = 0.05  # that any candidate left is better than `Search.left` says
+_CHUNK = 4096  # candidates that are believed about at once
 Flags = NDArray[np.bool_]
 
 
@@ -29,13 +36,16 @@ Flags = NDArray[np.bool_]
 class Options:
     """All candidates, as a search sees them.
 
-    `log_rate` and `log_share` are forecasts, None where there are none; `seconds` is what a trial
-    of each is expected to take.
+    `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
+    a standard deviation of each of a forecast's coefficients moves it (candidates, coefficients).
+    `seconds` is what a trial of each is expected to take.
     """
 
     features: Numbers
     log_rate: Numbers | None
     log_share: Numbers | None
+    rate_parts: Numbers | None = None
+    share_parts: Numbers | None = None
     seconds: Numbers | None = None
     headroom: float = 0.0
 
@@ -48,12 +58,15 @@ class Choice:
     """What to try next, and what is expected of it.
 
     `gain` is the expected throughput over the best known, less 1, and `best` that one's candidate;
-    None while none is known. `worth` is what candidates were compared by.
+    None while none is known. `saving` is the share of a run's time that knowing it is expected to
+    save, the chance counted that it is no better or does not fit; infinite while none is known.
+    `worth` is what candidates were compared by.
     """
 
     row: int
     fits: float
     worth: float
+    saving: float
     gain: float | None = None
     best: int | None = None
 
@@ -64,42 +77,96 @@ class Search:
     def __init__(self, options: Options, seed: int = 0) -> None:
         """Believes the forecasts."""
         self._options = options
-        self._rate = Surrogate(options.features, options.log_rate, _COMMON_RATE)
-        self._share = Surrogate(options.features, options.log_share, _COMMON_SHARE)
+        self._line = float(np.log(1 - options.headroom))
+        places = options.features
+        sure = options.share_parts is not None
+        common = _COMMON_SHARE_BESIDE if sure else _COMMON_SHARE
+        self._rate = Surrogate(places, options.log_rate, _COMMON_RATE, options.rate_parts)
+        self._share = Surrogate(places, options.log_share, common, options.share_parts)
+        self._broken = Surrogate(places, np.full(len(options), -_SELDOM), 0.0, structure=_BREAKS)
         self._random = np.random.default_rng(seed)
 
-    def next(self, sights: Sequence[Sight], free: Flags, pending: Sequence[int] = ()) -> Choice:
+    def next(
+        self,
+        sights: Sequence[Sight],
+        free: Flags,
+        pending: Sequence[int] = (),
+        seconds: Numbers | None = None,
+    ) -> Choice:
         """The best candidate to try.
 
         Args:
             sights: What trials have shown.
             free: Which candidates may be tried, of shape (candidates,); at least one.
             pending: Candidates of trials under way: taken to end as expected.
+            seconds: What a trial of each takes now, in place of what the options say.
         """
-        line = float(np.log(1 - self._options.headroom))
-        best = self._best(sights, line)
+        best = self._best(sights)
         rows = self._considered(free, best)
-        rate = self._rate.belief(*rates(sights), rows)
-        if pending:
-            wait = np.array(pending, dtype=np.intp)
-            means = self._rate.belief(*rates(sights), wait, choose=False).mean.tolist()
-            dreamt = [
-                Sight(row=row, log_rate=mean, rate_noise=_DREAMT)
-                for row, mean in zip(pending, means, strict=True)
-            ]
-            rate = self._rate.belief(*rates([*sights, *dreamt]), rows, choose=False)
-        share = self._share.belief(*shares(sights), rows)
-        fits = ndtr((line - share.mean) / share.deviation)
-        worth = self._worth(rows, rate, fits, None if best is None else best.log_rate)
+        told = telling(sights)
+        rate = self._expected_rate(told, rows, pending)
+        fits = self._fits(told, rows)
+        takes = self._options.seconds if seconds is None else seconds
+        gained = None if best is None else _improvement(rate.mean, rate.deviation, _rate_of(best))
+        worth = _promise(rate, fits) if gained is None else gained * _acceptable(fits)
+        if gained is not None and takes is not None:
+            worth = worth / takes[rows]
         top = np.flatnonzero(worth >= worth.max() - 1e-12 * abs(worth.max()))
         at = int(self._random.choice(top))
         return Choice(
             row=int(rows[at]),
             fits=float(fits[at]),
             worth=float(worth[at]),
+            saving=np.inf if gained is None else float(-np.expm1(-gained[at] * fits[at])),
             gain=None if best is None else float(np.expm1(rate.mean[at] - _rate_of(best))),
             best=None if best is None else best.row,
         )
+
+    def left(self, sights: Sequence[Sight], free: Flags) -> float | None:
+        """How much faster than the best known one any free candidate is at most: rate over rate.
+
+        Holds with 95 %, by what is believed: the chances of all candidates to be faster still, and
+        to fit, add up to 5 % (Boole's inequality). None while nothing was measured.
+        """
+        best, rows = self._best(sights), np.flatnonzero(free)
+        if best is None:
+            return None
+        told = telling(sights)
+        parts = [
+            (self._expected_rate(told, some, ()), self._fits(told, some))
+            for some in np.array_split(rows, -(-len(rows) // _CHUNK))
+            if len(some)
+        ]
+        low, high = 0.0, 10.0  # logarithms
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            line = _rate_of(best) + middle
+            chance = sum(
+                float((fits * ndtr((rate.mean - line) / rate.deviation)).sum())
+                for rate, fits in parts
+            )
+            low, high = (middle, high) if chance > _UNLIKELY else (low, middle)
+        return float(np.exp(high))
+
+    def _expected_rate(self, sights: Sequence[Sight], rows: Rows, pending: Sequence[int]) -> Belief:
+        if not pending:
+            return self._rate.belief(*rates(sights), rows)
+        wait = np.array(pending, dtype=np.intp)
+        means = self._rate.belief(*rates(sights), wait).mean.tolist()
+        dreamt = [
+            Sight(row=row, log_rate=mean, rate_noise=_DREAMT)
+            for row, mean in zip(pending, means, strict=True)
+        ]
+        return self._rate.belief(*rates([*sights, *dreamt]), rows, choose=False)
+
+    def _fits(self, sights: Sequence[Sight], rows: Rows) -> Numbers:
+        """The chance that candidates end with a measurement, and keep the head-room."""
+        share = self._share.belief(*shares(sights), rows)
+        fits: Numbers = ndtr((self._line - share.mean) / share.deviation)
+        if any(sight.broke for sight in sights):
+            broken = self._broken.belief(*breakages(sights), rows)
+            fits = fits * ndtr(-broken.mean / broken.deviation)
+        return fits
 
     def _considered(self, free: Flags, best: Sight | None) -> Rows:
         """The free candidates, or some of very many.
@@ -122,21 +189,11 @@ class Search:
             chosen.append(rows[np.argpartition(apart, _SOME)[:_SOME]])
         return np.unique(np.concatenate(chosen))
 
-    def _worth(self, rows: Rows, rate: Belief, fits: Numbers, best: float | None) -> Numbers:
-        if best is None:
-            # nothing to compare with: what is surely feasible and fast, or most likely to be
-            promise = np.exp(rate.mean - rate.mean.max())
-            worth: Numbers = promise * fits**_CAUTION + (fits >= _SURE)
-            return worth
-        gained = _expected_improvement(rate.mean, rate.deviation, best) * fits**_CAUTION
-        seconds = self._options.seconds
-        return gained if seconds is None else gained / seconds[rows]
-
-    def _best(self, sights: Sequence[Sight], line: float) -> Sight | None:
+    def _best(self, sights: Sequence[Sight]) -> Sight | None:
         found = [
             sight
             for sight in sights
-            if sight.log_rate is not None and (sight.log_share is None or sight.log_share <= line)
+            if sight.measured and (sight.log_share is None or sight.log_share <= self._line)
         ]
         return max(found, key=_rate_of, default=None)
 
@@ -145,8 +202,23 @@ def _rate_of(sight: Sight) -> float:
     return -np.inf if sight.log_rate is None else sight.log_rate
 
 
-def _expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
-    """Of the logarithm over the best (Jones et al. 1998)."""
+def _promise(rate: Belief, fits: Numbers) -> Numbers:
+    """What candidates are compared by while there is nothing to compare with.
+
+    What is surely feasible and fast: it shows most of what memory is left, without running out.
+    """
+    promise: Numbers = np.exp(rate.mean - rate.mean.max()) * fits**_CAUTION + (fits >= _SURE)
+    return promise
+
+
+def _acceptable(fits: Numbers) -> Numbers:
+    """What a chance to fit is worth: what will probably not is tried when there is nothing else."""
+    worth: Numbers = fits**_CAUTION * np.where(fits < _LEAST_FITS, _LAST, 1.0)
+    return worth
+
+
+def _improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
+    """What is expected to be gained of the logarithm over the best (Jones et al. 1998)."""
     place = (mean - best) / deviation
     density = np.exp(-0.5 * place**2) / np.sqrt(2 * np.pi)
     found: Numbers = deviation * (place * ndtr(place) + density)

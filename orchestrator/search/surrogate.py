@@ -2,12 +2,14 @@
 
 The logarithm of a quantity is modelled as
 
-    y = x + a + b (x - mean of x) + f(knobs) + g + noise
+    y = x + sum_k c_k s_k + a + b (x - mean of x) + f(knobs) + g + noise
 
-with the forecast x, an offset a and a slope b that say how far the forecast is to be trusted, a
-smooth function f of the knobs (Matern 5/2, Rasmussen & Williams 2006, section 4.2) and what each
-plan has to itself, g. How large f, g and b are, and how smooth f is, is chosen by the evidence
-among few values, weighed by what is usual.
+with the forecast x, corrections c_k of its coefficients times how much of x each makes up (s_k), an
+offset a and a slope b that say how far the forecast is to be trusted, a smooth function f of the
+knobs (Matern 5/2, Rasmussen & Williams 2006, section 4.2) and what each plan has to itself, g. All
+are normal, so that coefficients and the rest are estimated at once and in closed form. How large
+f, g and b are, and how smooth f is, is chosen by the evidence among few values, weighed by what
+is usual.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ _SMOOTH = (0.1, 0.03, 0.3, 1.0)
 _ALONE = (0.01, 0.04)
 _DISTANCES = (1.0, 0.5, 2.0)
 _USUAL = 0.4  # nats of evidence that each step away from the usual costs
-# The structure is chosen anew with each of the first observations, then with each tenth more
-_FEW, _MORE = 30, 1.1
+# The structure is chosen anew with each of the first observations, then with each fifth more
+_FEW, _MORE = 12, 1.2
+_JUDGED = 60  # observations that a structure is judged by, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +58,14 @@ class Belief:
 class Surrogate:
     """Beliefs of one quantity over fixed candidates, from ever more observations."""
 
-    def __init__(self, features: Numbers, forecast: Numbers | None, offset: float) -> None:
+    def __init__(
+        self,
+        features: Numbers,
+        forecast: Numbers | None,
+        offset: float,
+        parts: Numbers | None = None,
+        structure: Structure | None = None,
+    ) -> None:
         """Believes the forecast.
 
         Args:
@@ -63,13 +73,18 @@ class Surrogate:
                 which a distance of 1 is from one end of a knob to the other.
             forecast: Expected logarithms of shape (candidates,); None if there is no forecast.
             offset: Standard deviation of what all candidates have in common.
+            parts: Of shape (candidates, coefficients): by how much a standard deviation of each
+                of the forecast's coefficients moves each candidate.
+            structure: In place of what evidence would choose.
         """
         self._features = features.astype(np.float64)
         self._forecast = np.zeros(len(features)) if forecast is None else forecast
         self._told = forecast is not None
         self._centred = self._forecast - self._forecast.mean()
         self._offset = offset
-        self._structure: Structure | None = None  # as chosen last, from so many observations
+        self._parts = np.zeros((len(features), 0)) if parts is None else parts
+        self._given = structure is not None
+        self._structure = structure  # as chosen last, from so many observations
         self._chosen_from = 0
 
     def belief(
@@ -92,6 +107,7 @@ class Surrogate:
             + (structure.slope * self._centred[told]) ** 2
             + structure.smooth**2
             + structure.alone**2
+            + (self._parts[told] ** 2).sum(axis=1)
         )
         variance = before - found.explained(covariance)
         return Belief(
@@ -106,14 +122,14 @@ class Surrogate:
         """By the structure that was chosen last, or by a new one if much was seen since."""
         more = len(rows) != self._chosen_from and len(rows) < _FEW
         more = more or len(rows) > _MORE * self._chosen_from
-        if self._structure is None or (choose and more):
-            self._structure, found = self._chosen(rows, seen)
+        if self._structure is None or (choose and more and not self._given):
+            judged = slice(-_JUDGED, None)
+            self._structure = self._chosen(rows[judged], seen.take(judged))
             self._chosen_from = len(rows)
-            return self._structure, found
         prior = self._covariance(self._structure, rows, rows)
         return self._structure, posterior(prior, self._forecast[rows], seen)
 
-    def _chosen(self, rows: Rows, seen: Observations) -> tuple[Structure, Posterior]:
+    def _chosen(self, rows: Rows, seen: Observations) -> Structure:
         """The best structure, part by part: each part's values in turn, until none is better."""
         choices = [
             _SLOPES if self._told else (0.0,),
@@ -121,7 +137,7 @@ class Surrogate:
             _ALONE,
             _DISTANCES,
         ]
-        known: dict[tuple[int, ...], tuple[float, Structure, Posterior]] = {}
+        known: dict[tuple[int, ...], tuple[float, Structure]] = {}
 
         def judged(at: tuple[int, ...]) -> float:
             if at not in known:
@@ -134,7 +150,7 @@ class Surrogate:
                 prior = self._covariance(structure, rows, rows)
                 found = posterior(prior, self._forecast[rows], seen)
                 away = sum(place > 0 for place in at)
-                known[at] = found.log_evidence - _USUAL * away, structure, found
+                known[at] = found.log_evidence - _USUAL * away, structure
             return known[at][0]
 
         best: tuple[int, ...] = (0,) * len(choices)
@@ -147,7 +163,7 @@ class Surrogate:
                 )
                 best = max(neighbours, key=judged)
         judged(best)
-        return known[best][1:]
+        return known[best][1]
 
     def _covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
         """Covariances of y without noise between candidates and others."""
@@ -160,5 +176,6 @@ class Surrogate:
         smooth = structure.smooth**2 * (1 + apart + apart**2 / 3) * np.exp(-apart)
         same = structure.alone**2 * (rows[:, None] == others[None])
         common = structure.offset**2 + structure.slope**2 * np.outer(centred, self._centred[others])
+        common += self._parts[rows] @ self._parts[others].T
         covariance: Numbers = common + smooth + same
         return covariance

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from search_spaces.plan_table import PlanTable
+
 Points = NDArray[np.float64]
 
 
@@ -26,6 +28,16 @@ def features(candidates: Sequence[Mapping[str, Any]], by: Mapping[str, BaseDistr
     if not columns:
         return np.zeros((len(candidates), 1))
     return np.stack(columns, axis=1)
+
+
+def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Points:
+    """The same of plans, by their knobs."""
+    columns = [
+        column[table.codes[name]]
+        for name, distribution in by.items()
+        for column in _columns(distribution, table.values[name])
+    ]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 1))
 
 
 def place(distribution: BaseDistribution, value: Any) -> float:

@@ -19,7 +19,7 @@ Distributions = dict[str, BaseDistribution]
 
 def distributions(space: Space) -> Distributions:
     """A distribution for each knob that has more than one value in the space."""
-    return {name: _distribution(name, values) for name, values in space.domains if len(values) > 1}
+    return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
 
 
 def for_keeping(searched: Distributions) -> Distributions:
@@ -41,7 +41,8 @@ def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
     return values if inside else None
 
 
-def _distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
+def distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
+    """What a knob may be, from the values that it has."""
     if name in CHOICES:
         return CategoricalDistribution(values)
     if name in COUNTS:

@@ -64,6 +64,7 @@ class PlimsollSampler(BaseSampler):
         self._random = np.random.default_rng(seed)
         self._independent = RandomSampler(seed=seed)
         self._shared = IntersectionSearchSpace()
+        self._grounds: dict[Any, _Ground] = {}
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -75,34 +76,59 @@ class PlimsollSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        candidates = self._given or self._enumerated(search_space)
-        row_of = {_key(candidate, search_space): row for row, candidate in enumerate(candidates)}
+        past = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        ground = self._ground_of(study, search_space, past)
+        free = np.ones(len(ground.candidates), dtype=bool)
+        sights, pending = [], []
+        for one in past:
+            row = ground.row_of(one.params)
+            if row is None:
+                continue
+            free[row] = False
+            if one.state in (TrialState.RUNNING, TrialState.WAITING):
+                pending.append(row)
+            elif (sight := sight_of(one, row, study.direction)) is not None:
+                sights.append(sight)
+        if not free.any():
+            free[:] = True  # Optuna asks on: what was tried may be tried again
+        choice = ground.search.next(sights, free, pending)
+        chosen = ground.candidates[choice.row]
+        best = None if choice.best is None else ground.candidates[choice.best]
+        study._storage.set_trial_user_attr(trial._trial_id, WHY, sentence(choice, chosen, best))
+        return dict(chosen)
+
+    def _ground_of(
+        self, study: Study, space: dict[str, BaseDistribution], past: Sequence[FrozenTrial]
+    ) -> _Ground:
+        """The candidates of a study, of which each trial that has the parameters is one."""
+        key = (study.study_name, tuple(space.items()))
+        known = self._grounds.get(key)
+        tried = [one.params for one in past if space.keys() <= one.params.keys()]
+        if known is not None and (
+            self._given or all(known.row_of(one) is not None for one in tried)
+        ):
+            return known
+        candidates = list(self._given or (known and known.candidates) or self._enumerated(space))
+        if self._given is None:
+            there = {_key(candidate, space) for candidate in candidates}
+            fresh = {_key(params, space): params for params in tried}
+            candidates += [
+                {name: params[name] for name in space}
+                for which, params in fresh.items()
+                if which not in there
+            ]
+        self._grounds[key] = self._begun(candidates, space)
+        return self._grounds[key]
+
+    def _begun(self, candidates: Sequence[Params], space: dict[str, BaseDistribution]) -> _Ground:
         rate, share, seconds = self._forecasts if self._given else (None, None, None)
         options = Options(
-            features=features(candidates, search_space),
+            features=features(candidates, space),
             log_rate=rate,
             log_share=share,
             seconds=seconds,
         )
-        free = np.ones(len(candidates), dtype=bool)
-        sights, pending = [], []
-        for past in study.get_trials(deepcopy=False):
-            row = row_of.get(_key(past.params, search_space))
-            if row is None or past.number == trial.number:
-                continue
-            free[row] = False
-            if past.state in (TrialState.RUNNING, TrialState.WAITING):
-                pending.append(row)
-            elif (sight := sight_of(past, row, study.direction)) is not None:
-                sights.append(sight)
-        if not free.any():
-            free[:] = True  # Optuna asks on: what was tried may be tried again
-        search = Search(options, seed=int(self._random.integers(2**32)))
-        choice = search.next(sights, free, pending)
-        best = None if choice.best is None else candidates[choice.best]
-        reason = sentence(choice, candidates[choice.row], best)
-        study._storage.set_trial_user_attr(trial._trial_id, WHY, reason)
-        return dict(candidates[choice.row])
+        return _Ground(candidates, space, Search(options, seed=int(self._random.integers(2**32))))
 
     def sample_independent(
         self,
@@ -129,6 +155,21 @@ class PlimsollSampler(BaseSampler):
         if getattr(distribution, "log", False):
             return float(np.exp(self._random.uniform(np.log(low), np.log(high))))
         return float(self._random.uniform(low, high))
+
+
+class _Ground:
+    """Candidates of one study and search space, and the search among them."""
+
+    def __init__(
+        self, candidates: Sequence[Params], space: Mapping[str, BaseDistribution], search: Search
+    ) -> None:
+        self.candidates = candidates
+        self.search = search
+        self._space = space
+        self._rows = {_key(candidate, space): row for row, candidate in enumerate(candidates)}
+
+    def row_of(self, params: Params) -> int | None:
+        return self._rows.get(_key(params, self._space))
 
 
 def sight_of(trial: FrozenTrial, row: int, direction: StudyDirection) -> Sight | None:

@@ -6,7 +6,7 @@ import math
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import optuna
@@ -19,9 +19,10 @@ from orchestrator.core.hopeless import with_hope
 from orchestrator.study.constraint import CONSTRAINT, constraint_of
 from orchestrator.study.features import place
 from orchestrator.study.parameters import distributions, parameters
+from orchestrator.study.proposals import AbstractProposer, Known, Proposal
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable, candidates_of
+from search_spaces.plan_table import Candidates, PlanTable, candidates_of
 from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
@@ -37,7 +38,8 @@ _START_TRIALS = 8
 _SAME = 1e-12  # difference of distances that is rounding
 
 
-class Proposer:
+@final
+class OptunaProposer(AbstractProposer):
     """Asks a sampler of Optuna, and gives the untried candidate nearest to its proposal.
 
     The spaces of a sweep are discrete and full of holes: most combinations of knobs do not meet
@@ -58,6 +60,8 @@ class Proposer:
             headroom: Share of the memory limit that must stay free.
             seed: Of the sampler.
         """
+        self._name = name
+        self._table = space.table
         self._searched = distributions(space)
         self._headroom = headroom
         self._random = random.Random(seed)
@@ -65,20 +69,18 @@ class Proposer:
         self._worst = 0.0
         self._forget()
 
-    def propose(self, records: Sequence[Record], untried: Sequence[Plan]) -> Plan:
-        """One of the untried candidates.
+    def propose(self, known: Known) -> Proposal:
+        return Proposal(plan=self._plan(known), why=f"proposed by {self._name}")
 
-        Args:
-            records: What is known.
-            untried: Candidates of which no trial has ended or is under way; at least one.
-        """
+    def _plan(self, known: Known) -> Plan:
+        untried = Candidates(self._table.take(known.free))
         if self._inner is None or not self._searched:
             return self._random.choice(untried)
-        self._learn(records)
+        self._learn(known.records)
         proposed = self._mirror.ask(self._searched)
         wanted = proposed.params
         self._mirror.tell(proposed, state=TrialState.FAIL)  # its end comes as a record
-        hopeful = candidates_of(with_hope(untried, records))
+        hopeful = candidates_of(with_hope(untried, known.records))
         far = self._distances(wanted, hopeful.table)
         nearest = np.flatnonzero(far <= far.min() + _SAME).tolist()
         return hopeful[self._random.choice(nearest)]

@@ -17,11 +17,14 @@ from pydantic import TypeAdapter
 
 from orchestrator.study.constraint import CONSTRAINT, constraint_of
 from orchestrator.study.parameters import distributions, for_keeping, parameters
+from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proofs import keep_proof, kept_proofs
-from orchestrator.study.sampler import Proposer
+from orchestrator.study.proposals import AbstractProposer, Known, Proposal
+from orchestrator.study.sampler import OptunaProposer
 from orchestrator.study.storage import open_storage, storage_errors, storage_url
 from orchestrator.study.subject import check_subject
 from search_spaces.errors import StudyError
+from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
@@ -103,10 +106,10 @@ class Study:
         self._free = np.ones(len(space.table), dtype=bool)  # the candidates that nobody took
         for record in self._records:
             self._take(record.plan)
-        self._open: dict[int, Trial] = {}
+        self._open: dict[int, tuple[Trial, Plan]] = {}
         # drivers one after the other draw different numbers, and the same ones when run again
         seed = (spec.study.seed + len(self._records)) % 2**32
-        self._proposer = Proposer(space, spec.study.sampler, self._headroom, seed)
+        self._proposer = _proposer(space, spec, seed)
 
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
@@ -124,13 +127,26 @@ class Study:
         """Candidates of which no trial has ended or is under way, in the space's order."""
         return Candidates(self._space.table.take(self._free))
 
-    def ask(self, plan: Plan | None, why: str, retry_of: int | None = None) -> Asked:
-        """Opens a trial of this plan, or of whichever the sampler proposes.
+    def propose(self, prospects: Prospects | None = None) -> Proposal:
+        """What the sampler would try next, of the untried candidates; there is at least one.
+
+        Args:
+            prospects: Forecasts of the space's candidates, None while there are none.
+        """
+        return self._proposer.propose(self._known(prospects))
+
+    def left(self, prospects: Prospects | None = None) -> float | None:
+        """How much faster than the best an untried candidate is at most, with 95 %.
+
+        None where nobody can say: nothing was measured, or the sampler has no notion of it.
+        """
+        return self._proposer.left(self._known(prospects)) if self._free.any() else 1.0
+
+    def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> Asked:
+        """Opens a trial of a plan.
 
         One commit: a driver that dies in it leaves either no trial or one that says what it is.
         """
-        if plan is None:
-            plan = self._proposer.propose(self._records, self.untried())
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
@@ -143,7 +159,7 @@ class Study:
         )
         trial = Trial(self._study, self._storage.create_new_trial(self._id, template))
         self._take(plan)
-        self._open[trial.number] = trial
+        self._open[trial.number] = trial, plan
         return Asked(number=trial.number, plan=plan)
 
     def tell(self, record: Record) -> None:
@@ -152,7 +168,7 @@ class Study:
         Out of memory is a broken constraint of a trial without a value (samplers skip failed
         trials, and would forget it); what says nothing of the space is a failure.
         """
-        trial = self._open.pop(record.number)
+        trial, _ = self._open.pop(record.number)
         trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
         self._records.append(record)
         self._close(trial, record.outcome)
@@ -175,12 +191,21 @@ class Study:
 
         Does nothing to a trial that has ended: who stops a sweep may come just too late.
         """
-        trial = self._open.pop(number, None) or Trial(self._study, self._trial_id(number))
+        opened = self._open.pop(number, None)
+        trial = opened[0] if opened else Trial(self._study, self._trial_id(number))
         if record is not None:
             trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
             self._records.append(record)
             self._take(record.plan)
         self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _known(self, prospects: Prospects | None) -> Known:
+        return Known(
+            records=self._records,
+            free=self._free,
+            running=tuple(plan for _, plan in self._open.values()),
+            prospects=prospects,
+        )
 
     def _take(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
@@ -214,6 +239,13 @@ class Study:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
 
+def _proposer(space: Space, spec: SweepSpec, seed: int) -> AbstractProposer:
+    sampler = spec.study.sampler
+    if sampler == "plimsoll":
+        return PlimsollProposer(space, spec, seed)
+    return OptunaProposer(space, sampler, spec.objective.headroom, seed)
+
+
 def check_study(spec: SweepSpec, name: str) -> None:
     """Tries the study before a sweep starts; makes it if there is none.
 
@@ -231,7 +263,7 @@ def _open_study(spec: SweepSpec, name: str) -> tuple[RDBStorage, optuna.Study]:
         study_name=name,
         storage=storage,
         direction="maximize",
-        sampler=RandomSampler(),  # never asked: `Proposer` is
+        sampler=RandomSampler(),  # never asked: proposers are
         load_if_exists=True,
     )
     measured = any(_RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))

@@ -99,6 +99,23 @@ class Scales:
         whole: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
         return whole
 
+    def parts(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
+        """By how much a standard deviation of each scale moves the logarithm of each sum.
+
+        Args:
+            terms: Of shape (sums, terms).
+            sureness: In place of that of all sums.
+
+        Returns:
+            Of shape (sums, 1 + terms); its rows' squares add up to the variance of each sum
+            that the scales alone make.
+        """
+        root = np.linalg.cholesky(np.array(self.covariance) + _LEAST * np.eye(len(self.mean)))
+        factor = np.asarray(self.sureness if sureness is None else sureness, dtype=float)
+        slopes = _linear(terms, np.array(self.mean))[1]
+        parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
+        return parts
+
     def doubts(self, terms: Numbers, sureness: float | None = None) -> tuple[Numbers, float]:
         """What the deviation of one sum is made of, as shares of its square.
 

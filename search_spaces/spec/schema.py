@@ -17,7 +17,7 @@ from search_spaces.spec.train_section import TrainSpec
 
 Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
 Device = Literal["auto", "cpu", "cuda"]
-Sampler = Literal["tpe", "gp", "random"]
+Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 
 GIB = 2**30
 
@@ -161,6 +161,17 @@ class BudgetSpec(Section):
 
     trials: Count = Field(default=40, description="trials, those that fail included")
     minutes: float = Field(default=120.0, gt=0, description="wall-clock of the whole sweep")
+    gpu_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="hours of all ranks' trials together; nothing: no such limit",
+    )
+    training_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="how long the training takes that the answer is for, in hours: the sweep ends"
+        " when its best next trial is expected to save less than it takes; nothing: no such end",
+    )
     patience: Count | None = Field(
         default=None, description="trials in a row without a better plan; nothing: no such limit"
     )
@@ -191,7 +202,10 @@ class StudySpec(Section):
         description="an Optuna storage URL (sqlite:///..., postgresql://...);"
         " nothing: SQLite in the study's folder",
     )
-    sampler: Sampler = Field(default="tpe", description="who proposes plans: tpe, gp or random")
+    sampler: Sampler = Field(
+        default="plimsoll",
+        description="who proposes plans: plimsoll, or Optuna's tpe, gp or random",
+    )
     seed: Seed = Field(default=0, description="of the sampler")
 
 

@@ -25,6 +25,7 @@ from orchestrator.study import Study, load_records
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
+from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Cancelled, Crashed, Outcome
 from search_spaces.plan import Plan
 from search_spaces.record import Record
@@ -252,6 +253,9 @@ class Scripted(AbstractForecasts):
         if self._silent >= 0:
             return None
         return make_expectation(10.0 * (1 + len(state.records)))
+
+    def prospects(self, state: SweepState) -> Prospects | None:
+        return None
 
     def problem(self) -> str | None:
         told, self._problem = self._problem, None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.policy import Stop, Try, next_action
+from orchestrator.core.policy import Stop, Try, next_action, too_dear
 from orchestrator.core.state import advance
 from search_spaces.outcome import Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -24,13 +24,13 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     assert action == Try(plan=state.space.baseline, why="the plan that one would start with")
 
     running = advance(state, started(0, state.space.baseline))
-    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by tpe")
+    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by plimsoll")
 
 
 @pytest.mark.parametrize("first", [GOOD, make_oom()], ids=["measured", "out of memory"])
 def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
     assert next_action(state_after([first]), BEGAN, untried=9) == Try(
-        plan=None, why="proposed by tpe"
+        plan=None, why="proposed by plimsoll"
     )
 
 
@@ -51,6 +51,9 @@ def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
         ([GOOD, WORSE], {"patience": 2}, 0.0, 9, None),
         ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
         ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
+        # each took 6 s on two ranks
+        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, "the budget of 0.01 GPU-hours is used"),
+        ([GOOD] * 2, {"gpu_hours": 0.01}, 0.0, 9, None),
     ],
 )
 def test_when_it_is_enough(
@@ -81,3 +84,26 @@ def test_time_of_earlier_drivers_does_not_count() -> None:
     state = state_after([GOOD] * 5, budget={"minutes": 1})  # which began at BEGAN
 
     assert isinstance(next_action(state, BEGAN + 59, untried=9), Try)
+
+
+@pytest.mark.parametrize(
+    ("hours", "measured", "saving", "seconds", "dear"),
+    [
+        (10.0, 3, 0.001, 30.0, False),  # 36 s of ten hours
+        (10.0, 3, 0.001, 40.0, True),
+        (1000.0, 3, 0.001, 40.0, False),
+        (None, 3, 0.0, 40.0, False),
+        (10.0, 2, 0.001, 40.0, False),  # too little is known
+        (10.0, 3, None, None, False),
+        (10.0, 3, float("inf"), 40.0, False),  # nothing feasible is known
+    ],
+)
+def test_a_trial_must_save_more_than_it_takes(
+    hours: float | None, measured: int, saving: float | None, seconds: float | None, dear: bool
+) -> None:
+    state = state_after([GOOD] * measured, budget={"trials": 9, "training_hours": hours})
+    stop = too_dear(state, saving, seconds)
+
+    assert (stop is not None) == dear
+    if stop is not None:
+        assert "takes 40 s and is expected to save 36.0 s of a training of 10 h" in stop.reason

@@ -37,7 +37,7 @@ def stored(spec: SweepSpec) -> list[FrozenTrial]:
 
 def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
     study = open_study(spec)
-    asked = study.ask(None, "proposed")
+    asked = study.ask(study.propose().plan, "proposed")
     study.tell(make_record(asked.number, asked.plan, outcome))
     return stored(spec)[-1]
 
@@ -87,7 +87,7 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for rate, share in ((20.0, 0.94), (44.0, 0.96)):
-        asked = study.ask(None, "proposed")
+        asked = study.ask(study.propose().plan, "proposed")
         study.tell(make_record(asked.number, asked.plan, make_measured(rate, share)))
 
     below, above = stored(spec)
@@ -142,7 +142,7 @@ def test_plans_of_failed_trials_are_not_asked_again(tmp_path: Path) -> None:
     outcomes = (every_outcome() * 2)[: len(space.candidates)]
     plans = []
     for outcome in outcomes:
-        asked = study.ask(None, "proposed")
+        asked = study.ask(study.propose().plan, "proposed")
         study.tell(make_record(asked.number, asked.plan, outcome))
         plans.append(asked.plan)
 
@@ -321,7 +321,8 @@ def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
 
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
-    lost = open_study(spec).ask(None, "proposed")  # and the driver is gone
+    study = open_study(spec)
+    lost = study.ask(study.propose().plan, "proposed")  # and the driver is gone
 
     second = open_study(spec)
     (left,) = second.interrupted()
@@ -337,7 +338,8 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: P
 
 def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
-    lost = open_study(spec).ask(None, "proposed")
+    study = open_study(spec)
+    lost = study.ask(study.propose().plan, "proposed")
     study = open_study(spec)
     crashed = every_outcome()[5]
 
@@ -359,11 +361,12 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for _ in range(2):
-        asked = study.ask(None, "proposed")
+        asked = study.ask(study.propose().plan, "proposed")
         outcome = make_oom(1.5) if asked.number else make_measured(30.0)
         record = make_record(asked.number, asked.plan, outcome)
         # what `tell` does first
-        study._open[asked.number].set_user_attr("record", _RECORDS.dump_python(record, mode="json"))
+        trial, _ = study._open[asked.number]
+        trial.set_user_attr("record", _RECORDS.dump_python(record, mode="json"))
 
     again = open_study(spec)
 

@@ -51,7 +51,7 @@ def run(study: Study, trials: int) -> list[Plan]:
     """Asks and tells so many trials; returns their plans."""
     plans = []
     for _ in range(trials):
-        asked = study.ask(None, "proposed")
+        asked = study.ask(study.propose().plan, "proposed")
         study.tell(make_record(asked.number, asked.plan, outcome_of(asked.plan)))
         plans.append(asked.plan)
     return plans

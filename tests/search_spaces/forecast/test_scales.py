@@ -90,3 +90,29 @@ def test_doubts_are_shares_of_the_deviation() -> None:
 
     assert shares.sum() + misfit == pytest.approx(1.0)
     assert misfit == pytest.approx(0.1**2 / scales.deviation(terms)[0] ** 2)
+
+
+def test_parts_are_the_slopes_times_what_is_uncertain() -> None:
+    """By differences: each scale moved by its deviation; their squares are the variance."""
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+    terms = some_terms(6)
+    parts = scales.parts(terms)
+    moved = [
+        np.log((terms * np.where(np.arange(TERMS) == at, np.exp(1e-5 * 0.3), 1.0)).sum(axis=1))
+        for at in range(TERMS)
+    ]
+
+    np.testing.assert_allclose(parts[:, 0], 0.2)
+    for at in range(TERMS):
+        slope = (moved[at] - np.log(terms.sum(axis=1))) / 1e-5
+        np.testing.assert_allclose(parts[:, 1 + at], slope, rtol=1e-3)
+    np.testing.assert_allclose((parts**2).sum(axis=1), scales.deviation(terms) ** 2)
+
+
+def test_parts_follow_what_was_learned_together() -> None:
+    terms = some_terms(5)
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03).learned(terms, terms.sum(axis=1) * 1.4)
+
+    np.testing.assert_allclose((scales.parts(terms) ** 2).sum(axis=1), scales.deviation(terms) ** 2)
+    half = (scales.parts(terms, 0.5) ** 2).sum(axis=1)
+    np.testing.assert_allclose(half, scales.deviation(terms, 0.5) ** 2)

@@ -1,0 +1,197 @@
+"""Plimsoll's own search on a space of legal plans."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.hopeless import hopeless_rows
+from orchestrator.search.evidence import Sight
+from orchestrator.search.search import Choice, Options, Search
+from orchestrator.study.features import place, table_features
+from orchestrator.study.parameters import Distributions, distributions
+from orchestrator.study.plimsoll_sampler import sentence
+from orchestrator.study.proposals import AbstractProposer, Known, Proposal
+from orchestrator.study.sights import sight_of
+from orchestrator.study.trial_seconds import TrialSeconds
+from search_spaces.forecast.prospects import Prospects
+from search_spaces.knobs import KNOBS
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.record import Record
+from search_spaces.space import Space
+from search_spaces.spec.schema import SweepSpec
+
+MOST = 200_000  # plans that are searched; of more, those that promise most and some by chance
+_TOO_LARGE = 10.0  # what a peak over the limit costs a plan's promise, as logarithms
+_DOUBT = 0.7  # deviation of what a knob does to memory from one end to the other, and of the level
+Rows = NDArray[np.intp]
+Numbers = NDArray[np.float64]
+
+
+@final
+class PlimsollProposer(AbstractProposer):
+    """Forecasts are its prior, records its evidence: see `orchestrator.search`."""
+
+    def __init__(self, space: Space, spec: SweepSpec, seed: int) -> None:
+        """Learns nothing yet.
+
+        Args:
+            space: Whose plans are proposed.
+            spec: The sweep's.
+            seed: Of what is drawn.
+        """
+        self._space = space
+        self._spec = spec
+        self._seed = seed
+        self._searched = distributions(space)
+        self._ground: _Ground | None = None
+        self._hopeful = np.ones(len(space.table), dtype=bool)
+        self._judged = 0  # records that have told which plans are hopeless
+
+    def propose(self, known: Known) -> Proposal:
+        ground = self._learned(known)
+        free = known.free & self._hopeful
+        if not free[ground.pool].any():
+            free = known.free  # that a plan is hopeless is no proof
+        if not free[ground.pool].any():
+            ground = self._ground = self._begun(known)
+        seconds = ground.seconds.of(ground.step_seconds, known.records, _there(known))
+        choice = ground.search.next(
+            list(ground.sights.values()),
+            free[ground.pool],
+            [row for plan in known.running for row in ground.rows_of(plan)],
+            seconds,
+        )
+        plan = ground.table.plan(choice.row)
+        return Proposal(
+            plan=plan,
+            why=self._why(choice, plan, ground),
+            saving=choice.saving,
+            seconds=float(seconds[choice.row]),
+        )
+
+    def left(self, known: Known) -> float | None:
+        ground = self._learned(known)
+        free = (known.free & self._hopeful)[ground.pool]
+        return ground.search.left(list(ground.sights.values()), free)
+
+    def _learned(self, known: Known) -> _Ground:
+        """The ground of today, with what all records have shown."""
+        if self._ground is None or self._ground.prospects is not known.prospects:
+            self._ground = self._begun(known)
+        for record in known.records:
+            self._ground.learn(record, self._spec)
+        for record in known.records[self._judged :]:
+            self._hopeful[hopeless_rows(self._space.table, record)] = False
+        self._judged = len(known.records)
+        return self._ground
+
+    def _begun(self, known: Known) -> _Ground:
+        table, prospects = self._space.table, known.prospects
+        pool = np.arange(len(table))
+        if len(table) > MOST:
+            pool = self._pooled(known)
+            table = table.take(pool)
+        told = prospects.take(pool) if prospects is not None else None
+        rising, rises = _by_direction(table, self._searched)
+        options = Options(
+            features=table_features(table, self._searched),
+            log_rate=None if told is None else told.log_rate,
+            log_share=rising if told is None else told.log_share,
+            rate_parts=None if told is None else told.rate_parts,
+            share_parts=rises if told is None else told.share_parts,
+            headroom=self._spec.objective.headroom,
+        )
+        return _Ground(
+            table=table,
+            pool=pool,
+            prospects=prospects,
+            step_seconds=None if told is None else told.step_seconds,
+            search=Search(options, self._seed),
+            seconds=TrialSeconds(table, self._spec.objective),
+        )
+
+    def _pooled(self, known: Known) -> Rows:
+        """Some of too many plans: those that were tried, the most promising, some by chance."""
+        table, half = self._space.table, MOST // 2
+        tried = [row for record in known.records for row in table.rows_of(record.plan)]
+        free = np.flatnonzero(known.free)
+        rng = np.random.default_rng(self._seed)
+        chosen = [np.array(tried, dtype=np.intp), rng.permutation(free)[:half]]
+        if known.prospects is not None:
+            told = known.prospects
+            promise = (told.log_rate - np.maximum(told.log_share, 0.0) * _TOO_LARGE)[free]
+            chosen.append(free[np.argsort(-promise)[:half]])
+        return np.unique(np.concatenate(chosen))
+
+    def _why(self, choice: Choice, plan: Plan, ground: _Ground) -> str:
+        best = None if choice.best is None else ground.table.plan(choice.best)
+        names = tuple(self._searched)
+        told = {name: getattr(plan, name) for name in names}
+        against = None if best is None else {name: getattr(best, name) for name in names}
+        blind = "" if ground.prospects is not None else "; no forecast yet"
+        return sentence(choice, told, against) + blind
+
+
+class _Ground:
+    """Candidates with their forecasts, and what was seen of them."""
+
+    def __init__(
+        self,
+        *,
+        table: PlanTable,
+        pool: Rows,
+        prospects: Prospects | None,
+        step_seconds: Numbers | None,
+        search: Search,
+        seconds: TrialSeconds,
+    ) -> None:
+        self.table = table
+        self.pool = pool  # rows of the space
+        self.prospects = prospects
+        self.step_seconds = step_seconds
+        self.search = search
+        self.seconds = seconds
+        self.sights: dict[int, Sight] = {}  # by the record's number
+        self._seen: set[int] = set()
+
+    def learn(self, record: Record, spec: SweepSpec) -> None:
+        """Takes note of a record, once."""
+        if record.number in self._seen:
+            return
+        self._seen.add(record.number)
+        for row in self.rows_of(record.plan):
+            if (sight := sight_of(record, row, spec)) is not None:
+                self.sights[record.number] = sight
+
+    def rows_of(self, plan: Plan) -> list[int]:
+        rows: list[int] = self.table.rows_of(plan).tolist()
+        return rows
+
+
+def _by_direction(table: PlanTable, searched: Distributions) -> tuple[Numbers, Numbers]:
+    """What memory does where nothing is forecast: it grows and shrinks with what is known to.
+
+    Returns:
+        Logarithms of the peak over some limit, and by how much they may be off, part by part.
+    """
+    parts = [np.ones(len(table))]
+    expected = np.zeros(len(table))
+    for knob in KNOBS:
+        if knob.memory and knob.name in searched:
+            places = [place(searched[knob.name], value) for value in table.values[knob.name]]
+            moved = knob.memory * np.array(places)[table.codes[knob.name]]
+            expected = expected + moved
+            parts.append(moved)
+    return expected - expected.mean(), _DOUBT * np.stack(parts, axis=1)
+
+
+def _there(known: Known) -> Plan | None:
+    """The plan that ran last: its processes are there."""
+    if known.running:
+        return known.running[-1]
+    last = max(known.records, key=lambda record: record.ended_at, default=None)
+    return None if last is None else last.plan
