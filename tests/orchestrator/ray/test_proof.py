@@ -21,6 +21,10 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.ray import late_model
 from tests.orchestrator.ray.cli import plimsoll
 
+# four groups of workers are started: a minute on idle cores, many on a busy machine
+SECONDS = 900
+pytestmark = pytest.mark.timeout(SECONDS + 60)
+
 SPEC = """
 model: late_model:make
 cluster: {device: cpu, workers: 2, memory_gib: 0.5}
@@ -42,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sweep(folder: Path) -> subprocess.CompletedProcess[str]:
-    swept = plimsoll("tune", "late.yaml", folder=folder)
+    swept = plimsoll("tune", "late.yaml", folder=folder, seconds=SECONDS)
     assert swept.returncode == 0, swept.stdout + swept.stderr
     return swept
 
