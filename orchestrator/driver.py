@@ -17,7 +17,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.policy import Stop, next_action, too_dear
+from orchestrator.core.policy import Stop, next_action, rival, too_dear
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
@@ -113,7 +113,9 @@ class Driver(AbstractDriver):
         )
         self._emit(started)
         return Assignment(
-            request=TrialRequest(number=asked.number, plan=plan, spec=self.state.spec),
+            request=TrialRequest(
+                number=asked.number, plan=plan, spec=self.state.spec, rival=rival(self.state)
+            ),
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,
             folder=str(Path.cwd()),
@@ -164,6 +166,8 @@ class Driver(AbstractDriver):
                     at=self._clock(),
                 )
             )
+            for source in self._study.sources(report.fingerprint):
+                self.note(source)
         trial = self._running(report.number)
         # what the trial itself taught is in no record yet: late as it is, this was expected
         forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from typing import Any
 
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.core.endings import reason_to_replace
-from orchestrator.core.processes import Processes, reason_to_change
-from orchestrator.ray_train import GroupLost, WorkerGroup
-from orchestrator.trials import AbstractDriver, Assignment, TrialReport
-from search_spaces.record import Fingerprint
+from orchestrator.ray_groups import KeptGroup
+from orchestrator.trials import AbstractDriver
 
 _METRIC = "ended"
 # A sliver of a resource that every head node has: the trial's own share must not come out of
@@ -35,7 +31,7 @@ class TrialRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def setup(self, config: dict[str, Any]) -> None:
         """Starts without a group: the first trial says how large it must be."""
-        self._group: WorkerGroup | None = None
+        self._kept = KeptGroup()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next trial takes over this actor and its group."""
@@ -43,52 +39,15 @@ class TrialRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def step(self) -> dict[str, Any]:
         """Runs the trial and reports its outcome; the trial is then done."""
-        report = self._run(self.config[_REQUEST])
+        report = self._kept.run(self.config[_REQUEST])
         return {_REPORT: report, _METRIC: 1, "done": True}
 
     def cleanup(self) -> None:
         """Lets the group go."""
-        if self._group is not None:
-            self._group.stop()
+        self._kept.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing to keep: the study holds it."""
-
-    def _run(self, given: Assignment) -> TrialReport:
-        notes: list[str] = []
-        started_at = time.time()
-        seen: Fingerprint | None = None
-        try:
-            group = self._group_for(given, notes)
-            seen = group.fingerprint
-            outcome = group.run(given.request, given.deadline_seconds)
-            if reason := reason_to_replace(outcome):
-                notes.append(f"the worker group is replaced: {reason}")
-                self._group = None
-                group.stop()
-        except GroupLost as lost:
-            outcome, self._group = lost.outcome, None
-            reason = reason_to_replace(outcome) or "its workers are gone"
-            notes.append(f"the worker group is replaced: {reason}")
-        return TrialReport(
-            number=given.request.number,
-            outcome=outcome,
-            fingerprint=seen,
-            notes=tuple(notes),
-            started_at=started_at,
-            ended_at=time.time(),
-        )
-
-    def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
-        needed = Processes.of(given.request.plan, given.device)
-        there = self._group
-        if there and (reason := reason_to_change(needed, there.processes, fresh=given.fresh)):
-            notes.append(f"the worker group is replaced: {reason}")
-            there.stop()
-            self._group = None
-        if self._group is None:
-            self._group = WorkerGroup(given.request.spec, needed, given.device, given.folder)
-        return self._group
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped

@@ -19,7 +19,7 @@ from orchestrator.listener import AbstractListener
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.ray_cluster import connected
 from orchestrator.ray_trace import BackgroundTrace
-from orchestrator.study import Study, check_study
+from orchestrator.study import Study, check_study, earlier_studies
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
@@ -60,7 +60,8 @@ def run_sweep(
     tracking = (MlflowListener(),) if spec.tracking.enabled else ()
     with connected(spec) as cluster:
         space = sweep_space(spec, model, cluster)
-        study = Study(spec, name, space)
+        earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
+        study = Study(spec, name, space, earlier)
         begun = SweepStarted(
             study=name,
             spec=spec,

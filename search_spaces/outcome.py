@@ -115,7 +115,11 @@ class ProofRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The plan trains, and this fast: wall-clock over whole optimizer steps, all ranks."""
+    """The plan trains, and this fast: wall-clock over whole optimizer steps, all ranks.
+
+    `beaten`: it ended as soon as it was slower beyond doubt than the best plan until then, and is
+    measured less exactly for it.
+    """
 
     kind: Literal["measured"] = "measured"
     samples_per_second: Estimate
@@ -131,6 +135,7 @@ class Measured:
     losses: tuple[float, ...]  # of each optimizer step, warm-up included
     costs: Costs
     proof: ProofRun | None = None  # None in a trial that only measured
+    beaten: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +241,8 @@ def sentence(outcome: Outcome) -> str:
         case Measured():
             rate = outcome.samples_per_second
             spread = 100 * rate.relative_half_width
-            return f"{rate.value:.2f} samples/s ± {spread:.1f} %"
+            early = ", ended early: slower than the best" if outcome.beaten else ""
+            return f"{rate.value:.2f} samples/s ± {spread:.1f} %{early}"
         case OutOfMemory():
             excess = outcome.excess
             over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from search_spaces.estimate import Estimate
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 
@@ -12,12 +13,15 @@ from search_spaces.spec.schema import SweepSpec
 class TrialRequest:
     """One trial: train `plan` on the spec's model and data, and measure it.
 
-    `collective_seconds` bounds how long a rank waits for the others in a collective. A proof is
-    a trial that does more, as `spec.proof` says.
+    `collective_seconds` bounds how long a rank waits for the others in a collective. `rival` is
+    what a step of the best plan so far takes, in seconds: a trial that is slower beyond doubt ends
+    early, one that is as fast is measured more exactly. None: there is none to beat. A proof is a
+    trial that does more, as `spec.proof` says.
     """
 
     number: int
     plan: Plan
     spec: SweepSpec
     collective_seconds: float = 60.0
+    rival: Estimate | None = None
     proof: bool = False

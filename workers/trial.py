@@ -68,7 +68,7 @@ def train_and_measure(
         worker.meter.check()
         sampler.begin()
         objective = longer(spec) if request.proof else spec.objective
-        series = measure_steps(training, feed, objective, group, watch)
+        series = measure_steps(training, feed, objective, group, watch, request.rival)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         proof = None
@@ -106,6 +106,7 @@ def train_and_measure(
             residual_bytes=0,
             compile_seconds=compiled,
         ),
+        beaten=series.beaten,
         proof=proof,
     )
 

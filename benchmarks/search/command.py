@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,32 +15,39 @@ from rich.table import Table
 
 from benchmarks.output import write
 from benchmarks.published.forecaster import ForecasterWithout
-from benchmarks.search.races import run
-from benchmarks.search.rivals import RIVALS
+from benchmarks.search.plot import draw
+from benchmarks.search.races import AFTER
+from benchmarks.search.rivals.known import RIVALS, WRONG
+from benchmarks.search.run import run
 from benchmarks.search.surfaces import surfaces_in
 from search_spaces.errors import UserError
 
-_SHOWN = ("trials_to_5pct", "trials_to_2pct", "regret_at_5", "regret_at_10", "oom_trials")
+_SHOWN = {  # figures, and what they are called in the table
+    "trials_to_5pct": "to 5 %",
+    "trials_to_2pct": "to 2 %",
+    "seconds_to_2pct": "seconds",
+    **{f"regret_at_{trials}": f"after {trials}" for trials in AFTER},
+    "oom_trials": "out of memory",
+}
+_WIDE = 120  # columns where nothing is a terminal
 
 
 def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
-    """Races all rivals over a directory; the exit status, 2 for what a user caused."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search", description="Races samplers over complete surfaces."
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of tables (.csv)")
-    parser.add_argument("--json", action="store_true", help="print one object of JSON")
-    parser.add_argument("--seeds", type=int, default=50, help="races of each rival")
-    parser.add_argument("--least", type=int, default=9, help="candidates that a surface must have")
-    parser.add_argument("--out", type=Path, help="where to keep the figures")
-    options = parser.parse_args(arguments)
+    """Races rivals over a directory; the exit status, 2 for what a user caused."""
+    options = _parser().parse_args(arguments)
     try:
+        rivals = _rivals(options.samplers, wrong=options.wrong)
         surfaces = surfaces_in(options.folder, without, least=options.least)
+        if not surfaces:
+            raise UserError(f"{options.folder} has no rows that form a surface")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    found = run(surfaces, RIVALS, options.seeds)
+    results = run(surfaces, rivals, options.seeds, options.jobs)
+    found = results.as_dict()
     write(found, options.out)
+    if options.plot is not None:
+        draw(results, options.plot)
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
@@ -47,11 +55,64 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.search", description="Races samplers over complete surfaces."
+    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="folder of tables (.csv), or one table")
+    add("--json", action="store_true", help="print one object of JSON")
+    add("--seeds", type=int, default=50, help="races of each sampler (50)")
+    add("--samplers", help="which, by their names with commas between; all if left out")
+    add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
+    add("--least", type=int, default=9, help="candidates that a surface must have (9)")
+    add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
+    add("--plot", type=Path, metavar="FILE", help="where to draw regret over trials (.html)")
+    add("--out", type=Path, metavar="FILE", help="where to keep the figures (.json)")
+    return parser
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _rivals(named: str | None, *, wrong: bool) -> tuple[str, ...]:
+    """The samplers that were asked for.
+
+    A name may have a comma itself, so that the longest known name counts.
+
+    Raises:
+        UserError: If one is not known.
+    """
+    known = (*RIVALS, *WRONG)
+    if named is None:
+        return (*RIVALS, *(WRONG if wrong else ()))
+    found, left = [], named.strip()
+    while left:
+        fitting = [name for name in known if left == name or left.startswith(f"{name},")]
+        if not fitting:
+            raise UserError(f"no sampler is called {left!r}; there are: {'; '.join(known)}")
+        found.append(max(fitting, key=len))
+        left = left[len(found[-1]) :].lstrip(", ")
+    return tuple(dict.fromkeys((*found, *(WRONG if wrong else ()))))
+
+
 def _show(found: dict[str, Any]) -> None:
-    table = Table("surface", "candidates", "sampler", *_SHOWN)
-    everywhere = {"all": {"candidates": "", "samplers": found["overall"]}}
-    for name, surface in (found["surfaces"] | everywhere).items():
-        for sampler, told in surface["samplers"].items():
-            cells = (f"{told[key]:.3g}" for key in _SHOWN)
-            table.add_row(name, str(surface["candidates"]), sampler, *cells)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    for name, samplers in (found["surfaces"] | {"all surfaces": found["overall"]}).items():
+        facts = found["facts"].get(name)
+        table = Table(
+            "sampler",
+            *_SHOWN.values(),
+            title=f"{name}, {facts['candidates']} candidates" if facts else name,
+            title_justify="left",
+        )
+        for sampler, told in samplers.items():
+            cells = (
+                f"{100 * told[key]:.1f} %" if key.startswith("regret") else f"{told[key]:.6g}"
+                for key in _SHOWN
+            )
+            table.add_row(sampler, *cells)
+        console.print(table)

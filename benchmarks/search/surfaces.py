@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,38 +12,60 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from benchmarks.published.cells import COLUMNS, Row, UnusableRowError
 from benchmarks.published.forecaster import ForecasterWithout
-from benchmarks.published.reading import SETS_FILE, read
-from benchmarks.published.values import Run
+from benchmarks.search.columns import knobs_of
+from benchmarks.search.forecasts import Forecasts, forecasts_of
+from benchmarks.search.tables import Entry, Grid, grids_in, number
 
 Numbers = NDArray[np.float64]
-# what a set may vary, of the columns that every table has
-KNOBS = (
-    *("precision", "optimizer", "sharding", "offload", "ckpt", "attn_impl", "compile"),
-    *("tp", "pp", "dp", "cp_or_sp", "micro_batch", "grad_accum", "global_batch"),
-)
-_BESIDE = {*COLUMNS, "url_or_path", "seconds"}
-_FAILED = r"run failed|r_cost=inf"
-_CONTRADICTS = r"\bcheck\b|\bimplausible\b"
 _NOISE = 0.01  # deviation of a logarithm where nothing is repeated
+_FEW_REPEATS = 3  # that many deviations tell a noise
+# What a trial takes where a table does not say: start and building, then steps; a failure is soon
+START_SECONDS, STEPS, FAILURE_SECONDS = 15.0, 12, 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What one measurement of a candidate tells.
+
+    `rate` is None if it ran out of memory or failed. `log_share` is the logarithm of its peak over
+    the memory limit, or of what it wanted if that is more; None where nobody knows.
+    """
+
+    rate: float | None
+    log_share: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a surface is about, as far as its table says; None where it does not."""
+
+    parameters: float | None
+    limit_gib: float | None
+    gpus: float | None
+    precision: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Surface:
     """Candidates and their truth; arrays are of shape (candidates,).
 
-    `rate` is nan where the candidate ran out of memory or failed. `log_rate` and `log_share` are
-    forecasts that know nothing of the surface's source; None where none can be made.
+    `trials` holds the repeats of each candidate, `rate` their mean; it is nan where the candidate
+    ran out of memory or failed. `log_rate` and `log_share` are forecasts that know nothing of the
+    surface's source; None where none can be made. `told_by` says who forecasts.
     """
 
     name: str
     candidates: tuple[Mapping[str, Any], ...]
     distributions: Mapping[str, BaseDistribution]
+    trials: tuple[tuple[Trial, ...], ...]
     rate: Numbers
     log_rate: Numbers | None
     log_share: Numbers | None
+    told_by: str
     noise: float
+    setup: Setup
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -55,122 +75,136 @@ class Surface:
         """The highest throughput."""
         return float(np.nanmax(self.rate))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    """A row of a set: its place, its knobs as written, its throughput (None: infeasible)."""
-
-    source: str
-    line: int
-    knobs: tuple[str, ...]
-    rate: float | None
+    def column(self, knob: str) -> tuple[Any, ...]:
+        """A knob's value of each candidate."""
+        return tuple(candidate[knob] for candidate in self.candidates)
 
 
-def surfaces_in(directory: Path, without: ForecasterWithout, *, least: int) -> tuple[Surface, ...]:
-    """The surfaces of a directory with `least` candidates and more, of which some were measured.
+def surfaces_in(place: Path, without: ForecasterWithout, *, least: int) -> tuple[Surface, ...]:
+    """The surfaces of a folder, or of one table, that have `least` candidates or more.
+
+    Two of them were measured, at least. Where no surface is so large, all are taken.
 
     Raises:
-        UserError: If the directory holds no tables.
+        SurfacesError: If there are no tables.
     """
-    tables = read(directory)
-    runs = {(run.source, run.line): run for run in tables.runs}
     found = []
-    for file in sorted(directory.glob("*.csv")):
-        if file.name == SETS_FILE:
-            continue
-        for name, (knobs, cells) in _sets_of(file).items():
-            by_knobs: dict[tuple[str, ...], list[_Cell]] = defaultdict(list)
-            for cell in cells:
-                by_knobs[cell.knobs].append(cell)
-            measured = sum(any(c.rate for c in group) for group in by_knobs.values())
-            if len(by_knobs) >= least and measured > 1:
-                surface = f"{file.stem}/{name}"
-                found.append(_surface(surface, knobs, by_knobs, runs, without))
-    return tuple(found)
+    for grid in grids_in(place):
+        rates = [entry.rate for entry in grid.entries]
+        columns = knobs_of([entry.row for entry in grid.entries], grid.header, rates)
+        groups = _candidates(grid, columns)
+        if sum(any(entry.rate for entry in group) for group in groups.values()) > 1:
+            found.append((grid, tuple(columns), groups))
+    large = [part for part in found if len(part[2]) >= least]
+    return tuple(_surface(*part, without) for part in large or found)
 
 
-def _sets_of(file: Path) -> dict[str, tuple[tuple[str, ...], list[_Cell]]]:
-    """Sets by their ids: the columns that vary in each, and its rows."""
-    rows: dict[str, list[tuple[int, Row]]] = defaultdict(list)
-    with file.open(encoding="utf-8", newline="") as opened:
-        reader = csv.DictReader(opened)
-        extra = [name for name in reader.fieldnames or () if name not in _BESIDE]
-        for line, cells in enumerate(reader, start=2):
-            row = Row(cells)
-            if row.notes_have(_CONTRADICTS):
-                continue
-            for name in re.split(r"[;,\s]+", row.written("ranking_sets")):
-                if name:
-                    rows[name].append((line, row))
-    found = {}
-    for name, members in rows.items():
-        varying = tuple(
-            knob for knob in (*KNOBS, *extra) if len({row.text(knob) for _, row in members}) > 1
-        )
-        cells = [
-            _Cell(
-                source=file.stem,
-                line=line,
-                knobs=tuple(row.text(knob) for knob in varying),
-                rate=rate,
-            )
-            for line, row in members
-            if (rate := _rate(row)) is not None or _infeasible(row)
-        ]
-        found[name] = varying, cells
-    return found
+def _candidates(
+    grid: Grid, columns: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, ...], list[Entry]]:
+    """Rows by their knobs; where some repeats ran and others did not, those that are more."""
+    groups: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    for place, entry in enumerate(grid.entries):
+        groups[tuple(cells[place] for cells in columns.values())].append(entry)
+    return {key: _of_one_kind(group) for key, group in groups.items()}
 
 
-def _infeasible(row: Row) -> bool:
-    return row.text("oom") == "true" or row.notes_have(_FAILED)
-
-
-def _rate(row: Row) -> float | None:
-    """Throughput in a unit that the rows of a set share; None if infeasible or not told."""
-    if _infeasible(row):
-        return None
-    for column in ("samples_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu"):
-        try:
-            value = row.number(column)
-        except UnusableRowError:
-            continue
-        if value:
-            return value
-    return None
+def _of_one_kind(group: list[Entry]) -> list[Entry]:
+    ran = [entry for entry in group if entry.rate is not None]
+    return ran if 2 * len(ran) > len(group) else [e for e in group if e.rate is None]
 
 
 def _surface(
-    name: str,
+    grid: Grid,
     knobs: tuple[str, ...],
-    by_knobs: Mapping[tuple[str, ...], list[_Cell]],
-    runs: Mapping[tuple[str, int], Run],
+    groups: Mapping[tuple[str, ...], list[Entry]],
     without: ForecasterWithout,
 ) -> Surface:
-    groups = list(by_knobs.items())
-    rates = [[cell.rate for cell in group if cell.rate] for _, group in groups]
-    columns = {knob: [words[at] for words, _ in groups] for at, knob in enumerate(knobs)}
+    columns = {knob: [words[at] for words in groups] for at, knob in enumerate(knobs)}
     distributions = {knob: _distribution(values) for knob, values in columns.items()}
     candidates = tuple(
         {
             knob: float(word) if isinstance(distributions[knob], FloatDistribution) else word
             for knob, word in zip(knobs, words, strict=True)
         }
-        for words, _ in groups
+        for words in groups
     )
-    told = [
-        next((runs[key] for cell in group if (key := (cell.source, cell.line)) in runs), None)
-        for _, group in groups
-    ]
-    log_rate, log_share = _forecasts(told, without)
+    rates = [[entry.rate for entry in group if entry.rate] for group in groups.values()]
+    mean = np.array([float(np.mean(values)) if values else np.nan for values in rates])
+    usual = STEPS * float(np.nanmax(mean))
+    trials = tuple(
+        tuple(_trial(entry, grid.unit, usual) for entry in group) for group in groups.values()
+    )
+    told = forecasts_of(grid, [group[0] for group in groups.values()], without)
+    return _made(grid, candidates, distributions, trials, mean, told, _noise_of(rates))
+
+
+def _made(
+    grid: Grid,
+    candidates: tuple[Mapping[str, Any], ...],
+    distributions: Mapping[str, BaseDistribution],
+    trials: tuple[tuple[Trial, ...], ...],
+    rate: Numbers,
+    told: Forecasts,
+    noise: float,
+) -> Surface:
+    row = grid.entries[0].row
     return Surface(
-        name=name,
+        name=grid.name,
         candidates=candidates,
         distributions=distributions,
-        rate=np.array([float(np.mean(values)) if values else np.nan for values in rates]),
-        log_rate=log_rate,
-        log_share=log_share,
-        noise=_noise_of(rates),
+        trials=trials,
+        rate=rate,
+        log_rate=told.log_rate,
+        log_share=told.log_share,
+        told_by=told.told_by,
+        noise=noise,
+        setup=Setup(
+            parameters=number(row, "n_params"),
+            limit_gib=number(row, "gpu_mem_gib"),
+            gpus=number(row, "n_gpus"),
+            precision=row.text("precision"),
+        ),
     )
+
+
+def _trial(entry: Entry, unit: str, usual: float) -> Trial:
+    """What a row tells.
+
+    A peak above the limit contradicts that it ran: the two were counted differently, and nothing
+    is told of the peak.
+    """
+    row, limit = entry.row, number(entry.row, "gpu_mem_gib")
+    held = number(row, "wanted_gib" if entry.rate is None else "peak_mem_gib")
+    share = None if held is None or limit is None else float(np.log(held / limit))
+    if share is not None and (share <= 0) != (entry.rate is not None):
+        share = None
+    return Trial(
+        rate=entry.rate,
+        log_share=share,
+        seconds=number(row, "trial_seconds") or _modelled_seconds(entry, unit, usual),
+    )
+
+
+def _modelled_seconds(entry: Entry, unit: str, usual: float) -> float:
+    """Seconds of a trial by model.
+
+    Args:
+        entry: The row.
+        unit: Which column its throughput is of.
+        usual: Seconds of the steps of the best candidate times its throughput, where the table
+            does not say how large a step is: each of the best one's steps takes a second.
+    """
+    if entry.rate is None:
+        return FAILURE_SECONDS
+    row, work = entry.row, None
+    batch = number(row, "global_batch")
+    if batch and unit == "samples_per_s":
+        work = STEPS * batch
+    gpus, length = number(row, "n_gpus"), number(row, "seq_len")
+    if batch and gpus and length and unit == "tokens_per_s_per_gpu":
+        work = STEPS * batch * length / gpus
+    return START_SECONDS + (work or usual) / entry.rate
 
 
 def _distribution(values: list[str]) -> BaseDistribution:
@@ -178,40 +212,17 @@ def _distribution(values: list[str]) -> BaseDistribution:
         numbers = [float(value) for value in values]
     except ValueError:
         return CategoricalDistribution(sorted(set(values)))
+    if not np.isfinite(numbers).all():
+        return CategoricalDistribution(sorted(set(values)))
     low, high = min(numbers), max(numbers)
     return FloatDistribution(low, high, log=low > 0)
 
 
 def _noise_of(rates: Iterable[list[float]]) -> float:
     """The deviation of the logarithm of a measurement, by what repeats differ."""
-    apart = [
-        np.log(value) - np.mean(np.log(values))
-        for values in rates
-        if len(values) > 1
-        for value in values
-    ]
-    return max(float(np.std(apart)), _NOISE) if len(apart) > 2 else _NOISE
-
-
-def _forecasts(
-    runs: list[Run | None], without: ForecasterWithout
-) -> tuple[Numbers | None, Numbers | None]:
-    """Logarithms of throughput and of the peak over the limit; the mean where one has none."""
-    known = [run for run in runs if run is not None]
-    if not known:
-        return None, None
-    told = without(known[0].source).forecast(known)
-    at = np.array([place for place, run in enumerate(runs) if run is not None])
-    return tuple(
-        _filled(np.log(values), at, len(runs))
-        for values in (told.samples_per_second, told.peak_share)
-    )  # type: ignore[return-value]
-
-
-def _filled(values: Numbers, at: NDArray[np.intp], count: int) -> Numbers | None:
-    finite = np.isfinite(values)
-    if not finite.any():
-        return None
-    filled = np.full(count, float(values[finite].mean()))
-    filled[at[finite]] = values[finite]
-    return filled
+    apart, free = 0.0, 0
+    for values in rates:
+        logs = np.log(values)
+        apart += float(((logs - logs.mean()) ** 2).sum()) if len(values) else 0.0
+        free += max(len(values) - 1, 0)
+    return max((apart / free) ** 0.5, _NOISE) if free >= _FEW_REPEATS else _NOISE

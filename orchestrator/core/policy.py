@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from orchestrator.core.ranking import measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 
@@ -76,6 +78,14 @@ def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> 
         reason=f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s of"
         f" a training of {hours:g} h"
     )
+
+
+def rival(state: SweepState) -> Estimate | None:
+    """Seconds of a step of the plan that a trial has to beat; None: there is none."""
+    best = state.best
+    if best is None or not state.spec.objective.racing or not isinstance(best.outcome, Measured):
+        return None
+    return best.outcome.step_seconds
 
 
 def rank_hours(records: Iterable[Record]) -> float:

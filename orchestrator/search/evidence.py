@@ -22,6 +22,9 @@ class Sight:
     `log_rate` is the logarithm of its throughput, None if none was measured. `log_share` is that
     of its peak over the memory limit: of a trial that ran out, of what it is known to have wanted
     at least. A trial that shows none of all this says nothing.
+
+    `study` is 0 for the study that is searched. Trials of another one may all be off together, by
+    a deviation of `doubt` in logarithms; the best known candidate is none of them.
     """
 
     row: int
@@ -32,6 +35,8 @@ class Sight:
     ran_out: bool = False
     fitted: bool = False  # it ran, whether or not its peak is known
     broke: bool = False  # it failed, and not for what its memory is measured by
+    study: int = 0
+    doubt: float = 0.0
 
     @property
     def measured(self) -> bool:
@@ -57,6 +62,7 @@ def rates(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
         value=np.array([sight.log_rate for sight in known], dtype=float),
         noise=np.array([sight.rate_noise for sight in known], dtype=float),
         side=np.array([-1 if sight.too_slow else 0 for sight in known], dtype=np.int64),
+        together=_together(known),
     )
 
 
@@ -70,6 +76,7 @@ def shares(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
         value=np.array([sight.log_share or 0.0 for sight in known], dtype=float),
         noise=np.where(np.array(side) == 0, _EXACT, _BOUND).astype(float),
         side=np.array(side, dtype=np.int64),
+        together=_together(known),
     )
 
 
@@ -81,6 +88,17 @@ def breakages(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
         noise=np.full(len(known), _BROKEN),
         side=np.array([1 if sight.broke else -1 for sight in known], dtype=np.int64),
     )
+
+
+def _together(sights: list[Sight]) -> Numbers | None:
+    """The covariance of what trials of one other study are off by; None where there are none."""
+    if not any(sight.study for sight in sights):
+        return None
+    study = np.array([sight.study for sight in sights])
+    doubt = np.array([sight.doubt for sight in sights])
+    same = (study[:, None] == study[None]) & (study[:, None] > 0)
+    together: Numbers = np.outer(doubt, doubt) * same
+    return together
 
 
 def _speed(sight: Sight) -> float:

@@ -30,19 +30,25 @@ class Observations:
     """What was seen, each of shape (observations,).
 
     `side` is 0 for a value, 1 for a lower bound and -1 for an upper one; `noise` a standard
-    deviation.
+    deviation. `together` is the covariance of what several are off by at once, None if nothing is.
     """
 
     value: Numbers
     noise: Numbers
     side: NDArray[np.int64]
+    together: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.value)
 
     def take(self, which: slice) -> Self:
         """Some of them."""
-        return type(self)(value=self.value[which], noise=self.noise[which], side=self.side[which])
+        return type(self)(
+            value=self.value[which],
+            noise=self.noise[which],
+            side=self.side[which],
+            together=None if self.together is None else self.together[which, which],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +93,8 @@ def posterior(prior: Numbers, mean: Numbers, seen: Observations) -> Posterior:
     if not len(seen):
         return Posterior(weights=np.zeros(0), root=np.zeros((0, 0)), log_evidence=0.0)
     target, variance = seen.value - mean, seen.noise**2
+    if seen.together is not None:
+        prior = prior + seen.together
     bounded = np.flatnonzero(seen.side)
     correction = 0.0
     if len(bounded):

@@ -193,7 +193,9 @@ class Search:
         found = [
             sight
             for sight in sights
-            if sight.measured and (sight.log_share is None or sight.log_share <= self._line)
+            if sight.measured
+            and not sight.study
+            and (sight.log_share is None or sight.log_share <= self._line)
         ]
         return max(found, key=_rate_of, default=None)
 

@@ -1,5 +1,6 @@
 """The study: every trial of a sweep, kept by Optuna. The one package that knows Optuna."""
 
+from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.storage import storage_url
 from orchestrator.study.store import (
     Asked,
@@ -15,6 +16,7 @@ __all__ = [
     "Interrupted",
     "Study",
     "check_study",
+    "earlier_studies",
     "load_proofs",
     "load_records",
     "storage_url",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,11 +13,12 @@ from numpy.typing import NDArray
 from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.search.evidence import Sight
 from orchestrator.search.search import Choice, Options, Search
+from orchestrator.study.earlier import EarlierStudy, Lesson, lessons
 from orchestrator.study.features import place, table_features
 from orchestrator.study.parameters import Distributions, distributions
 from orchestrator.study.plimsoll_sampler import sentence
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
-from orchestrator.study.sights import sight_of
+from orchestrator.study.sights import limit_of, sight_of
 from orchestrator.study.trial_seconds import TrialSeconds
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.knobs import KNOBS
@@ -35,14 +39,18 @@ Numbers = NDArray[np.float64]
 class PlimsollProposer(AbstractProposer):
     """Forecasts are its prior, records its evidence: see `orchestrator.search`."""
 
-    def __init__(self, space: Space, spec: SweepSpec, seed: int) -> None:
+    def __init__(
+        self, space: Space, spec: SweepSpec, seed: int, earlier: Sequence[EarlierStudy] = ()
+    ) -> None:
         """Learns nothing yet.
 
         Args:
             space: Whose plans are proposed.
             spec: The sweep's.
             seed: Of what is drawn.
+            earlier: Other studies of the same job, evidence as far as they ran on the same.
         """
+        self._earlier = earlier
         self._space = space
         self._spec = spec
         self._seed = seed
@@ -60,7 +68,7 @@ class PlimsollProposer(AbstractProposer):
             ground = self._ground = self._begun(known)
         seconds = ground.seconds.of(ground.step_seconds, known.records, _there(known))
         choice = ground.search.next(
-            list(ground.sights.values()),
+            ground.sights,
             free[ground.pool],
             [row for plan in known.running for row in ground.rows_of(plan)],
             seconds,
@@ -76,14 +84,13 @@ class PlimsollProposer(AbstractProposer):
     def left(self, known: Known) -> float | None:
         ground = self._learned(known)
         free = (known.free & self._hopeful)[ground.pool]
-        return ground.search.left(list(ground.sights.values()), free)
+        return ground.search.left(ground.sights, free)
 
     def _learned(self, known: Known) -> _Ground:
         """The ground of today, with what all records have shown."""
         if self._ground is None or self._ground.prospects is not known.prospects:
             self._ground = self._begun(known)
-        for record in known.records:
-            self._ground.learn(record, self._spec)
+        self._ground.learn(known.records, self._spec, self._earlier)
         for record in known.records[self._judged :]:
             self._hopeful[hopeless_rows(self._space.table, record)] = False
         self._judged = len(known.records)
@@ -133,7 +140,7 @@ class PlimsollProposer(AbstractProposer):
         told = {name: getattr(plan, name) for name in names}
         against = None if best is None else {name: getattr(best, name) for name in names}
         blind = "" if ground.prospects is not None else "; no forecast yet"
-        return sentence(choice, told, against) + blind
+        return sentence(choice, told, against) + blind + ground.measured_before(choice.row)
 
 
 class _Ground:
@@ -155,17 +162,55 @@ class _Ground:
         self.step_seconds = step_seconds
         self.search = search
         self.seconds = seconds
-        self.sights: dict[int, Sight] = {}  # by the record's number
+        self._own: list[Sight] = []
+        self._others: list[Sight] | None = None  # None until it is known what the study runs on
+        self._before: dict[int, str] = {}  # candidates that another study has measured
         self._seen: set[int] = set()
 
-    def learn(self, record: Record, spec: SweepSpec) -> None:
-        """Takes note of a record, once."""
-        if record.number in self._seen:
-            return
-        self._seen.add(record.number)
+    @property
+    def sights(self) -> list[Sight]:
+        """What is known: that of other studies first, the latest last."""
+        return (self._others or []) + self._own
+
+    def learn(
+        self, records: Sequence[Record], spec: SweepSpec, earlier: Sequence[EarlierStudy]
+    ) -> None:
+        """Takes note of each record once, and of other studies as soon as they compare."""
+        for record in records:
+            if record.number not in self._seen:
+                self._seen.add(record.number)
+                self._own += self._sights_of(record, spec)
+        ours = next((one for one in reversed(records) if one.fingerprint and limit_of(one)), None)
+        if self._others is None and ours is not None and ours.fingerprint is not None:
+            self._others = []
+            for number, study in enumerate(earlier, start=1):
+                for lesson in lessons([study], ours.fingerprint):
+                    self._learn_from(lesson, number, limit_of(ours), spec)
+
+    def measured_before(self, row: int) -> str:
+        """What to add to a reason if another study has measured the candidate."""
+        study = self._before.get(row)
+        return (
+            f"; study {study} measured it before, now it is held against this one's"
+            if study
+            else ""
+        )
+
+    def _learn_from(self, lesson: Lesson, study: int, limit: int | None, spec: SweepSpec) -> None:
+        theirs = limit_of(lesson.record)
+        moved = math.log(theirs / limit) if theirs and limit else 0.0
+        for sight in self._sights_of(lesson.record, spec):
+            share = None if sight.log_share is None else sight.log_share + moved
+            told = replace(sight, study=study, doubt=lesson.doubt, log_share=share)
+            assert self._others is not None
+            self._others.append(told)
+            if told.measured:
+                self._before[told.row] = lesson.study
+
+    def _sights_of(self, record: Record, spec: SweepSpec) -> Iterator[Sight]:
         for row in self.rows_of(record.plan):
             if (sight := sight_of(record, row, spec)) is not None:
-                self.sights[record.number] = sight
+                yield sight
 
     def rows_of(self, plan: Plan) -> list[int]:
         rows: list[int] = self.table.rows_of(plan).tolist()

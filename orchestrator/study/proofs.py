@@ -7,23 +7,22 @@ in its evaluation or its checkpoint would say of the space what is not so.
 from __future__ import annotations
 
 import optuna
-from pydantic import TypeAdapter
 
+from orchestrator.study.records import record_from_json, record_to_json
 from search_spaces.record import Record
 
 _PREFIX = "proof of trial "
-_RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
 
 
 def keep_proof(study: optuna.Study, proof: Record) -> None:
     """Writes a proof down, in the place of an older one of the same trial; one commit."""
-    study.set_user_attr(f"{_PREFIX}{proof.number}", _RECORDS.dump_python(proof, mode="json"))
+    study.set_user_attr(f"{_PREFIX}{proof.number}", record_to_json(proof))
 
 
 def kept_proofs(study: optuna.Study) -> tuple[Record, ...]:
     """All that were kept, in the order in which they ended."""
     found = (
-        _RECORDS.validate_python(value)
+        record_from_json(value)
         for name, value in study.user_attrs.items()
         if name.startswith(_PREFIX)
     )

@@ -10,6 +10,7 @@ from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 
 _LEAST_NOISE = 0.005  # of the logarithm of a throughput: what repeats differ by on a quiet machine
+_BEATEN_NOISE = 0.03  # of few steps, which may agree by chance
 _SURE = 1.96  # standard deviations from a value to the end of its interval
 _STEPS_IN_VAIN = 3  # beside `objective.max_seconds`, what a deadline leaves room for at the least
 
@@ -22,12 +23,12 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
     time is slower than one which would have.
     """
     match record.outcome:
-        case Measured(samples_per_second=rate, memory=memory):
+        case Measured(samples_per_second=rate, memory=memory, beaten=beaten):
             width = math.log(max(rate.high, rate.value) / rate.value)
             return Sight(
                 row=row,
                 log_rate=math.log(rate.value),
-                rate_noise=max(width / _SURE, _LEAST_NOISE),
+                rate_noise=max(width / _SURE, _BEATEN_NOISE if beaten else _LEAST_NOISE),
                 log_share=math.log(memory.share) if memory.peak_bytes > 0 else None,
                 fitted=True,
             )
@@ -38,6 +39,17 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
             return Sight(row=row, log_rate=_most(spec, left), too_slow=left > 0, broke=True)
         case OutOfMemory() | Crashed() | Diverged():
             return Sight(row=row, broke=True)
+        case _:
+            return None
+
+
+def limit_of(record: Record) -> int | None:
+    """The memory that one rank might use, in bytes; None if the trial does not say."""
+    match record.outcome:
+        case Measured(memory=memory):
+            return memory.limit_bytes
+        case OutOfMemory(limit_bytes=limit):
+            return limit
         case _:
             return None
 

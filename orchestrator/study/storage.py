@@ -14,12 +14,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
+STUDY_FILE = "study.db"  # in a study's folder, where the spec names no storage
 _BUSY_SECONDS = 20
 
 
 def storage_url(spec: SweepSpec, name: str) -> str:
     """Where the study is kept: the spec's storage, or SQLite in the study's own folder."""
-    return spec.study.storage or f"sqlite:///{Path(spec.study.folder, name, 'study.db')}"
+    return spec.study.storage or f"sqlite:///{Path(spec.study.folder, name, STUDY_FILE)}"
 
 
 def open_storage(url: str) -> RDBStorage:

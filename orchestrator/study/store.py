@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ import numpy as np
 import optuna
 from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
-from pydantic import TypeAdapter
+from optuna.trial import Trial, TrialState, create_trial
 
 from orchestrator.study.constraint import CONSTRAINT, constraint_of
+from orchestrator.study.earlier import EarlierStudy, sources
 from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proofs import keep_proof, kept_proofs
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
+from orchestrator.study.records import RECORD, record_of, record_to_json, records_of
 from orchestrator.study.sampler import OptunaProposer
 from orchestrator.study.storage import open_storage, storage_errors, storage_url
 from orchestrator.study.subject import check_subject
@@ -28,12 +29,11 @@ from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
-from search_spaces.record import Record
+from search_spaces.record import Fingerprint, Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 
-_PLAN, _WHY, _RECORD, _RETRY = "plan", "why", "record", "retry_of"
-_RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
+_PLAN, _WHY, _RETRY = "plan", "why", "retry_of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
-    return _load(spec, name, _records)
+    return _load(spec, name, records_of)
 
 
 def load_proofs(spec: SweepSpec, name: str) -> tuple[Record, ...]:
@@ -89,8 +89,16 @@ def _load(
 class Study:
     """The trials of one sweep. Not safe for two drivers at once."""
 
-    def __init__(self, spec: SweepSpec, name: str, space: Space) -> None:
+    def __init__(
+        self, spec: SweepSpec, name: str, space: Space, earlier: Sequence[EarlierStudy] = ()
+    ) -> None:
         """Opens the study, or makes it.
+
+        Args:
+            spec: What is measured.
+            name: The study's.
+            space: What may be tried.
+            earlier: Other studies of the same job, which may be evidence.
 
         Raises:
             StudyError: If the storage cannot be opened, or the study measured another job.
@@ -102,14 +110,15 @@ class Study:
             self._storage, self._study = _open_study(spec, name)
             self._id = self._storage.get_study_id_from_name(name)
             self._finish_half_told()
-            self._records = list(_records(self._study))
+            self._records = list(records_of(self._study))
         self._free = np.ones(len(space.table), dtype=bool)  # the candidates that nobody took
         for record in self._records:
             self._take(record.plan)
         self._open: dict[int, tuple[Trial, Plan]] = {}
         # drivers one after the other draw different numbers, and the same ones when run again
         seed = (spec.study.seed + len(self._records)) % 2**32
-        self._proposer = _proposer(space, spec, seed)
+        self._proposer = _proposer(space, spec, seed, earlier)
+        self._earlier = earlier
 
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
@@ -134,6 +143,10 @@ class Study:
             prospects: Forecasts of the space's candidates, None while there are none.
         """
         return self._proposer.propose(self._known(prospects))
+
+    def sources(self, ours: Fingerprint) -> tuple[str, ...]:
+        """Which other studies are evidence on this hardware and software, a sentence each."""
+        return sources(self._earlier, ours)
 
     def left(self, prospects: Prospects | None = None) -> float | None:
         """How much faster than the best an untried candidate is at most, with 95 %.
@@ -169,7 +182,7 @@ class Study:
         trials, and would forget it); what says nothing of the space is a failure.
         """
         trial, _ = self._open.pop(record.number)
-        trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
+        trial.set_user_attr(RECORD, record_to_json(record))
         self._records.append(record)
         self._close(trial, record.outcome)
 
@@ -194,7 +207,7 @@ class Study:
         opened = self._open.pop(number, None)
         trial = opened[0] if opened else Trial(self._study, self._trial_id(number))
         if record is not None:
-            trial.set_user_attr(_RECORD, _RECORDS.dump_python(record, mode="json"))
+            trial.set_user_attr(RECORD, record_to_json(record))
             self._records.append(record)
             self._take(record.plan)
         self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -228,9 +241,9 @@ class Study:
     def _finish_half_told(self) -> None:
         """Closes trials whose driver died when their record was written, but they still open."""
         for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if _RECORD not in left.user_attrs:
+            if RECORD not in left.user_attrs:
                 continue
-            record = _RECORDS.validate_python(left.user_attrs[_RECORD])
+            record = record_of(left)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Optuna's, if the constraint was told as well
                 self._close(Trial(self._study, left._trial_id), record.outcome)
@@ -239,10 +252,12 @@ class Study:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
 
-def _proposer(space: Space, spec: SweepSpec, seed: int) -> AbstractProposer:
+def _proposer(
+    space: Space, spec: SweepSpec, seed: int, earlier: Sequence[EarlierStudy]
+) -> AbstractProposer:
     sampler = spec.study.sampler
     if sampler == "plimsoll":
-        return PlimsollProposer(space, spec, seed)
+        return PlimsollProposer(space, spec, seed, earlier)
     return OptunaProposer(space, sampler, spec.objective.headroom, seed)
 
 
@@ -266,17 +281,6 @@ def _open_study(spec: SweepSpec, name: str) -> tuple[RDBStorage, optuna.Study]:
         sampler=RandomSampler(),  # never asked: proposers are
         load_if_exists=True,
     )
-    measured = any(_RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+    measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
     check_subject(study, spec, name, measured=measured)
     return storage, study
-
-
-def _records(study: optuna.Study) -> tuple[Record, ...]:
-    def with_record(trial: FrozenTrial) -> bool:
-        return trial.state.is_finished() and _RECORD in trial.user_attrs
-
-    return tuple(
-        _RECORDS.validate_python(trial.user_attrs[_RECORD])
-        for trial in study.get_trials(deepcopy=False)
-        if with_record(trial)
-    )

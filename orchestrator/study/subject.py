@@ -12,6 +12,17 @@ _SUBJECT = "subject"
 _SAYS_NOTHING = ("address", "gpu", "gpus_per_node", "price_per_gpu_hour")
 
 
+# of two jobs whose measurements tell of each other
+_SAME = ("model", "data", "train")
+
+
+def is_same_job(study: optuna.Study, spec: SweepSpec) -> bool:
+    """Whether a study measured the model, data and training of a spec, on whatever cluster."""
+    subject = spec.model_dump(mode="json", include=set(_SAME))
+    known = study.user_attrs.get(_SUBJECT, {})
+    return all(known.get(section) == subject[section] for section in _SAME)
+
+
 def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
     """Writes down what a new study measures, and compares it with what an old one has measured.
 

@@ -145,6 +145,11 @@ class ObjectiveSpec(Section):
     max_steps: Annotated[int, Field(ge=6)] = Field(
         default=100, description="most optimizer steps of a trial"
     )
+    racing: bool = Field(
+        default=True,
+        description="end a trial as soon as it is slower beyond doubt than the best plan so far,"
+        " and measure near-ties to half the interval",
+    )
     max_seconds: Seconds = Field(default=60.0, description="most seconds of steps of a trial")
 
     @model_validator(mode="after")
@@ -207,6 +212,11 @@ class StudySpec(Section):
         description="who proposes plans: plimsoll, or Optuna's tpe, gp or random",
     )
     seed: Seed = Field(default=0, description="of the sampler")
+    warm_start: bool = Field(
+        default=True,
+        description="learn from other studies in the same folder or storage, where they measured"
+        " the same model, data and training on the same device; less, where software differs",
+    )
 
 
 class TrackingSpec(Section):

@@ -129,9 +129,15 @@ class Sweep:
 def sweep(tmp_path: Path) -> Callable[..., Sweep]:
     """Makes a driver; each time on the same study."""
 
-    def make(forecasts: AbstractForecasts | None = None, **budget: object) -> Sweep:
+    def make(
+        forecasts: AbstractForecasts | None = None, racing: bool = True, **budget: object
+    ) -> Sweep:
         budget = {"trials": 3, "minutes": 10, "trial_seconds": 60, **budget}
-        spec = make_spec(study={"folder": str(tmp_path), "sampler": "random"}, budget=budget)
+        spec = make_spec(
+            study={"folder": str(tmp_path), "sampler": "random"},
+            objective={"racing": racing},
+            budget=budget,
+        )
         return Sweep(spec, forecasts=forecasts or NoForecasts())
 
     return make
@@ -307,6 +313,21 @@ def test_deadlines_follow_forecasts(sweep: Make) -> None:
     assert first.deadline_seconds == 500.0
     step, build = 1.25 * 16 / 20.0, 0.4
     assert second.deadline_seconds == pytest.approx(60 + 60 + 4 * (3 * step + build))
+
+
+@pytest.mark.parametrize("racing", [True, False])
+def test_a_trial_has_the_best_so_far_to_beat(sweep: Make, racing: bool) -> None:
+    """What leaves too little memory free is none to beat."""
+    ours = sweep(racing=racing, trials=5)
+    rivals = []
+    for outcome in (make_measured(50.0, 0.99), make_measured(40.0), make_measured(45.0)):
+        given = ours.ask()
+        rivals.append(given.request.rival)
+        ours.report(given, outcome)
+    rivals.append(ours.ask().request.rival)
+
+    best = [None, None, make_measured(40.0).step_seconds, make_measured(45.0).step_seconds]
+    assert rivals == (best if racing else [None] * 4)
 
 
 def test_why_there_are_no_forecasts_is_noted_once(sweep: Make) -> None:

@@ -1,4 +1,8 @@
-"""Whole optimizer steps, timed between barriers until their median is known well enough."""
+"""Whole optimizer steps, timed between barriers until their median is known well enough.
+
+Well enough is less where a rival, the best plan so far, is faster beyond doubt, and more where the
+two are close.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,11 @@ from workers.ranks import total
 # Shorter steps are timed several at once, so that the barriers do not count for much.
 MIN_WINDOW_SECONDS = 0.1
 STOP = 0
+BEATEN = -1  # stop, since the rival is faster
+# Windows after which an interval that lies on one side of the rival's settles it (five on the same
+# side of a median by chance: 3 %), or one that is so much slower
+_SETTLED, _EARLY, _FAR = 5, 3, 1.25
+_TIE = 0.5  # of the wanted interval, where it overlaps the rival's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +48,14 @@ class Window:
 class Series:
     """All that was timed: the first `warmup` windows do not count.
 
-    Windows in which something was compiled stand in front, whenever they were.
+    Windows in which something was compiled stand in front, whenever they were. `beaten` says that
+    it ended because the rival was faster.
     """
 
     windows: tuple[Window, ...]
     losses: tuple[float, ...]
     warmup: int
+    beaten: bool = False
 
     @property
     def steady(self) -> tuple[Window, ...]:
@@ -75,6 +86,7 @@ def measure_steps(
     objective: ObjectiveSpec,
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
+    rival: Estimate | None = None,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -86,15 +98,16 @@ def measure_steps(
         objective: How exactly to measure, and for how long at most.
         group: The ranks that train together, None if there is one.
         watch: Told which phase is under way; its clock times the windows.
+        rival: Seconds of a step of the best plan so far, None if there is none to beat.
     """
     windows: list[Window] = []
     losses: list[float] = []
     lead = group is None or dist.get_rank(group) == 0
     steps = 1
-    while steps != STOP:
+    while steps > STOP:
         window, parts = _timed(training, feed, len(losses), steps, group, watch)
         windows.append(window)
-        wanted = _next_steps(windows, objective) if lead else STOP
+        wanted = _next_steps(windows, objective, rival) if lead else STOP
         steps_told, *summed = total([float(wanted), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
@@ -103,7 +116,12 @@ def measure_steps(
         steps = int(steps_told)
     compiling, calm = _apart(windows)
     warmup = len(compiling) + warmup_length([window.seconds for window in calm])
-    return Series(windows=(*compiling, *calm), losses=tuple(losses), warmup=warmup)
+    return Series(
+        windows=(*compiling, *calm),
+        losses=tuple(losses),
+        warmup=warmup,
+        beaten=steps == BEATEN,
+    )
 
 
 def _timed(
@@ -145,15 +163,19 @@ def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
         dist.barrier(group=group)
 
 
-def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec) -> int:
-    """How many steps the next window takes, or STOP."""
+def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec, rival: Estimate | None) -> int:
+    """How many steps the next window takes, or STOP, or BEATEN."""
     compiling, calm = _apart(windows)
     seconds = [window.seconds for window in calm or compiling]
     done = sum(window.steps for window in windows)
     spent = sum(window.seconds * window.steps for window in calm)
     steady = seconds[warmup_length(seconds) :]
+    if rival is not None and calm and _is_beaten(steady, rival):
+        return BEATEN
     if len(steady) >= objective.min_steps:
-        if median_estimate(steady).relative_half_width <= objective.interval:
+        known = median_estimate(steady)
+        tie = rival is not None and known.overlaps(rival)
+        if known.relative_half_width <= objective.interval * (_TIE if tie else 1.0):
             return STOP
         if spent >= objective.max_seconds:
             return STOP
@@ -162,6 +184,13 @@ def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec) -> int:
         return STOP
     wanted = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
     return max(1, min(wanted, objective.max_steps - done))
+
+
+def _is_beaten(steady: Sequence[float], rival: Estimate) -> bool:
+    fastest = min(steady)
+    if len(steady) >= _SETTLED and median_estimate(steady).low > rival.high:
+        return True
+    return len(steady) >= _EARLY and fastest > _FAR * rival.high
 
 
 def _apart(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

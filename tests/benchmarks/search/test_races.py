@@ -1,109 +1,144 @@
-"""Races of samplers over surfaces that tables hold."""
+"""Races by hand: what each trial tells, and what is counted."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.published.baseline import ConstantMfu
-from benchmarks.search.command import main
-from benchmarks.search.races import AFTER, figures, race
-from benchmarks.search.rivals import RIVALS, AbstractRival
-from benchmarks.search.surfaces import Surface, surfaces_in
-from tests.benchmarks.published.rows import write_table
+from benchmarks.search.races import AFTER, Race, figures, over_all, race
+from benchmarks.search.rivals.base import AbstractRival, Flags
+from benchmarks.search.rivals.known import RIVALS, WRONG
+from benchmarks.search.run import run
+from benchmarks.search.surfaces import Surface, Trial
+from tests.benchmarks.search.toys import toy_surface
 
 KEYS = {
-    *("trials_to_5pct", "trials_to_2pct", "oom_trials"),
+    *("trials_to_5pct", "trials_to_2pct", "seconds_to_2pct", "oom_trials"),
     *(f"regret_at_{trials}" for trials in AFTER),
 }
 
 
-def rows() -> list[dict[str, str]]:
-    """Twelve candidates; one ran out, one failed, one is repeated, one contradicts itself."""
-    made = [
-        {
-            "micro_batch": str(2**power),
-            "ckpt": ckpt,
-            "samples_per_s": str(10 * (power + 1) * (0.8 if ckpt == "full" else 1)),
-            "ranking_sets": "S1",
-            "global_batch": "64",
-            "grad_accum": "",
-        }
-        for power in range(6)
-        for ckpt in ("none", "full")
-    ]
-    made[10] |= {"samples_per_s": "", "oom": "true"}
-    made[9] |= {"samples_per_s": "", "notes": "RUN FAILED"}
-    again = {**made[0], "samples_per_s": "12"}
-    odd = {**made[1], "samples_per_s": "999", "notes": "CHECK"}
-    return [*made, again, odd]
+class InOrder(AbstractRival):
+    def __init__(self) -> None:
+        self.told: list[Trial] = []
+
+    def next(self, free: Flags) -> int:
+        return int(np.flatnonzero(free)[0])
+
+    def tell(self, row: int, trial: Trial) -> None:
+        self.told.append(trial)
 
 
 @pytest.fixture
-def surface(tmp_path: Path) -> Surface:
-    write_table(tmp_path, "table", rows())
-    (found,) = surfaces_in(tmp_path, lambda _: ConstantMfu(), least=9)
-    return found
+def surface() -> Surface:
+    candidates = [
+        {"micro_batch": 2.0**power, "ckpt": ckpt} for power in range(4) for ckpt in ("full", "none")
+    ]
+    rates = [None, 50.0, 94.0, 95.0, None, 98.0, 100.0, None]
+    return toy_surface(
+        candidates, rates, log_rate=[float(at) for at in range(8)], log_share=[-1.0] * 8
+    )
 
 
-def test_a_set_is_a_surface(surface: Surface) -> None:
-    assert surface.name == "table/S1"
-    assert len(surface) == 12
-    assert set(surface.distributions) == {"micro_batch", "ckpt"}
-    assert int(np.isnan(surface.rate).sum()) == 2
-    assert surface.rate[0] == pytest.approx(11)  # the mean of the repeated one
-    assert surface.best == pytest.approx(50)
-    assert surface.log_rate is not None
-    assert len(surface.log_rate) == 12
+def test_regret_is_what_the_best_so_far_lacks(surface: Surface) -> None:
+    found = race(surface, InOrder(), 0)
+
+    assert found.regret.tolist() == pytest.approx([1.0, 0.5, 0.06, 0.05, 0.05, 0.02, 0.0])
+    assert found.trials_to(0.05) == 4  # 5 % are enough, not only less
+    assert found.trials_to(0.02) == 6
+    assert found.seconds.tolist() == [10.0 * trial for trial in range(1, 8)]
+    assert found.seconds_to(0.02) == 60.0
+    assert found.regret_at(3) == pytest.approx(0.06)
+    assert found.regret_at(40) == 0.0
 
 
-def test_small_sets_and_other_rows_are_no_surfaces(tmp_path: Path) -> None:
-    write_table(tmp_path, "table", rows()[:6])
+def test_what_ran_out_is_counted_until_the_best_is_near(surface: Surface) -> None:
+    later = toy_surface(surface.candidates, [None, 99.0, None, None, 100.0, 1.0, 1.0, 1.0])
 
-    assert surfaces_in(tmp_path, lambda _: ConstantMfu(), least=9) == ()
-
-
-class InOrder(AbstractRival):
-    def next(self, free: np.ndarray) -> int:
-        return int(np.flatnonzero(free)[0])
-
-    def tell(self, row: int, rate: float | None) -> None:
-        pass
+    assert race(surface, InOrder(), 0).ran_out == 2
+    assert race(later, InOrder(), 0).ran_out == 1
 
 
-def test_a_race_ends_with_the_best(surface: Surface) -> None:
-    found = race(surface, InOrder(surface, 0))
+def test_a_race_ends_after_forty_trials_once_the_best_is_near() -> None:
+    candidates = [{"micro_batch": float(at)} for at in range(1, 101)]
+    near = toy_surface(candidates, [99.0] + [1.0] * 98 + [100.0])
+    far = toy_surface(candidates, [90.0] + [1.0] * 98 + [100.0])
 
-    assert surface.rate[8] == surface.best
-    assert len(found.regret) == 9
-    assert found.trials_to(0.02) == 9
-    assert found.trials_to(0.3) == 7  # 40 of 50
-    assert found.ran_out == 0
-    assert set(figures([found])) == KEYS
+    assert len(race(near, InOrder(), 0).regret) == 40
+    assert len(race(far, InOrder(), 0).regret) == 100
 
 
-@pytest.mark.parametrize("name", RIVALS)
+def test_a_trial_tells_one_repeat_and_regret_goes_by_the_mean(surface: Surface) -> None:
+    trials = list(surface.trials)
+    repeats = tuple(Trial(rate=rate, log_share=None, seconds=1.0) for rate in (40.0, 60.0))
+    trials[1] = repeats
+    noisy = replace(surface, trials=tuple(trials))
+    seen = set()
+    for seed in range(20):
+        rival = InOrder()
+        assert race(noisy, rival, seed).regret[1] == 0.5
+        seen.add(rival.told[1].rate)
+
+    assert seen == {40.0, 60.0}
+
+
+def test_figures_are_medians_of_trials_and_means_of_regret() -> None:
+    races = [
+        Race(
+            regret=np.array([*[0.5] * (at - 1), 0.0]),
+            seconds=np.arange(1.0, at + 1),
+            ran_out=at,
+        )
+        for at in (1, 2, 9)
+    ]
+    told = figures(races)
+
+    assert set(told) == KEYS
+    assert told["trials_to_2pct"] == 2
+    assert told["seconds_to_2pct"] == 2
+    assert told["oom_trials"] == 2
+    assert told["regret_at_5"] == pytest.approx(0.5 / 3)
+    assert told["regret_at_10"] == 0
+
+
+def test_a_race_that_found_nothing_counts_one_trial_more() -> None:
+    never = Race(regret=np.array([1.0, 0.5]), seconds=np.array([1.0, 2.0]), ran_out=1)
+
+    assert never.trials_to(0.05) == 3
+    assert never.seconds_to(0.05) == 2.0
+
+
+def test_over_all_surfaces() -> None:
+    told = [dict.fromkeys(KEYS, value) for value in (1.0, 2.0, 9.0)]
+
+    assert over_all(told)["trials_to_2pct"] == 2
+    assert over_all(told)["regret_at_5"] == 4
+    assert over_all([]) == {}
+
+
+@pytest.mark.parametrize("name", [*RIVALS, *WRONG])
 def test_every_rival_comes_to_the_end(surface: Surface, name: str) -> None:
-    found = race(surface, RIVALS[name](surface, 3))
+    found = race(surface, {**RIVALS, **WRONG}[name](surface, 3), 3)
 
     assert found.regret[-1] == 0
     assert len(found.regret) <= len(surface)
 
 
-def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_table(tmp_path, "table", rows())
-    status = main([str(tmp_path), "--json", "--seeds", "1"], lambda _: ConstantMfu())
-    told = json.loads(capsys.readouterr().out)
+def test_results_do_not_depend_on_processes(surface: Surface) -> None:
+    names = ("plimsoll", "random")
+    one, two = (run([surface], names, 7, processes).as_dict() for processes in (1, 2))
 
-    assert status == 0
-    assert set(told["overall"]) == set(RIVALS)
-    assert all(set(figures_of) == KEYS for figures_of in told["overall"].values())
-    assert list(told["surfaces"]) == ["table/S1"]
+    assert one == two
+    assert one["surfaces"].keys() == {"toy"}
+    assert list(one["surfaces"]["toy"]) == list(one["overall"]) == list(names)
 
 
-def test_no_tables_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none")], lambda _: ConstantMfu()) == 2
-    assert "is no directory" in capsys.readouterr().err
+def test_the_curve_is_the_mean_over_seeds(surface: Surface) -> None:
+    results = run([surface], ["random"], 3)
+    races = results.races["toy", "random"]
+
+    assert len(races) == 3
+    assert results.curve("random")[0] == pytest.approx(np.mean([r.regret[0] for r in races]))
+    assert results.curve("random")[-1] == 0.0

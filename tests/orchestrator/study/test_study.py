@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.core.ranking import best
 from orchestrator.study import Study, load_records, storage_url
-from orchestrator.study.store import _RECORDS
+from orchestrator.study.records import record_to_json
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.spec.schema import SweepSpec
@@ -366,7 +366,7 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
         record = make_record(asked.number, asked.plan, outcome)
         # what `tell` does first
         trial, _ = study._open[asked.number]
-        trial.set_user_attr("record", _RECORDS.dump_python(record, mode="json"))
+        trial.set_user_attr("record", record_to_json(record))
 
     again = open_study(spec)
 

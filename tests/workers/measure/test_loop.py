@@ -6,6 +6,7 @@ The clock is moved by hand: a step takes what its input is said to take, on any 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -87,7 +88,12 @@ def feed(clock: Clock, takes: Takes) -> Callable[[int], StepBatches]:
     return step
 
 
-def measure(takes: Takes, group: dist.ProcessGroup | None = None, **objective: float) -> Series:
+def measure(
+    takes: Takes,
+    group: dist.ProcessGroup | None = None,
+    rival: Estimate | None = None,
+    **objective: float,
+) -> Series:
     clock = Clock()
     series = measure_steps(
         training(),
@@ -95,6 +101,7 @@ def measure(takes: Takes, group: dist.ProcessGroup | None = None, **objective: f
         ObjectiveSpec.model_validate(objective),
         group,
         HostStopwatch(clock),
+        rival,
     )
     assert isinstance(series, Series)
     assert len(series.losses) == sum(window.steps for window in series.windows)
@@ -133,6 +140,46 @@ def test_a_plan_slower_than_its_seconds_still_gets_a_second_look() -> None:
     series = measure(always(0.15), interval=NEVER_TIGHT, max_seconds=0.1)
 
     assert [window.steps for window in series.windows] == [1, 1]
+
+
+RIVAL = Estimate(value=0.2, low=0.19, high=0.21)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "beaten"),
+    [
+        (0.8, 3, True),  # four times as slow
+        (0.25, 5, True),  # slower than its slowest
+        (0.125, 6, False),  # faster: as exact as was asked for
+    ],
+)
+def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> None:
+    series = measure(always(seconds), rival=RIVAL, interval=ALWAYS_TIGHT, min_steps=6)
+
+    assert (len(series.windows), series.beaten) == (steps, beaten)
+
+
+def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
+    """The interval of few steps spans all of them: one as fast as the rival leaves it open."""
+    takes = [0.25, 0.2] * 4
+    series = measure(takes.__getitem__, rival=RIVAL, interval=0.01, min_steps=6, max_steps=8)
+
+    assert len(series.windows) == 8
+    assert not series.beaten
+
+
+def test_near_ties_are_measured_to_half_the_interval() -> None:
+    """Ten steps alternate by 10 %: half the width is 5 %, which is enough unless it is a tie."""
+
+    def takes(step: int) -> float:
+        return 0.2 if step % 2 else 0.22
+
+    alone = measure(takes, interval=0.06, min_steps=6, max_steps=40)
+    tie = measure(takes, rival=RIVAL, interval=0.06, min_steps=6, max_steps=40)
+
+    assert len(alone.windows) == 6
+    assert len(tie.windows) == 40
+    assert not tie.beaten
 
 
 def test_steps_in_which_something_was_compiled_are_told_apart() -> None:
@@ -250,6 +297,17 @@ def test_what_is_reported_of_a_trial_is_consistent(pair: Group) -> None:
     assert outcome.costs.steps_seconds < outcome.costs.total_seconds
     assert outcome.mfu is not None
     assert 0 < outcome.mfu < 1
+
+
+def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
+    """Nothing trains as fast as the rival; the other rank stops with the first."""
+    rival = Estimate(value=1e-6, low=1e-6, high=1e-6)
+    spec = a_spec(objective={"interval": 1e-6, "max_steps": 1000})
+    outcome = pair.run(replace(a_request(spec), rival=rival))
+
+    assert isinstance(outcome, Measured)
+    assert outcome.beaten
+    assert len(outcome.losses) < 1000
 
 
 def test_padding_takes_time_and_counts_for_nothing(alone: Group) -> None:

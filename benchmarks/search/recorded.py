@@ -1,0 +1,105 @@
+"""Forecasts of a recording by the product's own way: from its specification and its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.published.cells import Row
+from benchmarks.search.columns import value_of
+from benchmarks.search.tables import number
+from orchestrator.planning import Footprints, device_of, question_of
+from orchestrator.planning.question import Question
+from search_spaces.forecast.belief import shipped_belief
+from search_spaces.forecast.forecast import forecast
+from search_spaces.forecast.planned import executions_of, variants_of
+from search_spaces.forecast.work import work_of
+from search_spaces.plan import Plan
+from search_spaces.plan_table import KNOB_NAMES, PlanTable
+from search_spaces.space import build_space
+from search_spaces.spec.load import load_spec
+from search_spaces.spec.schema import GIB
+from workers.models import describe
+
+Numbers = NDArray[np.float64]
+# where a table tells of a knob in the columns that all tables have
+_ALSO = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "data": "dp",
+    "accumulation": "grad_accum",
+    "attention": "attn_impl",
+}
+_CPU = "cpu"
+
+
+def expected_plans(spec_file: Path, rows: Sequence[Row]) -> tuple[Numbers, Numbers]:
+    """Logarithms of throughput and of the peak over the limit; nan for what is no plan of it.
+
+    Args:
+        spec_file: The specification that was recorded.
+        rows: A row of each candidate, with its knobs by their names.
+
+    Raises:
+        UserError: If the specification has faults, or its model cannot be described or traced.
+    """
+    question = _question(spec_file, rows[0])
+    ranks = question.ranks[0]
+    plans = _plans_of(rows, build_space(question.around(ranks), ranks).table)
+    rate, share = (np.full(len(rows), np.nan) for _ in range(2))
+    at = [row for row, plan in enumerate(plans) if plan is not None]
+    if at:
+        table = PlanTable.of(plan for plan in plans if plan is not None)
+        footprint = Footprints(question.spec, question.kind)(variants_of(table))
+        executions = executions_of(table, question.model, footprint)
+        limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
+        work = work_of(footprint, question.device, executions)
+        told = forecast(work, shipped_belief(), limit)
+        rate[at] = np.log(told.samples_per_second)
+        share[at] = np.log(told.peak_bytes / limit)
+    return rate, share
+
+
+def _question(spec_file: Path, row: Row) -> Question:
+    """What `plimsoll plan` would be asked, on the devices that the recording had."""
+    spec = load_spec(spec_file)
+    gpu, gpus = row.written("gpu"), number(row, "n_gpus")
+    if gpu.lower() == _CPU:
+        cluster = spec.cluster.model_copy(update={"device": _CPU})
+        spec = spec.model_copy(update={"cluster": cluster})
+    device = device_of(spec, name=gpu or None, file=None, devices_per_node=None)
+    model = describe(spec.model, spec.train)
+    return question_of(spec, model, device, ranks=(round(gpus),) if gpus else ())
+
+
+def _plans_of(rows: Sequence[Row], table: PlanTable) -> list[Plan | None]:
+    """The plan of each row: the one that has its knobs; None if there is none, or several."""
+    columns = {
+        name: told
+        for name in KNOB_NAMES
+        if len(table.values[name]) > 1
+        for told in (_ALSO.get(name, name), name)  # its own column counts, where there is one
+        if any(row.text(told) for row in rows)
+    }
+    for name, told in columns.items():
+        words = {value_of(row, told) for row in rows}
+        kept = np.array([_word(value) in words for value in table.values[name]])
+        table = table.take(kept[table.codes[name]])
+    plans: dict[tuple[str, ...], Plan | None] = {}
+    for plan in table:
+        key = tuple(_word(getattr(plan, name)) for name in columns)
+        plans[key] = None if key in plans else plan
+    return [plans.get(_key(row, columns)) for row in rows]
+
+
+def _key(row: Row, columns: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(value_of(row, told) for told in columns.values())
+
+
+def _word(value: Any) -> str:
+    """A knob's value as `value_of` reads it."""
+    return value_of(Row({"": str(value)}), "")

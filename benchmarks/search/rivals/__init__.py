@@ -1,0 +1,1 @@
+"""Who searches a surface."""

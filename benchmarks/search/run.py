@@ -1,0 +1,123 @@
+"""All races of all rivals over all surfaces, on several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.search.races import AFTER, Race, figures, over_all, race
+from benchmarks.search.rivals.known import RIVALS, WRONG
+from benchmarks.search.surfaces import Numbers, Surface
+
+_AT_A_TIME = 5  # seeds that a process is handed
+_SLOW = ("gp", "tpe", "plimsoll")  # are handed out first, so that processes end together
+_held: list[Surface] = []  # of a process, so that they are sent once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some races of one rival on one surface."""
+
+    surface: int
+    rival: str
+    seeds: range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Results:
+    """Races by surface and rival, in the order in which both were given."""
+
+    surfaces: tuple[Surface, ...]
+    rivals: tuple[str, ...]
+    seeds: int
+    races: Mapping[tuple[str, str], Sequence[Race]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures by surface and rival, over all surfaces, and what the surfaces are."""
+        by_surface = {
+            surface.name: {rival: figures(self.races[surface.name, rival]) for rival in self.rivals}
+            for surface in self.surfaces
+        }
+        told = [*by_surface.values()]
+        return {
+            "surfaces": by_surface,
+            "overall": {rival: over_all([one[rival] for one in told]) for rival in self.rivals},
+            "facts": {surface.name: _facts(surface) for surface in self.surfaces},
+            "seeds": self.seeds,
+        }
+
+    def curve(self, rival: str) -> Numbers:
+        """Regret after each of 40 trials: the mean over seeds, then the median over surfaces."""
+        means = [
+            np.mean([[one.regret_at(t) for t in range(1, AFTER[-1] + 1)] for one in races], axis=0)
+            for (_, name), races in self.races.items()
+            if name == rival
+        ]
+        median: Numbers = np.median(means, axis=0)
+        return median
+
+
+def run(
+    surfaces: Sequence[Surface], rivals: Sequence[str], seeds: int, processes: int = 1
+) -> Results:
+    """Races the rivals that are named; what is found does not depend on the processes."""
+    parts = [
+        Part(surface=place, rival=rival, seeds=range(first, min(first + _AT_A_TIME, seeds)))
+        for rival in sorted(rivals, key=lambda name: not name.startswith(_SLOW))
+        for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
+        for first in range(0, seeds, _AT_A_TIME)
+    ]
+    races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
+    for part, found in _done(parts, surfaces, processes):
+        key = surfaces[part.surface].name, part.rival
+        races[key] += zip(part.seeds, found, strict=True)
+    return Results(
+        surfaces=tuple(surfaces),
+        rivals=tuple(rivals),
+        seeds=seeds,
+        races={
+            key: [one for _, one in sorted(found, key=lambda pair: pair[0])]
+            for key, found in races.items()
+        },
+    )
+
+
+def _done(
+    parts: Sequence[Part], surfaces: Sequence[Surface], processes: int
+) -> Iterator[tuple[Part, list[Race]]]:
+    """Parts with their races, in any order."""
+    if processes < 2:
+        _hold(surfaces)
+        yield from map(_raced, parts)
+        return
+    # a process that was forked from one that traced a model could not run torch's autograd
+    fresh = multiprocessing.get_context("spawn")
+    with fresh.Pool(processes, _hold, (surfaces,)) as pool:
+        yield from pool.imap_unordered(_raced, parts)
+
+
+def _hold(surfaces: Iterable[Surface]) -> None:
+    _held[:] = surfaces
+
+
+def _raced(part: Part) -> tuple[Part, list[Race]]:
+    surface, make = _held[part.surface], {**RIVALS, **WRONG}[part.rival]
+    return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
+
+
+def _facts(surface: Surface) -> dict[str, Any]:
+    repeats = [len(trials) for trials in surface.trials]
+    return {
+        "candidates": len(surface),
+        "infeasible": int(np.isnan(surface.rate).sum()),
+        "within_2pct": int((surface.rate >= 0.98 * surface.best).sum()),
+        "knobs": list(surface.distributions),
+        "forecast_by": surface.told_by,
+        "noise": surface.noise,
+        "most_repeats": max(repeats),
+    }

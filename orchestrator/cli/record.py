@@ -1,0 +1,50 @@
+"""`plimsoll record`: every plan of a space, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.check import expected
+from orchestrator.cli.console import SpecPath, say, say_error
+from search_spaces.spec.load import load_spec, study_name
+
+EXIT_INTERRUPTED = 130
+TABLE_FILE = "surface.csv"
+
+
+def record(
+    spec_path: SpecPath,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The table, a CSV file.", show_default="in the study's folder"
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each plan.")] = 3,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Measure a sample of N plans.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order and the sample.")] = 0,
+) -> None:
+    """Measure every legal plan into a table; goes on where an earlier run of it stopped."""
+    spec = load_spec(spec_path)
+    name = study_name(spec, spec_path)
+    table = out or Path(spec.study.folder) / name / TABLE_FILE
+
+    from orchestrator.recording import Request, chosen, record_plans
+
+    asked = Request(spec=spec, name=name, table=table, repeats=repeats, limit=limit, seed=seed)
+    if spec.cluster.workers != "auto":
+        # what is wrong without any cluster, before one starts
+        _, space = expected(spec, spec.cluster.workers)
+        chosen(space, asked)
+    try:
+        recorded = record_plans(asked, say)
+    except KeyboardInterrupt:
+        say_error("Stopped. All rows are kept: the same command goes on where it stopped.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    say(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")

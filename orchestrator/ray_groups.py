@@ -1,0 +1,61 @@
+"""The group of workers that is kept from one trial to the next, and replaced when it must be."""
+
+from __future__ import annotations
+
+import time
+
+from orchestrator.core.endings import reason_to_replace
+from orchestrator.core.processes import Processes, reason_to_change
+from orchestrator.ray_train import GroupLost, WorkerGroup
+from orchestrator.trials import Assignment, TrialReport
+from search_spaces.record import Fingerprint
+
+
+class KeptGroup:
+    """Runs trials one after the other, on one group for as long as it serves."""
+
+    def __init__(self) -> None:
+        """Starts without a group: the first trial says how large it must be."""
+        self._group: WorkerGroup | None = None
+
+    def run(self, given: Assignment) -> TrialReport:
+        """Runs a trial on the group that it needs, which is started if it is not there."""
+        notes: list[str] = []
+        started_at = time.time()
+        seen: Fingerprint | None = None
+        try:
+            group = self._group_for(given, notes)
+            seen = group.fingerprint
+            outcome = group.run(given.request, given.deadline_seconds)
+            if reason := reason_to_replace(outcome):
+                notes.append(f"the worker group is replaced: {reason}")
+                self._group = None
+                group.stop()
+        except GroupLost as lost:
+            outcome, self._group = lost.outcome, None
+            reason = reason_to_replace(outcome) or "its workers are gone"
+            notes.append(f"the worker group is replaced: {reason}")
+        return TrialReport(
+            number=given.request.number,
+            outcome=outcome,
+            fingerprint=seen,
+            notes=tuple(notes),
+            started_at=started_at,
+            ended_at=time.time(),
+        )
+
+    def stop(self) -> None:
+        """Lets the group go."""
+        if self._group is not None:
+            self._group.stop()
+            self._group = None
+
+    def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
+        needed = Processes.of(given.request.plan, given.device)
+        there = self._group
+        if there and (reason := reason_to_change(needed, there.processes, fresh=given.fresh)):
+            notes.append(f"the worker group is replaced: {reason}")
+            self.stop()
+        if self._group is None:
+            self._group = WorkerGroup(given.request.spec, needed, given.device, given.folder)
+        return self._group

@@ -1,0 +1,45 @@
+"""What a recording says while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from orchestrator.recording.order import Turn
+from orchestrator.trials import TrialReport
+from orchestrator.view.plan_words import plan_words
+from orchestrator.view.words import brief_outcome, duration
+
+
+class Progress:
+    """Says a line for each measurement, with what is left by the time that the others took."""
+
+    def __init__(
+        self,
+        count: int,
+        left: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts the clock.
+
+        Args:
+            count: Measurements of the whole recording.
+            left: Those that are still to come.
+            say: Is told a line.
+            clock: Seconds.
+        """
+        self._count, self._left, self._say, self._clock = count, left, say, clock
+        self._began, self._ended = clock(), 0
+
+    def ended(self, turn: Turn, report: TrialReport) -> None:
+        """A measurement has its row."""
+        self._left -= 1
+        self._ended += 1
+        seconds = self._left * (self._clock() - self._began) / self._ended
+        self._say(
+            f"[{self._count - self._left:,} of {self._count:,}] {plan_words(turn.plan)}:"
+            f" {brief_outcome(report.outcome)} [about {duration(seconds)} left]"
+        )
+        for note in report.notes:
+            self._say(f"note: {note}")

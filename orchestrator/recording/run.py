@@ -1,0 +1,160 @@
+"""A recording, from a specification to its last row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.ray_cluster import connected
+from orchestrator.recording.order import Turn, sample, turns
+from orchestrator.recording.progress import Progress
+from orchestrator.recording.rows import Subject, row_of, varying_knobs
+from orchestrator.recording.table import (
+    RecordingError,
+    Table,
+    keep_spec,
+    refuse_other_spec,
+    set_id,
+)
+from orchestrator.trials import Assignment, TrialReport
+from search_spaces.errors import ClusterError
+from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.outcome import sentence
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.rules import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import SweepSpec
+from workers.models.shape import shape_of
+from workers.preparation import prepare
+
+if TYPE_CHECKING:
+    from orchestrator.ray_groups import KeptGroup
+
+MOST_PLANS = 1000  # measured without being told how many
+_STARTS = 2  # of a group, before it is given up that one comes up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be recorded: where, how often each plan, how many plans (None: all), which."""
+
+    spec: SweepSpec
+    name: str
+    table: Path
+    repeats: int = 3
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a recording holds in the end: rows of so many plans."""
+
+    table: Path
+    plans: int
+    rows: int
+
+
+def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
+    """Measures plans until each has as many rows as asked for; goes on where it stopped.
+
+    Args:
+        asked: What is to be recorded.
+        say: Is told of the progress, a line at a time.
+
+    Raises:
+        UserError: If model, data, cluster or table cannot be used, or the space is too large.
+        KeyboardInterrupt: On Ctrl-C; all rows measured by then are kept.
+    """
+    spec = asked.spec
+    facts = prepare(spec)
+    identity = set_id(spec, asked.name)
+    subject = Subject(
+        name=asked.name, spec=spec, facts=facts, shape=shape_of(spec.model), set_id=identity
+    )
+    table = Table(asked.table, identity)
+    refuse_other_spec(spec, asked.table)
+    with connected(spec) as cluster:
+        space = _space(spec, facts, cluster)
+        plans = chosen(space, asked)
+        knobs = varying_knobs(space.table)
+        order = turns(plans, asked.repeats, cluster.device, asked.seed)
+        table.begin(knobs)
+        left = table.missing(order, knobs)
+        keep_spec(spec, asked.name, asked.table)
+        say(_opening(len(plans), asked.repeats, len(order) - len(left)))
+        _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
+    return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
+
+
+def chosen(space: Space, asked: Request) -> tuple[Plan, ...]:
+    """The plans of the space that are measured: all, or a sample.
+
+    Raises:
+        RecordingError: If there are more than anyone would want to measure by mistake.
+    """
+    count = len(space.candidates)
+    if asked.limit is None and count > MOST_PLANS:
+        raise RecordingError(
+            f"the space has {count:,} plans, more than the {MOST_PLANS:,} that are recorded without"
+            " being asked for: name fewer values in space, or measure a sample by --limit N"
+        )
+    return sample(space.candidates, asked.limit or count, asked.seed)
+
+
+def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
+    wanted = spec.cluster.workers
+    around = Surroundings(spec=spec, model=facts, cluster=cluster)
+    return build_space(around, cluster.slots if wanted == "auto" else wanted)
+
+
+def _opening(plans: int, repeats: int, done: int) -> str:
+    before = f"; {done:,} were measured before" if done else ""
+    return f"{plans:,} plans, {repeats} times each: {plans * repeats:,} measurements{before}"
+
+
+def _measure(
+    left: tuple[Turn, ...],
+    subject: Subject,
+    table: Table,
+    knobs: tuple[str, ...],
+    cluster: ClusterFacts,
+    progress: Progress,
+) -> None:
+    from orchestrator.ray_groups import KeptGroup  # imports Ray, which reads its environment then
+
+    group = KeptGroup()
+    try:
+        for turn in left:
+            report = _run(group, turn, len(table.rows), subject.spec, cluster)
+            seen = report.fingerprint
+            assert seen is not None
+            row = row_of(subject, turn.plan, turn.repeat, report.outcome, seen, knobs)
+            table.add(row)
+            progress.ended(turn, report)
+    finally:
+        group.stop()
+
+
+def _run(
+    group: KeptGroup, turn: Turn, number: int, spec: SweepSpec, cluster: ClusterFacts
+) -> TrialReport:
+    """A trial's report; what happens before its workers are up says nothing of its plan.
+
+    Raises:
+        ClusterError: If no group comes up.
+    """
+    given = Assignment(
+        request=TrialRequest(number=number, plan=turn.plan, spec=spec),
+        device=cluster.device,
+        deadline_seconds=spec.budget.trial_seconds,
+        folder=str(Path.cwd()),
+    )
+    for _ in range(_STARTS):
+        report = group.run(given)
+        if report.fingerprint is not None:
+            return report
+    raise ClusterError(f"the workers do not come up: {sentence(report.outcome)}")

@@ -1,0 +1,172 @@
+"""The table of a recording on disk: rows are added as they come, and found again later."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orchestrator.recording.order import Turn
+from orchestrator.recording.rows import Cells, header, knob_cells
+from search_spaces.errors import UserError
+from search_spaces.spec.load import load_spec, spec_to_yaml
+from search_spaces.spec.schema import SweepSpec
+
+# What a measurement depends on; budget, study and tracking may change between two runs
+_SECTIONS = ("model", "data", "cluster", "train", "space", "objective")
+_ID_DIGITS = 8
+
+
+class RecordingError(UserError):
+    """A table that cannot be written, or that belongs to another recording."""
+
+
+def set_id(spec: SweepSpec, name: str) -> str:
+    """What all rows of a recording share: another specification has another one."""
+    told = spec.model_dump(mode="json", include=set(_SECTIONS))
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:_ID_DIGITS]}"
+
+
+def kept_spec(table: Path) -> Path:
+    """Where the specification of a table is kept: beside it."""
+    return table.with_suffix(".yaml")
+
+
+def refuse_other_spec(spec: SweepSpec, table: Path) -> None:
+    """Compares the specification with the one that is kept beside the table, if there is one.
+
+    Raises:
+        RecordingError: If they differ in what a measurement depends on.
+    """
+    kept = kept_spec(table)
+    if not kept.exists():
+        return
+    before = load_spec(kept)
+    changed = [name for name in _SECTIONS if getattr(before, name) != getattr(spec, name)]
+    if changed:
+        raise RecordingError(
+            f"{kept} holds another specification, which differs in {' and '.join(changed)}:"
+            f" name another file by --out, or delete {table.name} and {kept.name}"
+        )
+
+
+def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
+    """Writes the specification beside the table, unless it stands there.
+
+    Raises:
+        RecordingError: If it cannot be written.
+    """
+    kept = kept_spec(table)
+    if kept.exists():
+        return
+    named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
+    try:
+        kept.write_text(spec_to_yaml(named), encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(f"{kept} cannot be written: {error.strerror}") from None
+
+
+class Table:
+    """A CSV file that grows by a row for each measurement."""
+
+    def __init__(self, path: Path, set_id: str) -> None:
+        """Reads what is there.
+
+        Raises:
+            RecordingError: If it is no table of this recording, or there is no place for one.
+        """
+        if path.suffix != ".csv":
+            raise RecordingError(f"{path}: the name of a table must end in .csv")
+        self.path = path
+        _make_folder(path)
+        self._header, self.rows = _read(path)
+        if any(row["ranking_sets"] != set_id for row in self.rows):
+            raise RecordingError(
+                f"{path} was recorded with another specification: name another file by --out,"
+                " or delete it"
+            )
+
+    def begin(self, knobs: Sequence[str]) -> None:
+        """Writes the header, or compares it.
+
+        Raises:
+            RecordingError: If the file has other columns, or cannot be written.
+        """
+        wanted = header(knobs)
+        if self._header and self._header != wanted:
+            odd = sorted({*self._header} ^ {*wanted}) or ["their order"]
+            raise RecordingError(
+                f"{self.path} has other columns than this recording ({', '.join(odd)}):"
+                " name another file by --out, or delete it"
+            )
+        if not self._header:
+            self._header = wanted
+            self._write([dict(zip(wanted, wanted, strict=True))], "w")
+
+    def missing(self, order: Sequence[Turn], knobs: Sequence[str]) -> tuple[Turn, ...]:
+        """The turns that have no row yet.
+
+        Raises:
+            RecordingError: If there are rows of plans that have no turn.
+        """
+        done = {(row["repeat"], *(row[name] for name in knobs)) for row in self.rows}
+        wanted = [(str(turn.repeat), *knob_cells(turn.plan, knobs)) for turn in order]
+        strange = {key[1:] for key in done} - {key[1:] for key in wanted}
+        if strange:
+            raise RecordingError(
+                f"{self.path} has rows of plans that are not asked for ({len(strange):,}): was it"
+                " recorded with another --limit or --seed? Give the same, or name another file"
+                " by --out"
+            )
+        return tuple(turn for turn, key in zip(order, wanted, strict=True) if key not in done)
+
+    def add(self, row: Cells) -> None:
+        """Appends a row, which is on disk when this returns.
+
+        Raises:
+            RecordingError: If it cannot be written.
+        """
+        self.rows.append(row)
+        self._write([row], "a")
+
+    def _write(self, rows: Iterable[Cells], mode: str) -> None:
+        try:
+            with self.path.open(mode, encoding="utf-8", newline="") as opened:
+                writer = csv.DictWriter(opened, self._header, restval="", lineterminator="\n")
+                writer.writerows(rows)
+        except OSError as error:
+            raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordingError(f"{path} cannot be written: {reason}") from None
+
+
+def _read(path: Path) -> tuple[tuple[str, ...], list[Cells]]:
+    """Header and rows; a last row that was cut short when it was written is cut off the file."""
+    if not path.exists():
+        return (), []
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            path.write_text(whole, encoding="utf-8")
+        reader = csv.DictReader(whole.splitlines())
+        rows = list(reader)
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordingError(f"{path} is no table: {error}") from None
+    names = tuple(reader.fieldnames or ())
+    if names and ("ranking_sets" not in names or "repeat" not in names):
+        raise RecordingError(f"{path} is no recording: it has no columns ranking_sets and repeat")
+    if any(None in row or None in row.values() for row in rows):
+        raise RecordingError(f"{path} is no table: a row has not as many cells as its header")
+    return names, rows

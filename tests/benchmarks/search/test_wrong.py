@@ -1,0 +1,94 @@
+"""Forecasts spoilt on purpose, and what our search is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.search.rivals.known import RIVALS, WRONG
+from benchmarks.search.rivals.ours import (
+    Plimsoll,
+    memory_times,
+    times_shuffled,
+    without_forecasts,
+)
+from benchmarks.search.surfaces import Surface, Trial
+from tests.benchmarks.search.toys import order_of, toy_surface
+
+
+@pytest.fixture
+def surface() -> Surface:
+    candidates = [{"micro_batch": float(at)} for at in range(1, 21)]
+    return toy_surface(
+        candidates,
+        [float(at) for at in range(1, 21)],
+        log_rate=np.log(np.arange(1.0, 21.0)).tolist(),
+        log_share=[-2.0] * 20,
+    )
+
+
+def test_times_are_dealt_out_anew(surface: Surface) -> None:
+    assert surface.log_rate is not None
+    shuffled = [times_shuffled(surface, seed).log_rate for seed in (0, 0, 1)]
+    assert all(one is not None for one in shuffled)
+
+    assert all(sorted(one) == sorted(surface.log_rate) for one in shuffled if one is not None)
+    assert np.array_equal(shuffled[0], shuffled[1])
+    assert not np.array_equal(shuffled[0], shuffled[2])
+    assert not np.array_equal(shuffled[0], surface.log_rate)
+
+
+def test_memory_is_off_by_the_factor(surface: Surface) -> None:
+    low = memory_times(surface, 0.7).log_share
+
+    assert low is not None
+    assert np.exp(low) == pytest.approx(0.7 * np.exp(-2.0))
+
+
+def test_what_cannot_be_forecast_stays_so(surface: Surface) -> None:
+    bare = without_forecasts(surface)
+
+    assert bare.log_rate is None
+    assert bare.log_share is None
+    assert times_shuffled(bare, 0) is bare
+    assert memory_times(bare, 1.3) is bare
+
+
+def test_only_the_true_forecast_begins_with_the_best(surface: Surface) -> None:
+    first = {
+        name: [order_of(surface, make(surface, seed), 1)[0]["micro_batch"] for seed in range(5)]
+        for name, make in {**RIVALS, **WRONG}.items()
+        if name.startswith("plimsoll")
+    }
+
+    assert set(first["plimsoll"]) == {20.0}
+    assert len(set(first["plimsoll without forecasts"])) > 1
+    assert len(set(first["plimsoll, times shuffled"])) > 1
+    assert set(first["plimsoll, memory 30 % low"]) == {20.0}
+
+
+def test_memory_that_is_thought_too_much_is_avoided(surface: Surface) -> None:
+    near = toy_surface(
+        surface.candidates,
+        [float(at) for at in range(1, 21)],
+        log_rate=np.log(np.arange(1.0, 21.0)).tolist(),
+        log_share=[-2.0] * 10 + [float(np.log(0.75))] * 10,
+    )
+    low = WRONG["plimsoll, memory 30 % low"](near, 0)
+    high = WRONG["plimsoll, memory 30 % high"](near, 0)
+
+    assert order_of(near, low, 1)[0]["micro_batch"] == 20.0
+    assert order_of(near, high, 1)[0]["micro_batch"] == 10.0
+
+
+def test_peaks_and_wants_are_told(surface: Surface) -> None:
+    rival = Plimsoll(surface, 0)
+    rival.tell(0, Trial(rate=2.0, log_share=-0.5, seconds=1.0))
+    rival.tell(1, Trial(rate=None, log_share=0.3, seconds=1.0))
+    rival.tell(2, Trial(rate=None, log_share=None, seconds=1.0))
+    measured, wanted, unknown = rival._sights
+
+    assert (measured.log_share, measured.fitted, measured.ran_out) == (-0.5, True, False)
+    assert measured.log_rate == pytest.approx(np.log(2.0))
+    assert (wanted.log_share, wanted.ran_out) == (0.3, True)
+    assert (unknown.log_share, unknown.ran_out) == (0.0, True)
