@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.core.deadlines import trial_deadline_seconds
+from orchestrator.core.deadlines import proof_deadline_seconds, trial_deadline_seconds
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -51,6 +51,7 @@ class Driver(AbstractDriver):
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
+        self._searched: str | None = None  # why no more trials are handed out
         self._retries: list[Interrupted] = []
         for listener in listeners:
             listener.on_event(begun, self.state)
@@ -77,14 +78,15 @@ class Driver(AbstractDriver):
             self._emit(TrialEnded(record=record, at=self._clock()))
 
     def propose(self) -> Assignment | None:
-        """The next trial, None when the core says that it is enough."""
+        """The next trial, or a proof when the core says that it is enough; None after that."""
         if self._stopped:
             return None
         now = self._clock()
+        if self._searched is not None:
+            return self._conclude_search(self._searched, now)
         action = next_action(self.state, now, len(self._study.untried()))
         if isinstance(action, Stop):
-            self.end(action.reason)
-            return None
+            return self._conclude_search(action.reason, now)
         if self._retries:
             left = self._retries.pop(0)
             why = f"trial {left.number} was under way when its driver died"
@@ -93,8 +95,7 @@ class Driver(AbstractDriver):
             return self._begin(action.plan, action.why, now)
         proposed = self._study.propose(self._prospects())
         if stop := too_dear(self.state, proposed.saving, proposed.seconds):
-            self.end(stop.reason)
-            return None
+            return self._conclude_search(stop.reason, now)
         return self._begin(proposed.plan, proposed.why, now)
 
     def _begin(self, plan: Plan, why: str, now: float, retry_of: int | None = None) -> Assignment:
@@ -120,6 +121,41 @@ class Driver(AbstractDriver):
             folder=str(Path.cwd()),
         )
 
+    def _conclude_search(self, reason: str, now: float) -> Assignment | None:
+        """What is left to prove, then the end. No trial follows, whatever a proof shows."""
+        self._searched = reason
+        if (trial := self.state.to_prove) is not None:
+            return self._prove(trial, now)
+        self.end(reason)
+        return None
+
+    def _prove(self, trial: Record, now: float) -> Assignment:
+        deadline_seconds = proof_deadline_seconds(self.state, trial)
+        self._emit(
+            TrialStarted(
+                number=trial.number,
+                plan=trial.plan,
+                why=f"proof of trial {trial.number}",
+                deadline_seconds=deadline_seconds,
+                at=now,
+                proof=True,
+            )
+        )
+        return Assignment(
+            request=TrialRequest(
+                number=trial.number,
+                plan=trial.plan,
+                spec=self.state.spec,
+                # the first rank may write a checkpoint while all others wait for it
+                collective_seconds=deadline_seconds,
+                proof=True,
+            ),
+            device=self._cluster.device,
+            deadline_seconds=deadline_seconds,
+            folder=str(Path.cwd()),
+            fresh=True,
+        )
+
     def conclude(self, report: TrialReport) -> None:
         """Tells the study, then everybody else."""
         if report.fingerprint is not None and report.fingerprint != self.state.fingerprint:
@@ -134,7 +170,7 @@ class Driver(AbstractDriver):
                 self.note(source)
         trial = self._running(report.number)
         # what the trial itself taught is in no record yet: late as it is, this was expected
-        forecast = trial.forecast or self._expected(trial.plan)
+        forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))
         record = Record(
             number=report.number,
             plan=trial.plan,
@@ -144,9 +180,9 @@ class Driver(AbstractDriver):
             ended_at=report.ended_at,
             fingerprint=report.fingerprint,
             forecast=forecast,
+            proof=trial.proof,
         )
-        self._study.tell(record)
-        self._emit(TrialEnded(record=record, at=self._clock()))
+        self._tell(record)
         for text in report.notes:
             self.note(text)
 
@@ -159,16 +195,16 @@ class Driver(AbstractDriver):
             phase="running the trial",
             detail="the actor that ran the trial died without a report",
         )
-        record = replace(self._record(number, trial.plan, lost, trial.why), forecast=trial.forecast)
-        self._study.tell(record)
-        self._emit(TrialEnded(record=record, at=self._clock()))
+        record = self._record(number, trial.plan, lost, trial.why)
+        self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
 
     def cancel(self, reason: str) -> None:
         """Closes what is under way, so that the next driver runs it again, and ends."""
         for trial in self.state.running:
-            self._study.abandon(trial.number)
+            if not trial.proof:  # of which the study knows nothing yet
+                self._study.abandon(trial.number)
             record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
-            self._emit(TrialEnded(record=record, at=self._clock()))
+            self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=self._clock()))
         self.end(reason)
 
     def note(self, text: str) -> None:
@@ -210,6 +246,14 @@ class Driver(AbstractDriver):
             ended_at=now,
             fingerprint=None,
         )
+
+    def _tell(self, record: Record) -> None:
+        """Tells the study, then everybody else."""
+        if record.proof:
+            self._study.keep_proof(record)
+        else:
+            self._study.tell(record)
+        self._emit(TrialEnded(record=record, at=self._clock()))
 
     def _emit(self, event: Event) -> None:
         self.state = advance(self.state, event)

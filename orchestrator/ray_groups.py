@@ -52,7 +52,8 @@ class KeptGroup:
 
     def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
         needed = Processes.of(given.request.plan, given.device)
-        if self._group is not None and (reason := reason_to_change(needed, self._group.processes)):
+        there = self._group
+        if there and (reason := reason_to_change(needed, there.processes, fresh=given.fresh)):
             notes.append(f"the worker group is replaced: {reason}")
             self.stop()
         if self._group is None:

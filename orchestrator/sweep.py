@@ -69,6 +69,7 @@ def run_sweep(
             records=study.records(),
             memory_limit_bytes=cluster.memory_limit_bytes,
             at=time.time(),
+            proofs=study.proofs(),
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)

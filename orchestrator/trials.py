@@ -12,12 +12,13 @@ from search_spaces.request import TrialRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A trial as its runner gets it."""
+    """A trial as its runner gets it; a `fresh` one wants workers that ran nothing before."""
 
     request: TrialRequest
     device: str
     deadline_seconds: float
     folder: str  # where relative paths start
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

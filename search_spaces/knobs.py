@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from search_spaces import domains
 from search_spaces.domains import Choice, Chosen, Values
-from search_spaces.plan import RESTS
+from search_spaces.plan import RESTS, Plan
 from search_spaces.spec.schema import SweepSpec
 
 
@@ -161,3 +161,8 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="allocator"),
 )
 # accumulation is no knob: it follows from the global batch, micro_batch and data
+
+
+def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
+    """Whether the plan solves the very problem that the spec states."""
+    return not any(knob.lossy(getattr(plan, knob.name), spec) for knob in KNOBS)

@@ -98,6 +98,22 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProofRun:
+    """What a proof did beside the measured steps, within the same memory limit.
+
+    `worst_steps` are optimizer steps on the longest samples there are: the first of all steps and
+    some behind the measured ones, the last of them after the checkpoint.
+    """
+
+    worst_steps: int
+    evaluation_seconds: float  # of a forward pass over the longest samples, without gradients
+    evaluation_loss: float | None  # None where the model gives no loss in evaluation mode
+    checkpoint_seconds: float  # of the rank that took longest
+    checkpoint_bytes: int  # written by all ranks
+    draws: bool  # training draws random numbers (dropout), so that losses of two plans differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The plan trains, and this fast: wall-clock over whole optimizer steps, all ranks.
 
@@ -118,6 +134,7 @@ class Measured:
     measured_steps: int
     losses: tuple[float, ...]  # of each optimizer step, warm-up included
     costs: Costs
+    proof: ProofRun | None = None  # None in a trial that only measured
     beaten: bool = False
 
 

@@ -23,7 +23,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One finished trial of a study."""
+    """One finished trial of a study, or the proof of the plan of trial `number`."""
 
     number: int
     plan: Plan
@@ -33,3 +33,4 @@ class Record:
     ended_at: float
     fingerprint: Fingerprint | None
     forecast: Expectation | None = None  # None where nothing could be forecast
+    proof: bool = False

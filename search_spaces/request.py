@@ -15,7 +15,8 @@ class TrialRequest:
 
     `collective_seconds` bounds how long a rank waits for the others in a collective. `rival` is
     what a step of the best plan so far takes, in seconds: a trial that is slower beyond doubt ends
-    early, one that is as fast is measured more exactly. None: there is none to beat.
+    early, one that is as fast is measured more exactly. None: there is none to beat. A proof is a
+    trial that does more, as `spec.proof` says.
     """
 
     number: int
@@ -23,3 +24,4 @@ class TrialRequest:
     spec: SweepSpec
     collective_seconds: float = 60.0
     rival: Estimate | None = None
+    proof: bool = False

@@ -28,6 +28,11 @@ class Mesh:
         name = "replicate" if self.devices["shard"].size() == 1 else "shard"
         return self.devices.get_group(name)
 
+    @property
+    def is_first_replica(self) -> bool:
+        """Whether this rank holds the first copy of what it holds, of all that replicate it."""
+        return self.devices["replicate"].get_local_rank() == 0
+
     def size(self, *names: str) -> int:
         """Ranks along these dimensions together."""
         size = 1

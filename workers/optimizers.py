@@ -71,6 +71,10 @@ class OnShards(torch.optim.Optimizer):
         self._inner.step()
         self._inner.zero_grad(set_to_none=True)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Of what this rank holds: the states belong to local weights, in the order of these."""
+        return self._inner.state_dict()
+
 
 def _groups(weights: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Weights that one kernel can take together: sharded alike over the same ranks."""

@@ -63,6 +63,7 @@ def build_pipeline(
         device=device,
         data=mesh.size("replicate", "shard"),
         counts=mesh.place.tensor == 0,
+        writes=mesh.is_first_replica,
         pads=model.batch_maker is None,
     )
 

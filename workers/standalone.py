@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -24,9 +25,13 @@ from workers.entry import rehearse, run_trial
 from workers.preparation import prepare
 from workers.worker import Worker, pick_device
 
+_PROOF_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint
 
-def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
+
+def run_standalone(spec: SweepSpec, plan: Plan, *, proof: bool = False) -> Outcome | None:
     """Runs one plan in the ranks that were started; None on all ranks but the first.
+
+    As a proof it runs longer, evaluates and saves.
 
     Raises:
         ClusterError: If the plan needs another number of ranks than were started.
@@ -56,7 +61,10 @@ def run_standalone(spec: SweepSpec, plan: Plan) -> Outcome | None:
     with _process_group(spec, world_size):
         worker = Worker.start(spec)
         rehearse(spec, worker)
-        outcome = run_trial(TrialRequest(number=0, plan=plan, spec=spec), worker)
+        request = TrialRequest(number=0, plan=plan, spec=spec, proof=proof)
+        if proof:
+            request = replace(request, collective_seconds=_PROOF_SECONDS)
+        outcome = run_trial(request, worker)
     return outcome if first else None
 
 

@@ -51,6 +51,7 @@ def build_training(
         device=device,
         data=plan.data,
         counts=mesh is None or mesh.place.tensor == 0,
+        writes=mesh is None or mesh.is_first_replica,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
+from functools import partial
 
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Anatomy, Costs, Diverged, Measured, MemoryReading
@@ -23,6 +25,7 @@ from workers.mesh import Mesh
 from workers.models import build
 from workers.parallel.compiling import compile_seconds
 from workers.preparation import prepare
+from workers.proving import longer, prove
 from workers.training import build_training, load_engine
 from workers.worker import Worker
 
@@ -34,6 +37,8 @@ def train_and_measure(
     watch: AbstractStopwatch,
 ) -> Measured | Diverged:
     """Trains the request's plan and says what it measured, as this rank saw it.
+
+    A proof measures for longer and then does what `workers.proving` says.
 
     The model is built before the limit is in force. With engine torch each rank gives values to
     its own shard alone; DeepSpeed, and a function of the user's, start from the whole model on
@@ -62,14 +67,22 @@ def train_and_measure(
         _worst_step(training, feed, watch)
         worker.meter.check()
         sampler.begin()
-        series = measure_steps(training, feed, spec.objective, group, watch, request.rival)
+        objective = longer(spec) if request.proof else spec.objective
+        series = measure_steps(training, feed, objective, group, watch, request.rival)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
+        proof = None
+        if request.proof and isinstance(series, Series):
+            # made here and not by loader processes, which give each step once and in order
+            worst = partial(source.step, plan, data_rank, WORST_STEP)
+            proof = prove(training, worst, spec, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()
     if isinstance(series, Diverged):
         return series
+    if isinstance(proof, Diverged):
+        return replace(proof, step=len(series.losses) + proof.step)
     step = series.step_seconds
     per_token = flops.training_flops_per_token(spec)
     flops_per_step = per_token and per_token * series.tokens
@@ -94,6 +107,7 @@ def train_and_measure(
             compile_seconds=compiled,
         ),
         beaten=series.beaten,
+        proof=proof,
     )
 
 

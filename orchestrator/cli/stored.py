@@ -9,8 +9,10 @@ from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 
 
-def stored_state(spec: SweepSpec, name: str, records: tuple[Record, ...]) -> SweepState:
-    """The state after these records; the space is what was tried of it.
+def stored_state(
+    spec: SweepSpec, name: str, records: tuple[Record, ...], proofs: tuple[Record, ...] = ()
+) -> SweepState:
+    """The state after these records and proofs; the space is what was tried of it.
 
     Raises:
         StudyError: If there are no records.
@@ -28,6 +30,6 @@ def stored_state(spec: SweepSpec, name: str, records: tuple[Record, ...]) -> Swe
         at=min(record.started_at for record in records),
     )
     state = begin(started)
-    for record in records:
+    for record in (*records, *proofs):
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
     return state

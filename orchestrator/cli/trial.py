@@ -20,6 +20,9 @@ def trial(
     plan: Annotated[
         Path, typer.Option("--plan", metavar="FILE", help="The plan, a JSON file of its knobs.")
     ],
+    proof: Annotated[
+        bool, typer.Option("--proof", help="As a proof: longer, with evaluation and checkpoint.")
+    ] = False,
 ) -> None:
     """Run one plan without Ray, alone or under torchrun, and print how it ended as JSON."""
     spec = load_spec(spec_path)
@@ -27,7 +30,7 @@ def trial(
 
     from workers.standalone import run_standalone
 
-    outcome = run_standalone(spec, asked)
+    outcome = run_standalone(spec, asked, proof=proof)
     if outcome is not None:  # rank 0 speaks for all
         typer.echo(json.dumps(outcome_to_json(outcome), indent=2))
 

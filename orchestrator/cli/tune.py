@@ -30,6 +30,14 @@ def tune(
     plain: Annotated[
         bool, typer.Option("--plain", help="Plain lines instead of the live view.")
     ] = False,
+    proof: Annotated[
+        bool | None,
+        typer.Option(
+            "--proof/--no-proof",
+            help="Prove the best plan or not, in place of proof.enabled.",
+            show_default=False,
+        ),
+    ] = None,
     records: Annotated[
         str | None,
         typer.Option(
@@ -38,7 +46,7 @@ def tune(
     ] = None,
 ) -> None:
     """Search, measure and rank plans; goes on where an earlier run of the same study stopped."""
-    spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes)
+    spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes, proof=proof)
     name = study_name(spec, spec_path)
 
     from orchestrator.forecasting.taught import taught_by

@@ -8,6 +8,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.expectation import Expectation
 from search_spaces.outcome import Costs, Measured
 from search_spaces.plan import Plan
+from search_spaces.record import Record
 
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
 # What no forecast knows of: libraries that load with a first step, a busy machine
@@ -17,6 +18,9 @@ SLACK = 4.0
 # Steps outside of `objective.max_seconds`: the worst step, and the last two, which a measurement
 # may begin however slow they are
 _STEPS_BESIDE = 3
+# The same in a proof: four steps and an evaluation of the longest samples, and the last two
+_STEPS_BESIDE_PROOF = 7
+_SLOW_DISK = 50e6  # bytes per second that all ranks together write of a checkpoint
 
 
 def trial_deadline_seconds(
@@ -47,6 +51,28 @@ def trial_deadline_seconds(
     steps = _STEPS_BESIDE * forecast.step_seconds.high
     needed = SLACK * (steps + preparing) + state.spec.objective.max_seconds
     return min(cap, FLOOR_SECONDS + needed)
+
+
+def proof_deadline_seconds(state: SweepState, trial: Record) -> float:
+    """Hard limit of a proof, whatever is left of the sweep's own time.
+
+    At most so many times a trial's as a proof is longer; less if its trial tells that it needs
+    less, with `SLACK`, and time for a slow disk to take the checkpoint.
+
+    Args:
+        state: The sweep so far.
+        trial: The measured trial of the plan.
+    """
+    spec, outcome = state.spec, trial.outcome
+    assert isinstance(outcome, Measured)
+    costs, held = outcome.costs, outcome.memory.anatomy
+    # an evaluation compiles once more
+    preparing = costs.build_seconds + 2 * costs.compile_seconds
+    steps = _STEPS_BESIDE_PROOF * outcome.step_seconds.high
+    saving = trial.plan.world_size * (held.weights + held.optimizer_states) / _SLOW_DISK
+    measuring = spec.proof.longer * spec.objective.max_seconds
+    needed = FLOOR_SECONDS + SLACK * (preparing + steps) + measuring + saving
+    return min(spec.proof.longer * spec.budget.trial_seconds, needed)
 
 
 def _preparing_seconds(state: SweepState, plan: Plan) -> float | None:

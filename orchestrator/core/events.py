@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
-    """A driver took up the study; `records` is what earlier ones had measured."""
+    """A driver took up the study; `records` is what earlier ones had measured, and proven."""
 
     study: str
     spec: SweepSpec
@@ -24,6 +24,7 @@ class SweepStarted:
     records: tuple[Record, ...]
     memory_limit_bytes: int | None  # per rank; None until a trial tells the device's
     at: float
+    proofs: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan was handed out."""
+    """A plan was handed out; or again, as the proof of the trial of that number."""
 
     number: int
     plan: Plan
@@ -45,11 +46,12 @@ class TrialStarted:
     deadline_seconds: float  # from `at` on; past it the trial is ended
     at: float
     forecast: Expectation | None = None  # None where nothing could be forecast by then
+    proof: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """An outcome came back and was told to the study."""
+    """An outcome, of a trial or of a proof, came back and was told to the study."""
 
     record: Record
     at: float

@@ -22,13 +22,16 @@ class Processes:
         return cls(world_size=plan.world_size, environment=render_environment(plan, device))
 
 
-def reason_to_change(needed: Processes, there: Processes) -> str | None:
-    """Why the workers that are there cannot run a plan, None if they can."""
+def reason_to_change(needed: Processes, there: Processes, *, fresh: bool = False) -> str | None:
+    """Why the workers that are there cannot run a plan, None if they can.
+
+    They have run others, so that they are never fresh.
+    """
     if needed.world_size != there.world_size:
         return f"the next plan needs {needed.world_size} ranks, there are {there.world_size}"
     if needed.environment != there.environment:
         return f"the next plan needs processes started with {_words(needed.environment)}"
-    return None
+    return "a proof runs in workers of its own" if fresh else None
 
 
 def _words(environment: Environment) -> str:

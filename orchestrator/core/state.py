@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,14 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.ranking import best
+from orchestrator.core.proving import (
+    candidates,
+    counts_as_proof,
+    failures,
+    next_proof,
+    proven_among,
+)
+from orchestrator.core.ranking import throughput
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 class SweepState:
     """All that is known of a sweep at one moment.
 
-    `records` holds what earlier drivers measured too; `resumed` says how many those are.
+    `records` holds what earlier drivers measured too; `resumed` says how many those are. Proofs
+    stand apart, each under the number of its trial.
     """
 
     study: str
@@ -41,11 +50,38 @@ class SweepState:
     fingerprint: Fingerprint | None = None
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
+    proofs: tuple[Record, ...] = ()
 
     @property
     def best(self) -> Record | None:
-        """The fastest record that keeps the head-room."""
-        return best(self.records, self.spec.objective.headroom)
+        """The trial of the proven plan, else the fastest one that keeps the head-room.
+
+        One whose proof failed is neither.
+        """
+        equals = self.equals
+        proof = proven_among(equals, self.proofs)
+        wanted = max(equals, key=throughput, default=None)
+        return wanted if proof is None else next(r for r in equals if r.number == proof.number)
+
+    @property
+    def equals(self) -> list[Record]:
+        """The best trials, which are statistically equal: the one that leaves most room first."""
+        return candidates(self.records, self.failed_proofs, self.spec.objective.headroom)
+
+    @property
+    def proven(self) -> Record | None:
+        """The proof that holds, of one of the best plans."""
+        return proven_among(self.equals, self.proofs)
+
+    @property
+    def failed_proofs(self) -> Mapping[int, str]:
+        """The trials whose proof failed, each with the reason."""
+        return failures(self.proofs, self.records, self.space.baseline, self.spec)
+
+    @property
+    def to_prove(self) -> Record | None:
+        """The trial whose plan is proven next, None if that is enough."""
+        return next_proof(self.records, self.proofs, self.space.baseline, self.spec)
 
 
 def begin(event: SweepStarted) -> SweepState:
@@ -58,6 +94,7 @@ def begin(event: SweepStarted) -> SweepState:
         records=event.records,
         resumed=len(event.records),
         memory_limit_bytes=event.memory_limit_bytes,
+        proofs=event.proofs,
     )
 
 
@@ -74,7 +111,8 @@ def advance(state: SweepState, event: Event) -> SweepState:
             return replace(
                 state,
                 running=tuple(trial for trial in state.running if trial.number != record.number),
-                records=(*state.records, record),
+                records=state.records if record.proof else (*state.records, record),
+                proofs=(*state.proofs, record) if counts_as_proof(record) else state.proofs,
                 memory_limit_bytes=_limit(record) or state.memory_limit_bytes,
             )
         case Noted():

@@ -18,6 +18,7 @@ from orchestrator.report.sentences import (
     lossy_sentence,
     speedup_sentence,
 )
+from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import counts_words
 from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import SweepSpec
@@ -51,6 +52,7 @@ def answer_markdown(state: SweepState) -> str:
     """The sweep's answer for the page of its run."""
     sentences = [answer(state)]
     if state.best is not None:
+        sentences += proof_sentences(state)
         sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"

@@ -62,7 +62,7 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 
 def trial_name(record: Record) -> str:
     """The run's name in MLflow's tables and legends."""
-    return plan_words(record.plan)
+    return f"{'proof: ' if record.proof else ''}{plan_words(record.plan)}"
 
 
 def trial_status(record: Record) -> str:

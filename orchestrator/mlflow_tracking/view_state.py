@@ -31,7 +31,7 @@ _PARAMS = {
     "batching": 85,
     "precision": 85,
 }
-_TAGS = {"outcome": 120, "feasible": 80, "reason": 330}
+_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "reason": 330}
 
 
 _SECTION = "plimsoll-charts"

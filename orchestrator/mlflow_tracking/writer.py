@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking import artifacts, fields
+from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
 from search_spaces.record import Record
@@ -52,12 +53,16 @@ class StudyWriter:
         self._write_artifacts(artifacts.at_start(state.spec))
 
     def add_missing(self, state: SweepState) -> None:
-        """Adds a run for each record that has none, and the sweep's figures after it."""
+        """Adds a run for each record and proof that has none, and the sweep's figures after it."""
         for index, record in enumerate(state.records):
             if _identity(record) not in self._written:
                 self._add_trial(record, state)
                 self._written.add(_identity(record))
                 self._add_progress(state, index)
+        for proof in state.proofs:
+            if _identity(proof) not in self._written:
+                self._add_trial(proof, state)
+                self._written.add(_identity(proof))
 
     def describe_workers(self, state: SweepState) -> None:
         """Adds what the workers' machine is to the artifacts."""
@@ -67,6 +72,9 @@ class StudyWriter:
         """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
         self.add_missing(state)
         self._client.set_tag(self._parent, "mlflow.note.content", artifacts.answer_markdown(state))
+        proof = state.proven
+        proven = "no" if proof is None else f"trial {proof.number}"
+        self._client.set_tag(self._parent, "proven", proven)
         self._write_artifacts(artifacts.at_end(state))
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
@@ -143,8 +151,8 @@ class StudyWriter:
 
     def _add_trial(self, record: Record, state: SweepState) -> None:
         run_id = self._run_of(record, state)
-        params = fields.trial_params(record, state.spec).items()
-        self._log(run_id, list(_metrics(record)), [Param(name, value) for name, value in params])
+        params = [Param(*param) for param in fields.trial_params(record, state.spec).items()]
+        self._log(run_id, list(_metrics(record, state)), params)
         status, end = fields.trial_status(record), _ms(record.ended_at)
         # last, since a run that has ended is taken to be whole
         self._client.set_terminated(run_id, status, end_time=end)
@@ -154,6 +162,7 @@ class StudyWriter:
             return begun
         tags = {
             **fields.trial_tags(record, state.spec, self._study),
+            **proof_tags(record, state),
             **self._common_tags(),
             "mlflow.parentRunId": self._parent,
         }
@@ -191,9 +200,10 @@ def _identity_of_run(run: Run) -> _Identity:
     return run.data.tags.get("plimsoll.trial", ""), run.info.start_time
 
 
-def _metrics(record: Record) -> Iterator[Metric]:
+def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     ended = _ms(record.ended_at)
-    for name, value in fields.trial_metrics(record).items():
+    figures = {**fields.trial_metrics(record), **proof_metrics(record, state)}
+    for name, value in figures.items():
         yield Metric(name, value, ended, 0)
     for step, loss, moment in fields.losses(record):
         yield Metric("loss", loss, _ms(moment), step)

@@ -22,6 +22,7 @@ from orchestrator.report.sentences import (
 )
 from orchestrator.report.tables import anatomy_table, best_table, ends_table, rules_table
 from orchestrator.view.plan_words import fixed_words
+from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import duration, gib, plural
 
 _INDENT = (0, 0, 0, 2)
@@ -84,6 +85,7 @@ def _heading(state: SweepState) -> Iterator[str]:
 def _answer(state: SweepState) -> Iterator[str]:
     yield answer(state)
     if state.best is not None:
+        yield from proof_sentences(state)
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
-from orchestrator.core.ranking import best, equals_of_the_best, keeps_headroom
+from orchestrator.core.ranking import best, keeps_headroom, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words
@@ -13,6 +13,8 @@ from orchestrator.view.words import duration, gib, outcome_words, plural, spread
 from search_spaces.expectation import errors
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
+
+_NAMED = 12  # plans of one set that are told by number
 
 
 def answer(state: SweepState) -> str:
@@ -81,13 +83,14 @@ def left_sentence(state: SweepState) -> str:
 
 def equals_sentence(state: SweepState) -> str:
     """Which of the plans that equal the best one leaves the most memory free; empty if none."""
-    headroom = state.spec.objective.headroom
-    equal = equals_of_the_best(state.records, headroom)
+    equal = state.equals
     if len(equal) < 2:
         return ""
-    roomy = min(equal, key=_share)
-    told = f"= statistically equal to the best ({len(equal)} plans in all)"
-    if roomy != equal[0]:
+    numbers = [str(record.number) for record in sorted(equal, key=lambda one: one.number)]
+    named = ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
+    told = f"= statistically equal to the best ({len(equal)} plans in all, trials {named})"
+    roomy = equal[0]
+    if roomy != max(equal, key=throughput):
         told += f"; trial {roomy.number} leaves the most memory free, {100 * _share(roomy):.0f} %"
         told += " of the limit used"
     return told

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, ranked
+from orchestrator.core.ranking import keeps_headroom, ranked
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words
@@ -32,7 +32,7 @@ def best_table(state: SweepState) -> Table:
     """The best plans and the baseline plan, fastest first, equals of the best marked by `=`."""
     headroom = state.spec.objective.headroom
     order = ranked(state.records, headroom)
-    equal = {record.number for record in equals_of_the_best(state.records, headroom)}
+    equal, best = {record.number for record in state.equals}, state.best
     baseline = baseline_record(state)
     beside = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     table = _table(
@@ -44,13 +44,16 @@ def best_table(state: SweepState) -> Table:
         ("step s", True),
         (f"peak GiB{beside}", True),
     )
-    for record in order[:_BEST]:
+    shown = order[:_BEST]
+    if best is not None and best not in shown:
+        shown.append(best)
+    for record in shown:
         mark = "=" if record.number in equal and len(equal) > 1 else ""
-        _add(table, record, state, mark, style="bold" if record == order[0] else "")
+        _add(table, record, state, mark, style="bold" if record == best else "")
     if baseline is None:
         words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
         table.add_row("-", Text(f"{words} (baseline, not tried)"), "-")
-    elif baseline not in order[:_BEST]:
+    elif baseline not in shown:
         _add(table, baseline, state, "", style="")
     return table
 
@@ -70,6 +73,8 @@ def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: s
 def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if record.plan == state.space.baseline:
         yield "baseline"
+    if record.number in {proof.number for proof in state.proofs}:
+        yield "proof failed" if record.number in state.failed_proofs else "proven"
     if lossy := lossy_words(record.plan, state.spec):
         yield f"lossy: {lossy}"
     outcome = record.outcome

@@ -2,7 +2,14 @@
 
 from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.storage import storage_url
-from orchestrator.study.store import Asked, Interrupted, Study, check_study, load_records
+from orchestrator.study.store import (
+    Asked,
+    Interrupted,
+    Study,
+    check_study,
+    load_proofs,
+    load_records,
+)
 
 __all__ = [
     "Asked",
@@ -10,6 +17,7 @@ __all__ = [
     "Study",
     "check_study",
     "earlier_studies",
+    "load_proofs",
     "load_records",
     "storage_url",
 ]

@@ -19,9 +19,14 @@ def record_to_json(record: Record) -> Any:
     return _RECORDS.dump_python(record, mode="json")
 
 
+def record_from_json(kept: Any) -> Record:
+    """The record that `record_to_json` wrote."""
+    return _RECORDS.validate_python(kept)
+
+
 def record_of(trial: FrozenTrial) -> Record:
     """The record of a trial that has one."""
-    return _RECORDS.validate_python(trial.user_attrs[RECORD])
+    return record_from_json(trial.user_attrs[RECORD])
 
 
 def records_of(study: optuna.Study) -> tuple[Record, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from orchestrator.study.constraint import CONSTRAINT, constraint_of
 from orchestrator.study.earlier import EarlierStudy, sources
 from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
+from orchestrator.study.proofs import keep_proof, kept_proofs
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
 from orchestrator.study.records import RECORD, record_of, record_to_json, records_of
 from orchestrator.study.sampler import OptunaProposer
@@ -53,11 +54,26 @@ class Interrupted:
 
 
 def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """What a study holds, for reports.
+    """The trials that a study holds, for reports.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
+    return _load(spec, name, records_of)
+
+
+def load_proofs(spec: SweepSpec, name: str) -> tuple[Record, ...]:
+    """The proofs that a study holds, for reports.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, kept_proofs)
+
+
+def _load(
+    spec: SweepSpec, name: str, held: Callable[[optuna.Study], tuple[Record, ...]]
+) -> tuple[Record, ...]:
     url = storage_url(spec, name)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         raise StudyError(f"there is no study {name} yet: {url} does not exist; run plimsoll tune")
@@ -67,7 +83,7 @@ def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError as error:
             raise StudyError(f"{url} holds no study {name}; run plimsoll tune") from error
-        return records_of(study)
+        return held(study)
 
 
 class Study:
@@ -107,6 +123,14 @@ class Study:
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
         return tuple(sorted(self._records, key=lambda record: record.number))
+
+    def proofs(self) -> tuple[Record, ...]:
+        """Every proof that came to an end, in their order."""
+        return kept_proofs(self._study)
+
+    def keep_proof(self, proof: Record) -> None:
+        """Writes a proof down; its trial has ended and stays as it is."""
+        keep_proof(self._study, proof)
 
     def untried(self) -> Candidates:
         """Candidates of which no trial has ended or is under way, in the space's order."""

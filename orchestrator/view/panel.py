@@ -15,6 +15,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.view.bars import budget_bar, memory_bar
 from orchestrator.view.figures import baseline_record, progress, speedup
 from orchestrator.view.plan_words import fixed_knobs, fixed_words, plan_words
+from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import (
     KIND_WORDS,
     duration,
@@ -72,6 +73,7 @@ def _title(state: SweepState) -> RenderableType:
 def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, RenderableType]]:
     yield from _under_way(state, now)
     yield from _best(state)
+    yield from _proof(state)
     yield from _memory(state, width)
     used = progress(state, now)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
@@ -89,7 +91,8 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
         return
     trial = state.running[-1]
     words = plan_words(trial.plan, omit=fixed_knobs(state.space))
-    yield "now", Text.assemble((f"trial {trial.number} ", "bold"), (words, "cyan"))
+    what = "proof of trial" if trial.proof else "trial"
+    yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"))
     spent, deadline = now - trial.at, trial.deadline_seconds
     late = "bold red" if spent > deadline else "bright_black"
     ran = f"{duration(spent)} of at most {duration(deadline)}"
@@ -110,6 +113,14 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     else:
         over = "" if gain is None else f" · {gain.value:.2f} x the baseline plan"
     yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (over, "bold"))
+
+
+def _proof(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
+    if state.proofs:
+        last = state.proofs[-1]
+        failed = last.number in state.failed_proofs
+        told = f"of trial {last.number} {proof_words(last, state)}"
+        yield "proof", Text(told, style="red" if failed else "green")
 
 
 def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType]]:

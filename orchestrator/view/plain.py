@@ -19,6 +19,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.view.figures import baseline_record, progress, speedup
 from orchestrator.view.plan_words import plan_words
+from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import (
     counts_words,
     duration,
@@ -64,9 +65,13 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
                 f"{plural(ranks, 'worker')} ready on {plural(fingerprint.hosts, 'host')}:"
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
+        case TrialStarted(proof=True, number=number, plan=plan):
+            yield f"proof of trial {number} starts, in workers of its own: {plan_words(plan)}"
         case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
             expected = "" if forecast is None else f"; forecast {forecast_words(forecast)}"
             yield f"trial {number} starts: {plan_words(plan)} ({why}{expected})"
+        case TrialEnded(record=record) if record.proof:
+            yield _proof_ended(record, state)
         case TrialEnded(record=record):
             yield _ended(record, state, event.at)
         case Noted(text=text):
@@ -111,12 +116,20 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
 
 
+def _proof_ended(proof: Record, state: SweepState) -> str:
+    told = f"the proof of trial {proof.number} {proof_words(proof, state)}"
+    if proof.number in state.failed_proofs and (after := state.to_prove) is not None:
+        told += f"; trial {after.number} is proven instead"
+    return told
+
+
 def _tally(state: SweepState) -> str:
     best = state.best
     told = counts_words(counts(state.records)) or "no trials"
     if best is None:
         return f"{told}; no plan keeps the head-room"
-    return f"{told}; best is trial {best.number}: {plan_words(best.plan)}"
+    proven = ", proven" if state.proven is not None else ""
+    return f"{told}; best is trial {best.number}{proven}: {plan_words(best.plan)}"
 
 
 def _clock(seconds: float) -> str:

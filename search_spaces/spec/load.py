@@ -45,8 +45,10 @@ def parse_spec(text: str, *, source: str) -> SweepSpec:
     return _validated(_filled(tree, SweepSpec), source=source, known=faults)
 
 
-def with_budget(spec: SweepSpec, *, trials: int | None, minutes: float | None) -> SweepSpec:
-    """The specification with another budget; None leaves what it says.
+def with_budget(
+    spec: SweepSpec, *, trials: int | None, minutes: float | None, proof: bool | None = None
+) -> SweepSpec:
+    """The specification with another budget, and with or without a proof; None leaves it.
 
     Raises:
         SpecError: If a value is no budget.
@@ -55,6 +57,8 @@ def with_budget(spec: SweepSpec, *, trials: int | None, minutes: float | None) -
     changes = {name: value for name, value in given.items() if value is not None}
     tree = spec.model_dump()
     tree["budget"].update(changes)
+    if proof is not None:
+        tree["proof"]["enabled"] = proof
     return _validated(tree, source="command line", known=())
 
 

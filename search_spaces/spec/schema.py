@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from search_spaces.spec.proof_section import ProofSpec
 from search_spaces.spec.section import Count, Seconds, Section, Seed
 from search_spaces.spec.space_section import SpaceSpec
 from search_spaces.spec.train_section import TrainSpec
@@ -240,6 +241,7 @@ class SweepSpec(Section):
     space: SpaceSpec = SpaceSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()
+    proof: ProofSpec = ProofSpec()
     study: StudySpec = StudySpec()
     tracking: TrackingSpec = TrackingSpec()
 

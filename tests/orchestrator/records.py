@@ -69,6 +69,7 @@ def make_spec(**sections: Any) -> SweepSpec:
         "cluster": {"workers": 2, "memory_gib": 0.5},
         "train": {"global_batch": 16, "sequence_length": 128, "precision": "fp32"},
         "budget": {"trials": 24, "minutes": 10, "trial_seconds": 60},
+        "proof": {"enabled": False},
     }
     return SweepSpec.model_validate({**base, **sections})
 

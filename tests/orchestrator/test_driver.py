@@ -90,6 +90,7 @@ class Sweep:
             records=study.records(),
             memory_limit_bytes=LIMIT_BYTES,
             at=self.clock.now,
+            proofs=study.proofs(),
         )
         self.ears = Recorder()
         self.driver = Driver(

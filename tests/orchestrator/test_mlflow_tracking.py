@@ -18,6 +18,7 @@ from orchestrator.mlflow_tracking import (
     store_uri,
     ui_address,
 )
+from orchestrator.view import plan_words
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
@@ -321,3 +322,22 @@ def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) ->
     for run in everything[1]:
         logged |= {*run.data.metrics, *run.data.params, *run.data.tags}
     assert shown <= logged
+
+
+def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
+    spec = spec_in(folder, proof={"enabled": True})
+    space = make_space(spec)
+    trials = make_records(space, [make_measured(20.0), make_measured(40.0)])
+    proof = replace(trials[1], proof=True, started_at=trials[1].ended_at + 1)
+    proof = replace(proof, ended_at=proof.started_at + 20)
+    log(spec, (*trials, proof), study="proven")
+    log(spec, (*trials, proof), study="proven")
+
+    (parent,), runs = runs_of(spec, "proven")
+    assert sorted(run.data.tags["kind"] for run in runs) == ["proof", "trial", "trial"]
+    (run,) = (run for run in runs if run.data.tags["kind"] == "proof")
+    assert run.info.run_name == f"proof: {plan_words(trials[1].plan)}"
+    assert (run.data.tags["proof_of"], run.data.tags["proof_holds"]) == ("1", "true")
+    assert parent.data.tags["proven"] == "trial 1"
+    assert parent.data.metrics["trials"] == 2
+    assert "proven in workers of its own" in parent.data.tags["mlflow.note.content"]

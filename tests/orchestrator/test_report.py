@@ -48,7 +48,7 @@ def test_a_report_of_everything_fits_80_columns() -> None:
         "trial 2 is best (ddp micro 2 x 4 sdpa padded fp32): 41.2 ± 0.6 samples/s",
         "2.29 x (2.24 to 2.34) the speed of the plan that a user would start with",
         "the line: 0.475 GiB, 95 % of the limit of 0.500 GiB per rank",
-        "= statistically equal to the best (2 plans in all); trial 3 leaves the most memory free",
+        "= statistically equal to the best (2 plans in all, trials 2, 3); trial 3 leaves the most",
         "activations and temporaries 0.264 66 %",
         "measured, over the line 1 trial 4: 44.00 samples/s ± 1.5 %, peak 97 % of the limit",
         "out of memory 2 trial 1: out of device memory in forward, wanted 131 % of the limit",

@@ -26,7 +26,7 @@ import torch
 import transformers
 
 from search_spaces.facts import ClusterFacts
-from search_spaces.knobs import KNOBS, Choice
+from search_spaces.knobs import KNOBS, Choice, is_lossless
 from search_spaces.outcome import Measured, Outcome, sentence
 from search_spaces.plan import CHOICES, Plan
 from search_spaces.request import TrialRequest
@@ -211,11 +211,6 @@ def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
     if name in _LIKELY and rng.random() < _LIKELY_SHARE:
         return _LIKELY[name]
     return rng.choice(CHOICES.get(name) or _COUNTS[name])
-
-
-def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
-    """Whether the plan solves the very problem that the spec states."""
-    return not any(knob.lossy(getattr(plan, knob.name), spec) for knob in KNOBS)
 
 
 def reference_losses(alone: Group, model: str) -> tuple[float, ...]:

@@ -35,6 +35,21 @@ class Net(nn.Module):
         return self.act(loss) if self.calls == self.call else loss
 
 
+class Late(Net):
+    """`Net` that trains without a fault: `act` changes what it does in an evaluation or a save."""
+
+    def __init__(self, width: int, layers: int, where: str, act: Callable[[Any], Any]) -> None:
+        super().__init__(width, layers, 0, act)
+        self.where = where
+
+    def forward(self, x: torch.Tensor) -> Any:
+        loss = super().forward(x)
+        return self.act(loss) if self.where == "evaluation" and not self.training else loss
+
+    def get_extra_state(self) -> Any:
+        return self.act(torch.zeros(())) if self.where == "checkpoint" else None
+
+
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loss: torch.Tensor, act: Callable[[Any], Any]) -> torch.Tensor:
@@ -93,7 +108,7 @@ def make(
 
     Args:
         fault: One of `ACTS`.
-        where: forward, backward, build or data.
+        where: forward, backward, build, data, evaluation or checkpoint.
         rank: The only rank it happens on; None: on all.
         call: In which forward pass, or the backward pass after it; or batch.
         width: Of the layers.
@@ -111,6 +126,8 @@ def make(
             where, ACTS["none"]
         ),
     )
+    if where in ("evaluation", "checkpoint"):
+        net = Late(width, layers, where, act)
     made = 0
 
     def batch(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:

@@ -65,6 +65,16 @@ def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) ->
     assert len(outcome.losses) == 8
 
 
+def test_a_proof_evaluates_and_saves(folder: Path) -> None:
+    proof = run(folder, ["plimsoll", *arguments(folder, data=1, micro_batch=4), "--proof"])
+    outcome = outcome_in(proof)
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.proof is not None
+    assert outcome.proof.checkpoint_bytes > 0
+    assert not list(folder.rglob("plimsoll-checkpoint*"))
+
+
 def test_the_command_in_the_message_runs_the_plan_in_its_ranks(folder: Path) -> None:
     refused = run(folder, ["plimsoll", *arguments(folder, zero_stage=3)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -49,6 +50,31 @@ class AbstractTraining(ABC):
             This rank's part of the global batch's mean loss: a scalar on the device. The parts of
             all ranks add up to the loss; a rank that computes none, or that another one repeats,
             gives 0.
+        """
+
+    @abstractmethod
+    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+        """Forward passes alone, in evaluation mode and without gradients; then trains on.
+
+        Args:
+            batches: The micro-batches of a step, as `step` takes them.
+            targets: Labels of the whole global batch, over all ranks.
+
+        Returns:
+            This rank's part of the mean loss, as `step` gives it; None where the model gives no
+            loss in evaluation mode.
+        """
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes this rank's part of a checkpoint: weights and optimizer states.
+
+        Of ranks that hold the same one writes; what tensor ranks or stages share is of each.
+
+        All ranks call it together, each with an empty folder of its own.
+
+        Raises:
+            OSError: If the folder cannot be written.
         """
 
     @abstractmethod

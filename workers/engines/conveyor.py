@@ -62,9 +62,16 @@ class Conveyor:
         self._laid_out_for: tuple[object, ...] = ()
 
     def run(
-        self, batches: Sequence[MicroBatch], weights: Sequence[float], update: Update
+        self,
+        batches: Sequence[MicroBatch],
+        weights: Sequence[float],
+        update: Update,
+        *,
+        trains: bool = True,
     ) -> list[torch.Tensor]:
         """Forward and backward passes of a step's micro-batches, all of one shape.
+
+        Without backward passes and gradients if nothing `trains`.
 
         Returns:
             Their weighted losses if the last stage is on this rank, else nothing.
@@ -75,7 +82,7 @@ class Conveyor:
         inputs = [batch.on(self._device) for batch in batches]
         for stage in self._stages.values():
             stage.load(inputs, weights, update, sent_as)
-        _run(schedule, len(batches))
+        _run(schedule, len(batches), trains=trains)
         for stage in self._stages.values():
             stage.unload()
         return [part for stage in self._stages.values() for part in stage.parts]
@@ -116,14 +123,18 @@ class Conveyor:
                 return ScheduleInterleaved1F1B(stages, micro_batches, **options)
 
 
-def _run(schedule: TorchSchedule, micro_batches: int) -> None:
+def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
     """A step; what a forward pass raises comes out as it is, not wrapped as torch does it."""
     # each stage looks up its inputs by number: all of them have the micro-batches
     numbers = torch.arange(micro_batches)
     failure: BaseException | None = None
     logged, _LOGGER.disabled = _LOGGER.disabled, True  # it would print the schedule with each error
     try:
-        schedule.step(number=numbers, target=numbers, return_outputs=False)
+        if trains:
+            schedule.step(number=numbers, target=numbers, return_outputs=False)
+        else:
+            with torch.no_grad():
+                schedule.eval(number=numbers, target=numbers, return_outputs=False)
     except RuntimeError as error:
         if error.__cause__ is None:
             raise

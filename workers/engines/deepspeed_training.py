@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from search_spaces.render import DeepSpeedSettings
 from search_spaces.spec.train_section import TrainSpec
 from workers.data.batch import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
-from workers.engines.loss import loss_of
+from workers.engines.loss import evaluation_loss, loss_of
 from workers.engines.schedule import changes_rate, make_scheduler
 from workers.engines.zero_states import zero_state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
@@ -23,6 +24,8 @@ from workers.models.built import BuiltModel
 from workers.parallel.compiling import forget_compiled
 from workers.parallel.zero import Engine, OptimizerMaker, make_engine
 from workers.parallel.zero_world import ZeroWorld
+
+_TAG = "checkpoint"  # DeepSpeed's name for a folder in the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,17 @@ class DeepSpeedTraining(AbstractTraining):
         with watch.during("optimizer"):
             self.engine.step()
         return torch.stack(parts).sum() * self.counts
+
+    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+        self.engine.eval()
+        loss = evaluation_loss(
+            self.engine, ((batch.on(self.device), batch.targets / targets) for batch in batches)
+        )
+        self.engine.train()
+        return None if loss is None else loss * self.counts
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
 
     def state_bytes(self) -> StateBytes:
         return zero_state_bytes(self.engine, self.device)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from search_spaces.render import TorchSettings
 from workers.data.batch import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
-from workers.engines.loss import loss_of
+from workers.engines.loss import evaluation_loss, loss_of
+from workers.engines.shards import write_shard
 from workers.engines.states import state_bytes
 from workers.engines.update import Update
 from workers.measure.stopwatch import AbstractStopwatch
@@ -31,6 +34,7 @@ class TorchTraining(AbstractTraining):
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
     counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
+    writes: bool = True  # whether this rank has a part in checkpoints: of replicas, one does
 
     def step(
         self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
@@ -49,6 +53,20 @@ class TorchTraining(AbstractTraining):
         with watch.during("optimizer"):
             self.update.step()
         return torch.stack(parts).sum() * self.counts
+
+    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+        self.module.eval()
+        loss = evaluation_loss(
+            self.module,
+            ((batch.on(self.device), batch.targets / targets) for batch in batches),
+            partial(autocast, self.settings, self.device),
+        )
+        self.module.train()
+        return None if loss is None else loss * self.counts
+
+    def save(self, folder: Path) -> None:
+        if self.writes:
+            write_shard(self.module, self.update.optimizer, folder)
 
     def state_bytes(self) -> StateBytes:
         return state_bytes(self.module, self.update.optimizer, self.settings, self.device)

@@ -42,10 +42,11 @@ class CpuMeter(AbstractMeter):
         """
         free = int(psutil.virtual_memory().available * _MACHINE_SHARE / local_world_size)
         self._budget_bytes = min(budget_bytes, free) if budget_bytes else free
-        _give_back()
+        gc.collect()
         self.open()
 
     def open(self) -> None:
+        _trim()  # what is free is given back before the limit is in force: it is no part of this
         self._ground_bytes = _status("VmData")
         self._baseline_bytes = _status("VmRSS")
 

@@ -48,3 +48,9 @@ def test_another_allocator_needs_others_and_back(
     assert variable in (reason_to_change(other, default) or "")
     assert "no allocator settings" in (reason_to_change(default, other) or "")
     assert reason_to_change(other, other) is None
+
+
+def test_workers_that_are_there_are_never_fresh() -> None:
+    same = Processes.of(PLAN, "cpu")
+
+    assert reason_to_change(same, same, fresh=True) == "a proof runs in workers of its own"

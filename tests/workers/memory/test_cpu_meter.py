@@ -47,6 +47,26 @@ def test_the_peak_of_a_trial_before_does_not_count(alone: Group) -> None:
     assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
 
 
+def _peak_after_free_memory(_: Worker) -> int:
+    """Of 16 MiB, where the process still holds what nobody uses when the trial begins."""
+    meter = CpuMeter(BUDGET_BYTES, 1)
+    pieces = _fill(2 * BUDGET_BYTES // PIECE_BYTES)
+    last = pieces[-1]  # on top of the heap: what lies below stays, and is free
+    del pieces
+    meter.open()
+    with meter.enforced():
+        tensor = torch.ones(16 * MIB // 4)
+        del tensor, last
+        return meter.peak().held_bytes
+
+
+def test_what_was_free_when_the_trial_began_is_not_taken_off_its_peak(alone: Group) -> None:
+    """As in fresh workers, which begin with what their start has left."""
+    (peak_bytes,) = alone.call(_peak_after_free_memory)
+
+    assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
+
+
 def _beyond(_: Worker) -> tuple[str, bool]:
     """What an allocation beyond the budget says, and whether one works when the line is off."""
     meter = CpuMeter(BUDGET_BYTES, 1)

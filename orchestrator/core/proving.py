@@ -1,0 +1,191 @@
+"""Whether a plan is proven, and which one is proven next: judged from records alone.
+
+A proof is a record of its own beside that of its trial, whose number it has. What it is worth is
+derived each time from both, so that another head-room judges old proofs anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, throughput
+from search_spaces.knobs import is_lossless
+from search_spaces.outcome import Cancelled, Measured, sentence
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
+
+# Losses are compared over so many first steps: rounding, which grows from step to step, stays
+# small by then, and a wrong gradient shows.
+COMPARED_STEPS = 10
+FEWEST_STEPS = (
+    5  # of a reference, where there is one: the first loss alone says nothing of training
+)
+# Largest difference of losses, over the largest loss, between two plans that train the same. In
+# fp32 the project's engines and layouts were within 2e-5 over 9 steps and 1e-4 over 11, a plan that
+# does not train at all 1e-3 and more apart (tests/workers/test_same_training, fuzz).
+SAME_FP32 = 1e-3
+SAME_HALF = 0.02  # bf16 has 3 digits: tiny models were within 2 % of fp32 over 9 steps
+SAME_LOSSY = 0.05  # 8-bit states, compressed gradients, another precision; dropout draws otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCheck:
+    """Losses of a proof beside those of a reference plan, on the same samples from the same seed.
+
+    `apart` is the largest difference over the largest loss.
+    """
+
+    reference: int  # the trial of the reference plan
+    steps: int
+    apart: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both plans train the same."""
+        return self.apart <= self.tolerance
+
+
+def loss_check(
+    proof: Record,
+    records: Sequence[Record],
+    baseline: Plan,
+    spec: SweepSpec,
+    doubted: Collection[int] = (),
+) -> LossCheck | None:
+    """The proof's first losses beside a reference plan's; None if no other plan can tell.
+
+    The reference is the lossless plan that was measured, over more than a few steps, and differs
+    least from the plan that one would start with, which is that plan itself where it ran.
+
+    Args:
+        proof: Of any plan.
+        records: The trials.
+        baseline: The plan that one would start with.
+        spec: Says what is lossless.
+        doubted: Trials that are no reference, since their proof failed before.
+    """
+    others = [
+        record
+        for record in records
+        if isinstance(record.outcome, Measured)
+        and record.plan != proof.plan
+        and record.number not in doubted
+        and is_lossless(record.plan, spec)
+    ]
+    if not others or not isinstance(proof.outcome, Measured):
+        return None
+    reference = min(
+        others,
+        key=lambda record: (
+            len(_losses(record)) < FEWEST_STEPS,
+            _differences(record.plan, baseline),
+            record.number,
+        ),
+    )
+    pairs = list(zip(_losses(proof), _losses(reference), strict=False))[:COMPARED_STEPS]
+    largest = max((abs(theirs) for _, theirs in pairs), default=0.0)
+    apart = max((abs(ours - theirs) for ours, theirs in pairs), default=0.0)
+    return LossCheck(
+        reference=reference.number,
+        steps=len(pairs),
+        apart=apart / largest if largest else float(apart > 0),
+        tolerance=_tolerance(proof.plan, proof.outcome, spec),
+    )
+
+
+def failure(
+    proof: Record,
+    records: Sequence[Record],
+    baseline: Plan,
+    spec: SweepSpec,
+    doubted: Collection[int] = (),
+) -> str | None:
+    """Why a proof does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
+    outcome, headroom = proof.outcome, spec.objective.headroom
+    if not isinstance(outcome, Measured):
+        return sentence(outcome)
+    if not keeps_headroom(outcome.memory, headroom):
+        peak, free = 100 * outcome.memory.share, 100 * headroom
+        return f"its peak of {peak:.1f} % of the limit leaves less than {free:g} % free"
+    check = loss_check(proof, records, baseline, spec, doubted)
+    if check is not None and not check.holds:
+        apart, may = 100 * check.apart, 100 * check.tolerance
+        return (
+            f"its losses are up to {apart:.2g} % apart from those of trial {check.reference} in"
+            f" the first {check.steps} steps, where {may:g} % may be"
+        )
+    trial = next((record for record in records if record.number == proof.number), None)
+    if trial is not None and isinstance(trial.outcome, Measured):
+        least = trial.outcome.samples_per_second.low * (1 - spec.proof.slower)
+        if outcome.samples_per_second.high < least:
+            ours, theirs = throughput(proof), throughput(trial)
+            return f"it ran at {ours:.4g} samples/s, its trial at {theirs:.4g}"
+    return None
+
+
+def failures(
+    proofs: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
+) -> Mapping[int, str]:
+    """The trials whose proof failed, each with the reason; proofs in the order of their ends."""
+    failed: dict[int, str] = {}
+    for proof in proofs:
+        if (reason := failure(proof, records, baseline, spec, failed)) is not None:
+            failed[proof.number] = reason
+    return failed
+
+
+def candidates(
+    records: Iterable[Record], failed: Mapping[int, str], headroom: float
+) -> list[Record]:
+    """The best plan and its statistical equals, those aside whose proof failed; most room first."""
+    standing = [record for record in records if record.number not in failed]
+    return sorted(equals_of_the_best(standing, headroom), key=_share)
+
+
+def next_proof(
+    records: Sequence[Record], proofs: Sequence[Record], baseline: Plan, spec: SweepSpec
+) -> Record | None:
+    """The trial whose plan is to be proven now; None if one is proven, or it was tried enough.
+
+    Tries count anew once other trials have ended.
+    """
+    failed = failures(proofs, records, baseline, spec)
+    best = candidates(records, failed, spec.objective.headroom)
+    if not spec.proof.enabled or not best or proven_among(best, proofs) is not None:
+        return None
+    last = max(record.ended_at for record in records)
+    tried = sum(proof.number in failed and proof.ended_at > last for proof in proofs)
+    return best[0] if tried < spec.proof.tries else None
+
+
+def proven_among(best: Sequence[Record], proofs: Sequence[Record]) -> Record | None:
+    """The proof of the first of these trials that has one; none of them has one that failed."""
+    known = {proof.number: proof for proof in proofs}
+    return next((known[record.number] for record in best if record.number in known), None)
+
+
+def counts_as_proof(record: Record) -> bool:
+    """Whether a record is of a proof that came to an end; one that was stopped is run again."""
+    return record.proof and not isinstance(record.outcome, Cancelled)
+
+
+def _tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
+    if not is_lossless(plan, spec) or (outcome.proof is not None and outcome.proof.draws):
+        return SAME_LOSSY
+    return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
+
+
+def _losses(record: Record) -> tuple[float, ...]:
+    return record.outcome.losses if isinstance(record.outcome, Measured) else ()
+
+
+def _differences(plan: Plan, other: Plan) -> int:
+    theirs = other.as_dict()
+    return sum(value != theirs[name] for name, value in plan.as_dict().items())
+
+
+def _share(record: Record) -> float:
+    return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0

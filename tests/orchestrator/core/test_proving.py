@@ -1,0 +1,326 @@
+"""What is proven next and whether a proof holds, as tables: records in, decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.deadlines import proof_deadline_seconds
+from orchestrator.core.events import TrialEnded
+from orchestrator.core.proving import COMPARED_STEPS, loss_check
+from orchestrator.core.state import SweepState, advance
+from search_spaces.outcome import Cancelled, Measured, Outcome, ProofRun
+from search_spaces.record import Record
+from tests.orchestrator.core.values import numbers, state_after
+from tests.orchestrator.records import make_costs, make_measured, make_oom
+
+ON = {"enabled": True}
+SLOW, FAST, ROOMY = make_measured(20.0), make_measured(40.0, 0.8), make_measured(39.5, 0.5)
+
+
+def searched(outcomes: Sequence[Outcome] = (SLOW, FAST, ROOMY), **sections: Any) -> SweepState:
+    """A search that has ended, and is to be followed by proofs."""
+    return state_after(outcomes, **({"proof": ON} | sections))
+
+
+def proof_of(state: SweepState, number: int, outcome: Outcome | None = None) -> Record:
+    """A proof like its trial, or with another outcome, after all trials."""
+    trial = next(record for record in state.records if record.number == number)
+    last = max(record.ended_at for record in (*state.records, *state.proofs))
+    return replace(
+        trial, outcome=outcome or trial.outcome, proof=True, started_at=last + 1, ended_at=last + 9
+    )
+
+
+def after_proof(state: SweepState, number: int, outcome: Outcome | None = None) -> SweepState:
+    proof = proof_of(state, number, outcome)
+    return advance(state, TrialEnded(record=proof, at=proof.ended_at))
+
+
+def proof_run(**changes: Any) -> ProofRun:
+    base: dict[str, Any] = {
+        "worst_steps": 4,
+        "evaluation_seconds": 0.1,
+        "evaluation_loss": 6.5,
+        "checkpoint_seconds": 0.2,
+        "checkpoint_bytes": 25_000_000,
+        "draws": False,
+    }
+    return ProofRun(**base | changes)
+
+
+# ---------------------------------------------------------------- which plan is next
+
+
+def test_of_equals_the_one_with_most_room_goes_first() -> None:
+    state = searched()
+
+    assert numbers(state.equals) == [2, 1]
+    assert state.best is not None
+    assert state.best.number == 1  # until one is proven, the fastest
+    assert state.to_prove == state.records[2]
+
+
+def test_a_proof_that_holds_is_the_answer_and_the_end() -> None:
+    state = after_proof(searched(), 2)
+
+    assert state.to_prove is None
+    assert state.proven is not None
+    assert state.best == state.records[2]
+    assert state.best != state.proven  # the trial, and beside it its proof
+    assert state.failed_proofs == {}
+
+
+def test_after_a_failure_the_next_plan_is_proven() -> None:
+    state = after_proof(searched(), 2, make_oom(phase="evaluation"))
+    assert state.to_prove == state.records[1]
+    assert state.best == state.records[1]
+    state = after_proof(state, 1, make_measured(40.0, 0.97))
+    assert state.to_prove == state.records[0]
+    state = after_proof(state, 0)
+
+    assert state.best == state.records[0]
+    assert state.failed_proofs == {
+        2: "out of device memory in evaluation, wanted 130 % of the limit",
+        1: "its peak of 97.0 % of the limit leaves less than 5 % free",
+    }
+
+
+def test_a_plan_that_is_no_equal_has_to_wait() -> None:
+    """Far slower plans have room, and are proven when all that are faster have failed."""
+    state = searched([make_measured(20.0, 0.1), FAST])
+
+    assert state.to_prove == state.records[1]
+    assert after_proof(state, 1, make_oom()).to_prove == state.records[0]
+
+
+def test_tries_end() -> None:
+    state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], proof=ON | {"tries": 2})
+    state = after_proof(after_proof(state, 2, make_oom()), 3, make_oom())
+
+    assert state.to_prove is None
+    assert state.proven is None
+    assert state.best == state.records[1]  # the fastest of which nothing bad is known
+
+
+def test_tries_count_anew_after_other_trials() -> None:
+    state = after_proof(searched(proof=ON | {"tries": 1}), 2, make_oom())
+    assert state.to_prove is None
+    trial = replace(state.records[0], number=9, started_at=state.proofs[0].ended_at + 1)
+    trial = replace(trial, ended_at=trial.started_at + 5)
+
+    later = advance(state, TrialEnded(record=trial, at=trial.ended_at))
+
+    assert later.to_prove == state.records[1]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "sections"),
+    [
+        ((), {}),
+        ((make_oom(), make_measured(40.0, 0.97)), {}),
+        ((SLOW, FAST), {"proof": {"enabled": False}}),
+    ],
+    ids=["no trial", "nothing feasible", "switched off"],
+)
+def test_nothing_to_prove(outcomes: Sequence[Outcome], sections: dict[str, Any]) -> None:
+    assert searched(outcomes, **sections).to_prove is None
+
+
+def test_a_better_plan_found_later_is_proven_too() -> None:
+    state = after_proof(searched([SLOW, FAST]), 1)
+    assert state.to_prove is None
+    faster = replace(state.records[0], number=9, outcome=make_measured(80.0))
+
+    later = advance(state, TrialEnded(record=faster, at=faster.ended_at))
+
+    assert later.to_prove == faster
+    assert later.best == faster
+    assert later.proven is None  # that of trial 1 holds, but it is no longer among the best
+
+
+def test_an_equal_found_later_changes_nothing() -> None:
+    state = after_proof(searched([SLOW, FAST]), 1)
+    equal = replace(state.records[0], number=9, outcome=make_measured(40.5, 0.3))
+
+    later = advance(state, TrialEnded(record=equal, at=equal.ended_at))
+
+    assert later.to_prove is None
+    assert later.best == state.records[1]
+
+
+def test_a_proof_that_was_stopped_counts_for_nothing() -> None:
+    state = searched()
+    stopped = after_proof(state, 2, Cancelled(detail="stopped by Ctrl-C"))
+
+    assert stopped.proofs == ()
+    assert stopped.records == state.records
+    assert stopped.to_prove == state.to_prove
+
+
+def test_another_headroom_judges_old_proofs_anew() -> None:
+    state = after_proof(searched(), 2, make_measured(40.0, 0.94))
+    assert state.proven is not None
+    stricter = state.spec.objective.model_copy(update={"headroom": 0.1})
+
+    state = replace(state, spec=state.spec.model_copy(update={"objective": stricter}))
+
+    assert state.failed_proofs.keys() == {2}
+    assert state.to_prove == state.records[1]
+
+
+# ---------------------------------------------------------------- speed
+
+
+@pytest.mark.parametrize(
+    ("rate", "holds"), [(38.0, True), (35.2, True), (34.0, False), (20.0, False), (60.0, True)]
+)
+def test_a_proof_may_be_slower_by_a_share_and_both_intervals(rate: float, holds: bool) -> None:
+    """The trial's 40 ± 1.5 %, less 10 %, is 35.46; a proof of 35.2 reaches 35.7."""
+    state = after_proof(searched([SLOW, FAST]), 1, make_measured(rate, 0.8))
+
+    assert (state.proven is not None) is holds
+    if not holds:
+        assert state.failed_proofs[1] == f"it ran at {rate:g} samples/s, its trial at 40"
+
+
+# ---------------------------------------------------------------- losses
+
+
+def with_losses(losses: Sequence[float], **changes: Any) -> Measured:
+    return make_measured(40.0, **{"losses": tuple(losses), **changes})
+
+
+def checked(state: SweepState, number: int, outcome: Outcome) -> Any:
+    proof = proof_of(state, number, outcome)
+    return loss_check(proof, state.records, state.space.baseline, state.spec)
+
+
+LOSSES = [6.9 - 0.05 * step for step in range(14)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "off", "holds"),
+    [
+        ({}, 1e-4, True),
+        ({}, 2e-3, False),
+        ({"proof": proof_run(draws=True)}, 2e-2, True),
+        ({"proof": proof_run(draws=True)}, 8e-2, False),
+        ({"proof": proof_run()}, 2e-3, False),
+    ],
+)
+def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool) -> None:
+    losses = [*LOSSES[:4], LOSSES[4] - off * LOSSES[0], *LOSSES[5:]]
+    state = searched([SLOW, FAST])
+    found = checked(state, 1, with_losses(losses, **changes))
+
+    assert (found.reference, found.steps) == (0, COMPARED_STEPS)
+    assert found.apart == pytest.approx(off)
+    assert found.holds is holds
+    state = after_proof(state, 1, with_losses(losses, **changes))
+    assert (state.proven is not None) is holds
+    if not holds:
+        told = "apart from those of trial 0 in the first 10 steps"
+        assert told in state.failed_proofs[1]
+
+
+def test_only_the_first_steps_are_compared() -> None:
+    state = searched([SLOW, FAST])
+
+    assert checked(state, 1, with_losses([*LOSSES[:10], 99.0])).apart == 0.0
+    assert checked(state, 1, with_losses([*LOSSES[:2], 99.0][:2])).steps == 2
+
+
+def test_precision_and_lossy_knobs_widen_what_may_be() -> None:
+    def tolerance(precision: str, trained: str) -> float:
+        train = {"global_batch": 16, "sequence_length": 128, "precision": trained}
+        space = {"precision": [precision], "attention": ["sdpa"]}
+        state = searched([SLOW, FAST], train=train, space=space)
+        reference = replace(
+            state.records[0], plan=replace(state.records[0].plan, precision=trained)
+        )
+        state = replace(state, records=(reference, *state.records[1:]))
+        value: float = checked(state, 1, with_losses(LOSSES)).tolerance
+        return value
+
+    assert tolerance("fp32", "fp32") == 1e-3
+    assert tolerance("bf16", "bf16") == 0.02
+    assert tolerance("bf16", "fp32") == 0.05
+
+
+def test_the_reference_is_another_plan_near_the_baseline() -> None:
+    oom_first = searched([make_oom(), SLOW, FAST, ROOMY])
+    found = checked(oom_first, 1, with_losses(LOSSES))
+
+    assert found.reference in (2, 3)
+    baseline = searched([FAST, SLOW])  # the winner is the baseline itself
+    assert checked(baseline, 0, with_losses(LOSSES)).reference == 1
+
+
+def test_a_plan_whose_own_proof_failed_is_no_reference() -> None:
+    state = searched([make_oom(), FAST, SLOW, make_measured(10.0)])
+    first = checked(state, 1, with_losses(LOSSES)).reference
+    wrong = with_losses([loss * 1.1 for loss in LOSSES])
+    records = tuple(
+        replace(record, outcome=replace(wrong, samples_per_second=FAST.samples_per_second))
+        if record.number == first
+        else record
+        for record in state.records
+    )
+    state = after_proof(replace(state, records=records), first, wrong)
+    assert list(state.failed_proofs) == [first]
+
+    state = after_proof(state, 1, FAST)
+
+    assert state.proven is not None
+    assert state.proven.number == 1
+
+
+def test_a_reference_of_few_steps_is_the_last_choice() -> None:
+    brief = make_measured(20.0, losses=(6.9, 6.85))
+    state = searched([brief, FAST, make_measured(10.0)])
+    assert checked(state, 1, with_losses(LOSSES)).reference == 2
+
+    state = searched([brief, FAST])
+    found = checked(state, 1, with_losses(LOSSES))
+    assert (found.reference, found.steps) == (0, 2)
+
+
+def test_without_another_measured_plan_losses_are_not_compared() -> None:
+    state = searched([make_oom(), FAST])
+
+    assert checked(state, 1, with_losses(LOSSES)) is None
+    assert after_proof(state, 1).proven is not None
+
+
+def test_losses_near_zero_are_compared_by_the_largest() -> None:
+    reference = make_measured(20.0, losses=(1.0, 1e-9, 1e-12))
+    state = searched([reference, FAST])
+
+    assert checked(state, 1, with_losses([1.0, 2e-9, 5e-12])).apart < 1e-8
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+def test_a_proof_has_time_of_its_own() -> None:
+    """Three times the 60 s that a trial may take at most; less if its trial tells of less."""
+    state = searched()
+    assert proof_deadline_seconds(state, state.records[1]) == 180.0
+
+    state = searched(budget={"trial_seconds": 3600})
+    step, saved = 16 / 40.0 * 1.015, 2 * 77_309_411 / 50e6
+    assert proof_deadline_seconds(state, state.records[1]) == pytest.approx(
+        60 + 4 * (0.4 + 7 * step) + 3 * 60 + saved, rel=1e-3
+    )
+
+
+def test_a_compiled_plan_may_compile_twice() -> None:
+    compiled = make_measured(40.0, 0.8, costs=make_costs(compile_seconds=100.0))
+    states = [searched([SLOW, it], budget={"trial_seconds": 3600}) for it in (FAST, compiled)]
+    plain, longer = (proof_deadline_seconds(state, state.records[1]) for state in states)
+
+    assert longer == pytest.approx(plain + 800)

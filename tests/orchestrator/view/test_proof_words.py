@@ -1,0 +1,210 @@
+"""What views, the report and MLflow say of proofs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.state import SweepState, advance
+from orchestrator.mlflow_tracking.artifacts import answer_markdown
+from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
+from orchestrator.report import render_report
+from orchestrator.view.panel import picture
+from orchestrator.view.plain import lines
+from orchestrator.view.proof_words import proof_sentences, proof_words
+from search_spaces.outcome import Measured
+from search_spaces.record import Record
+from tests.orchestrator.core.test_proving import after_proof, proof_of, proof_run, searched
+from tests.orchestrator.records import BEGAN, make_measured, make_oom
+
+HOLDS = make_measured(39.0, 0.55, proof=proof_run())
+ALL = (
+    "14 steps at 39.0 ± 0.6 samples/s, peak 0.275 GiB, 55 % of the limit, with 4 steps of the"
+    " longest samples, an evaluation of them and a checkpoint of 0.023 GiB in 0.2 s"
+)
+SAME = "losses within a digit of those of trial 0 over 10 steps (0.1 % may be)"
+FAILED = "failed: out of device memory in evaluation, wanted 130 % of the limit"
+
+
+def failing_then_proven() -> SweepState:
+    state = after_proof(searched(), 2, make_oom(phase="evaluation"))
+    return after_proof(state, 1, HOLDS)
+
+
+def reported(state: SweepState, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(render_report(state, ""))
+    return console.export_text()
+
+
+def test_a_proof_that_holds_is_told_with_all_that_was_done() -> None:
+    state = failing_then_proven()
+
+    assert proof_words(state.proofs[1], state) == f"holds: {ALL}; {SAME}"
+
+
+def test_losses_are_told_with_what_may_be() -> None:
+    losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
+    state = after_proof(searched(), 2, replace(HOLDS, losses=losses))
+    assert "losses within 0.001 % of those of trial 0 over 10 steps (0.1 % may be)" in proof_words(
+        state.proofs[0], state
+    )
+    alone = after_proof(searched([make_oom(), HOLDS]), 1, HOLDS)
+    assert "no other lossless plan was measured to hold its losses against" in proof_words(
+        alone.proofs[0], alone
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (searched(), ["not proven yet: `plimsoll tune` proves the best plan when its search is"]),
+        (searched(proof={"enabled": False}), ["not proven: proof.enabled is false"]),
+        (
+            after_proof(searched(proof={"enabled": True, "tries": 1}), 2, make_oom()),
+            ["not proven: 1 proof failed", "the proof of trial 2 failed: out of device memory"],
+        ),
+        (
+            failing_then_proven(),
+            ["proven in workers of its own: the proof holds", f"the proof of trial 2 {FAILED}"],
+        ),
+        (searched([make_oom()]), []),
+    ],
+    ids=["not yet", "off", "failed", "proven", "nothing found"],
+)
+def test_whether_the_answer_is_proven(state: SweepState, said: Sequence[str]) -> None:
+    told = list(proof_sentences(state))
+
+    assert len(told) == len(said)
+    assert all(line.startswith(words) for line, words in zip(told, said, strict=True))
+
+
+def test_the_report_has_the_proof_and_names_the_equals() -> None:
+    state = after_proof(searched(), 2, HOLDS)
+    text = " ".join(reported(state).split())
+
+    assert max(map(len, reported(state).splitlines())) <= 80
+    assert "trial 2 is best" in text
+    assert f"proven in workers of its own: the proof holds: {ALL}; {SAME}" in text
+    assert "statistically equal to the best (2 plans in all, trials 1, 2); trial 2 leaves" in text
+    table = reported(state, 160).partition("Best plans")[2]
+    (row,) = (line for line in table.splitlines() if "(proven)" in line)
+    assert row.split()[0] == "=2"
+
+
+def test_a_failed_proof_is_labelled_and_no_equal() -> None:
+    text = reported(failing_then_proven(), 160)
+    (row,) = (line for line in text.splitlines() if "(proof failed)" in line)
+
+    assert row.split()[0] == "2"
+    assert "trial 1 is best" in text
+    assert "statistically equal" not in text
+
+
+def test_the_answer_is_in_the_table_however_many_are_faster() -> None:
+    fast = [make_measured(40.0 + rate / 100, 0.9) for rate in range(8)]
+    state = searched([make_measured(20.0), *fast, make_measured(39.5, 0.5)])
+    text = reported(after_proof(state, 9, HOLDS), 160)
+
+    assert "=9 " in text.partition("Best plans")[2]
+
+
+def test_mlflow_says_it_too() -> None:
+    state = failing_then_proven()
+    text = answer_markdown(state)
+
+    assert "- proven in workers of its own: the proof holds" in text
+    assert f"- the proof of trial 2 {FAILED}" in text
+    failed, held = state.proofs
+    assert proof_tags(state.records[1], state) == {"kind": "trial"}
+    assert proof_tags(held, state) | {"reason": ""} == {
+        "kind": "proof",
+        "proof_of": "1",
+        "proof_holds": "true",
+        "reason": "",
+    }
+    assert proof_tags(failed, state)["proof_holds"] == "false"
+    assert proof_tags(failed, state)["reason"] == FAILED
+    assert proof_metrics(state.records[1], state) == {}
+    assert proof_metrics(failed, state) == {}
+    assert proof_metrics(held, state) == pytest.approx(
+        {
+            "worst_steps": 4.0,
+            "evaluation_seconds": 0.1,
+            "evaluation_loss": 6.5,
+            "checkpoint_seconds": 0.2,
+            "checkpoint_gib": 25e6 / 2**30,
+            "loss_apart": 0.0,
+        }
+    )
+
+
+# ---------------------------------------------------------------- while it happens
+
+
+def started(state: SweepState, number: int) -> tuple[TrialStarted, SweepState]:
+    event = TrialStarted(
+        number=number,
+        plan=state.records[number].plan,
+        why=f"proof of trial {number}",
+        deadline_seconds=180.0,
+        at=BEGAN + 120,
+        proof=True,
+    )
+    return event, advance(state, event)
+
+
+def test_plain_lines_of_proofs() -> None:
+    state = searched()
+    begun, state = started(state, 2)
+    (line,) = lines(begun, state)
+    assert line.startswith("proof of trial 2 starts, in workers of its own: fsdp zero2 micro")
+
+    failed = ended(state, 2, make_oom(phase="evaluation"))
+    state = advance(state, failed)
+    (line,) = lines(failed, state)
+    assert line == f"the proof of trial 2 {FAILED}; trial 1 is proven instead"
+
+    held = ended(state, 1, HOLDS)
+    state = advance(state, held)
+    (line,) = lines(held, state)
+    assert line == f"the proof of trial 1 holds: {ALL}; {SAME}"
+
+    (line,) = lines(SweepEnded(reason="enough", at=BEGAN), state)
+    assert "3 measured; best is trial 1, proven: ddp micro" in line
+
+
+def ended(state: SweepState, number: int, outcome: Any) -> TrialEnded:
+    proof: Record = proof_of(state, number, outcome)
+    return TrialEnded(record=proof, at=proof.ended_at)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 40)])
+def test_the_live_picture_of_proofs(width: int, height: int) -> None:
+    _, state = started(after_proof(searched(), 2, make_oom(phase="evaluation")), 1)
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(picture(state, now=BEGAN + 130, width=width, height=height))
+    shown = console.export_text()
+
+    assert len(shown.splitlines()) <= height
+    assert max(map(len, shown.splitlines())) <= width
+    assert "now        proof of trial 1 ddp micro" in shown
+    assert "10 s of at most 3 min" in shown
+    assert "proof      of trial 2 failed: out of device memory" in shown
+    assert "3 of 24" in shown
+
+
+def test_a_full_picture_still_fits() -> None:
+    outcomes = [make_measured(20.0), *[make_measured(30.0 + n) for n in range(14)]]
+    state = after_proof(searched(outcomes), 14, HOLDS)
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(picture(state, now=BEGAN + 130, width=80, height=24))
+
+    assert isinstance(state.proofs[0].outcome, Measured)
+    assert len(console.export_text().splitlines()) <= 24

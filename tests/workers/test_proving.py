@@ -1,0 +1,374 @@
+"""A proof under every engine and technique: longer, longest samples again, evaluation, checkpoint.
+
+Real ranks over gloo. A proof's first losses are those of a trial, so that both can be compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from search_spaces.outcome import Crashed, Diverged, Measured, Outcome, OutOfMemory
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.launch import Group, Groups
+from tests.workers.odd_models import SAID
+from tests.workers.test_same_training import LOSS_TOLERANCE, STEPS, reference_losses
+from tests.workers.values import LLAMA, a_plan, a_request, a_spec, odd_model
+from workers.data import batch_source
+from workers.models import build
+from workers.optimizers import eight_bit_lack
+from workers.parallel.compiling import compile_lack
+from workers.preparation import prepare
+from workers.training import build_training, load_engine
+from workers.worker import Worker
+
+thorough = pytest.mark.thorough
+WEIGHTS_BYTES = 424_192  # of the tiny Llama, see test_anatomy
+ADAM = 3  # times the weights: they and the two states
+LOSSY_TOLERANCE = 0.02
+COLLECTIVE_SECONDS = 1200.0  # who waits for the end of one does not answer in time
+PLANS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp2, selective": {
+        "zero_stage": 3,
+        "checkpoint_ratio": 1.0,
+        "checkpoint_mode": "selective",
+    },
+    "tensor": {"tensor": 2, "data": 1},
+    "pipeline": {"pipeline": 2, "data": 1},
+    "zero 2": {"engine": "deepspeed", "zero_stage": 2},
+    "zero 3": {"engine": "deepspeed", "zero_stage": 3},
+}
+MORE_PLANS: dict[str, dict[str, Any]] = {
+    "fsdp2 kept gathered, packed": {"zero_stage": 2, "batching": "packed", "checkpoint_ratio": 0.5},
+    "fsdp2 offloaded": {
+        "zero_stage": 3,
+        "offload_optimizer": "cpu",
+        "offload_parameters": "cpu",
+    },
+    "ddp, checkpoints on the host": {"checkpoint_ratio": 1.0, "checkpoint_offload": True},
+    "loaders": {"loader_workers": 2},
+    "sequence": {"tensor": 2, "data": 1, "sequence_parallel": True, "attention": "eager"},
+    "gpipe, recomputed": {
+        "pipeline": 2,
+        "data": 1,
+        "pipeline_schedule": "gpipe",
+        "checkpoint_ratio": 0.5,
+    },
+    "zero 0": {"engine": "deepspeed", "zero_stage": 0},
+    "zero 1": {"engine": "deepspeed", "zero_stage": 1},
+    "autotp": {"engine": "deepspeed", "zero_stage": 1, "tensor": 2, "data": 1},
+}
+WIDE_PLANS: dict[str, dict[str, Any]] = {
+    "hybrid shard": {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
+    "tensor and pipeline": {"tensor": 2, "pipeline": 2, "data": 1},
+    "tensor and fsdp2": {"tensor": 2, "zero_stage": 3, "data": 2},
+    "pipeline of ddp": {"pipeline": 2, "data": 2},
+}
+LOSSY: dict[str, dict[str, Any]] = {
+    "bf16": {"precision": "bf16"},
+    "fp16 in a pipeline": {"precision": "fp16", "pipeline": 2, "data": 1},
+    "zero 2 in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
+    "zero 3 in bf16": {"engine": "deepspeed", "zero_stage": 3, "precision": "bf16"},
+    "powersgd": {"compression": "powersgd"},
+    "8 bit": {"optimizer": "adamw_8bit", "zero_stage": 3},
+}
+
+
+def a_proof(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
+    """Half as long again as a trial; checkpoints lie in the folder."""
+    proof = spec.proof.model_copy(update={"longer": 1.5, "folder": str(folder)})
+    spec = spec.model_copy(update={"proof": proof})
+    request = a_request(spec, collective_seconds=COLLECTIVE_SECONDS, **knobs)
+    return dataclasses.replace(request, proof=True)
+
+
+def assert_proven(
+    outcome: Outcome, tolerance: float = LOSS_TOLERANCE, *, copies: float = 1.0
+) -> Measured:
+    """What every proof of the tiny Llama shows; `copies` of it are in the checkpoint."""
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses[:STEPS] == pytest.approx(reference_losses(), rel=tolerance)
+    assert len(outcome.losses) == STEPS * 3 // 2
+    done = outcome.proof
+    assert done is not None
+    assert done.worst_steps == 4
+    assert done.evaluation_loss is not None
+    assert 0 < done.evaluation_loss < 0.9 * outcome.losses[0]
+    assert done.evaluation_seconds > 0
+    assert done.checkpoint_seconds > 0
+    assert done.checkpoint_bytes == pytest.approx(copies * ADAM * WEIGHTS_BYTES, rel=0.1)
+    assert not done.draws
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Of one rank alone."""
+    folder = tmp_path_factory.mktemp("alone")
+    outcome = groups.of(1).run(a_proof(a_spec(), folder, data=1, micro_batch=4))
+    done = assert_proven(outcome).proof
+    assert done is not None
+    assert done.evaluation_loss is not None
+    return done.evaluation_loss
+
+
+@pytest.mark.parametrize(
+    ("ranks", "knobs"),
+    [
+        *(pytest.param(2, knobs, id=name) for name, knobs in PLANS.items()),
+        *(pytest.param(2, knobs, id=name, marks=thorough) for name, knobs in MORE_PLANS.items()),
+        *(pytest.param(4, knobs, id=name, marks=thorough) for name, knobs in WIDE_PLANS.items()),
+    ],
+)
+def test_every_engine_evaluates_and_saves(
+    groups: Groups, evaluation_loss: float, ranks: int, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    outcome = groups.of(ranks).run(a_proof(a_spec(), tmp_path, **knobs))
+
+    # both ends of a pipeline hold the tied embedding; ZeRO 1 and 2 write the weights twice
+    twice = knobs.get("pipeline", 1) > 1 or knobs.get("zero_stage") in (1, 2)
+    twice &= knobs.get("engine") == "deepspeed" or "pipeline" in knobs
+    proven = assert_proven(outcome, copies=4 / 3 if twice else 1)
+    assert proven.proof is not None
+    assert proven.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=LOSS_TOLERANCE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@thorough
+@pytest.mark.parametrize("knobs", LOSSY.values(), ids=LOSSY)
+def test_lossy_plans_evaluate_and_save_too(
+    pair: Group, evaluation_loss: float, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    if knobs.get("optimizer") == "adamw_8bit" and (lack := eight_bit_lack()):
+        pytest.skip(lack)
+    outcome = pair.run(a_proof(a_spec(), tmp_path, **knobs))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.losses[:STEPS] == pytest.approx(reference_losses(), rel=LOSSY_TOLERANCE)
+    assert outcome.proof is not None
+    assert outcome.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=0.06)
+    assert outcome.proof.checkpoint_bytes > WEIGHTS_BYTES
+
+
+@thorough
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(compile_lack(torch.device("cpu")) is not None, reason="no compiler")
+def test_compiled_blocks_are_evaluated(pair: Group, evaluation_loss: float, tmp_path: Path) -> None:
+    (outcome, _) = pair.call(_run, a_proof(a_spec(), tmp_path, compile=True), seconds=600)
+
+    proven = assert_proven(outcome)
+    assert proven.proof is not None
+    assert proven.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=LOSS_TOLERANCE)
+
+
+def _run(worker: Worker, request: TrialRequest) -> Outcome:
+    from workers.entry import run_trial
+
+    return run_trial(request, worker)
+
+
+@thorough
+@pytest.mark.parametrize("knobs", [{}, {"zero_stage": 3}, {"engine": "deepspeed", "zero_stage": 2}])
+def test_adapters_are_saved_with_what_is_frozen(
+    pair: Group, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = a_spec(train={"method": "lora", "lora": {"rank": 4}})
+    outcome = pair.run(a_proof(spec, tmp_path, **knobs))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.proof is not None
+    assert WEIGHTS_BYTES < outcome.proof.checkpoint_bytes < ADAM * WEIGHTS_BYTES
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
+    """Numbers in the weights and in the optimizer states that this rank writes after a step."""
+    from workers.measure.stopwatch import stopwatch_for
+
+    spec = a_spec()
+    load_engine(plan, worker.device)
+    mesh = worker.group.lend(30.0, plan)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec)
+    request = TrialRequest(number=0, plan=plan, spec=spec)
+    training = build_training(request, model, prepare(spec), mesh, worker.device)
+    given = source.step(plan, mesh.place.data if mesh else 0, 0)
+    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    own = Path(folder) / str(worker.ranks.rank)
+    own.mkdir()
+    training.save(own)
+    training.close()
+    files = [torch.load(file, weights_only=True) for file in own.iterdir()]
+    return {
+        "weights": sum(value.numel() for file in files for value in file["model"].values()),
+        "states": sum(
+            value.numel()
+            for file in files
+            for state in file["optimizer"]["state"].values()
+            for value in state.values()
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"zero_stage": 3}, {"tensor": 2, "data": 1}], ids=["ddp", "fsdp2", "tensor"]
+)
+def test_ranks_write_the_whole_model_once(
+    pair: Group, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    ranks = pair.call(_written, a_plan(**knobs), str(tmp_path))
+
+    weights = WEIGHTS_BYTES // 4
+    norms = 5 * 64 if "tensor" in knobs else 0  # tensor ranks have them both
+    embedding = 500 * 64  # tied, and written under both names
+    held = {name: sum(rank[name] for rank in ranks) for name in ("weights", "states")}
+    assert held["weights"] == weights + embedding + norms
+    assert held["states"] == pytest.approx(2 * (weights + norms), rel=1e-3)  # and step counters
+    assert min(rank["weights"] for rank in ranks) == (0 if not knobs else held["weights"] // 2)
+
+
+# ---------------------------------------------------------------- what fails
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
+@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize("where", ["evaluation", "checkpoint"])
+def test_what_fails_in_a_proof_alone_says_where(
+    pair: Group, where: str, zero_stage: int, rank: int | None, tmp_path: Path
+) -> None:
+    spec = a_spec(model=odd_model("raises", where=where, rank=rank))
+    knobs = {"zero_stage": zero_stage, "micro_batch": 4}
+    trial = pair.run(a_request(spec, **knobs))
+    proof = pair.run(a_proof(spec, tmp_path, **knobs))
+    assert isinstance(pair.run(a_request()), Measured)
+
+    assert isinstance(trial, Measured), trial
+    if where == "checkpoint" and zero_stage == 0 and rank == 1:
+        assert isinstance(proof, Measured)  # of two replicas the first one writes
+        return
+    assert isinstance(proof, Crashed), proof
+    assert (proof.cause, proof.phase) == ("exception", where)
+    assert proof.rank == (rank or 0)
+    assert proof.detail == f"LookupError: {SAID}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path: Path) -> None:
+    spec = a_spec(model=odd_model("allocates", where="evaluation", rank=1))
+    outcome = pair.run(a_proof(spec, tmp_path, engine=engine, zero_stage=2))
+    assert isinstance(pair.run(a_request()), Measured)
+
+    assert isinstance(outcome, OutOfMemory), outcome
+    assert (outcome.rank, outcome.phase) == (1, "evaluation")
+
+
+def test_an_evaluation_whose_loss_is_no_number(pair: Group, tmp_path: Path) -> None:
+    outcome = pair.run(a_proof(a_spec(model=odd_model("nan", where="evaluation")), tmp_path))
+
+    assert isinstance(outcome, Diverged), outcome
+    assert outcome.loss == "nan"
+
+
+def test_a_model_may_give_no_loss_in_evaluation(pair: Group, tmp_path: Path) -> None:
+    outcome = pair.run(a_proof(a_spec(model=odd_model("vector", where="evaluation")), tmp_path))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.proof is not None
+    assert outcome.proof.evaluation_loss is None
+
+
+def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
+    """Losses of two plans that draw random numbers differ."""
+    config = LLAMA["config"] | {"attention_dropout": 0.1}
+    outcome = pair.run(a_proof(a_spec(model=LLAMA | {"config": config}), tmp_path))
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.proof is not None
+    assert outcome.proof.draws
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_a_checkpoint_that_cannot_be_written_whole(
+    pair: Group, engine: str, tmp_path: Path
+) -> None:
+    """A limit on the size of files stands for a full disk."""
+    pair.call(_limit_files, 100_000)
+    outcome = pair.run(a_proof(a_spec(), tmp_path, engine=engine, zero_stage=0))
+    pair.call(_limit_files, None)
+
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.phase) == (0, "checkpoint")
+    assert str(tmp_path) in outcome.detail
+    assert list(tmp_path.iterdir()) == []
+
+
+def _limit_files(_: Worker, size: int | None) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
+def test_a_folder_that_cannot_be_made(pair: Group, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = pair.run(a_proof(a_spec(), tmp_path / "file" / "below"))
+
+    assert isinstance(outcome, Crashed), outcome
+    assert outcome.phase == "checkpoint"
+    assert str(tmp_path / "file") in outcome.detail
+
+
+def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> None:
+    import platform
+
+    left = tmp_path / f"plimsoll-checkpoint-{platform.node()}-{2**22 + 1}-x"
+    elsewhere = tmp_path / f"plimsoll-checkpoint-other-{2**22 + 1}-x"
+    left.mkdir()
+    elsewhere.mkdir()
+    outcome = alone.run(a_proof(a_spec(), tmp_path, data=1, micro_batch=4))
+
+    assert isinstance(outcome, Measured), outcome
+    assert list(tmp_path.iterdir()) == [elsewhere]
+
+
+@thorough
+def test_a_proof_meets_the_longest_samples_beside_the_optimizers_states(tmp_path: Path) -> None:
+    """Which a trial's first step, before there are any, does not.
+
+    Embedding and logits take more than 32 MiB each, which glibc gives back at once: what is
+    held is then no matter of luck.
+    """
+    wide = {"hidden_size": 448, "intermediate_size": 64, "vocab_size": 20_000}
+    wide |= {"tie_word_embeddings": False}
+    spec = a_spec(
+        model=LLAMA | {"config": LLAMA["config"] | wide},
+        data={"lengths": {4: 2000, 128: 1}},
+        cluster={"memory_gib": 2},
+        train={"global_batch": 4, "sequence_length": 128},
+        objective={"max_steps": 6, "max_seconds": 30},
+    )
+    knobs = {"data": 1, "micro_batch": 4, "accumulation": 1}
+    group = Group(1, spec)
+    try:
+        trial, proof = (
+            group.run(request)
+            for request in (a_request(spec, **knobs), a_proof(spec, tmp_path, **knobs))
+        )
+    finally:
+        group.stop()
+
+    assert isinstance(trial, Measured), trial
+    assert isinstance(proof, Measured), proof
+    states = proof.memory.anatomy.optimizer_states
+    assert states > 128 * 2**20
+    assert proof.memory.peak_bytes > trial.memory.peak_bytes + 0.3 * states

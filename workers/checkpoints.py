@@ -1,0 +1,67 @@
+"""A folder for a rank's part of a checkpoint, which is removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from search_spaces.spec.schema import GIB, SweepSpec
+
+_NAME = "plimsoll-checkpoint"
+# texts of torch's writer, which says of a full disk no more than where it stopped
+_TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
+
+
+@contextlib.contextmanager
+def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
+    """An empty folder of this process alone, gone with all that is in it when the context is left.
+
+    What processes left here that were killed while they wrote is removed first: it may be what
+    fills the disk.
+
+    Raises:
+        OSError: If nothing can be written there; names the folder.
+    """
+    parent = _parent(spec)
+    mine = f"{_NAME}-{platform.node()}-"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f"{mine}*"):
+            process = left.name.removeprefix(mine).partition("-")[0]
+            if process.isdigit() and not psutil.pid_exists(int(process)):
+                shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{mine}{psutil.Process().pid}-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(parent)) from error
+    except RuntimeError as error:
+        if not any(phrase in str(error) for phrase in _TORCH_WRITER):
+            raise
+        free = shutil.disk_usage(parent).free / GIB
+        raise OSError(
+            errno.EIO, f"torch could not write the checkpoint, {free:.1f} GiB are free", str(parent)
+        ) from error
+
+
+def bytes_in(folder: Path) -> int:
+    """What lies in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _parent(spec: SweepSpec) -> Path:
+    if spec.proof.folder is not None:
+        return Path(spec.proof.folder)
+    study = Path(spec.study.folder)
+    return study if study.is_dir() else Path(tempfile.gettempdir())
