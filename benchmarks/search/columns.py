@@ -8,6 +8,7 @@ ran, has nearly as many values as there are rows, or counts repeats.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,26 +41,29 @@ _MEASURED = re.compile(
     | (^|_)(step|iter|iteration|trial|wall|run|train|forward|backward|compile|total)_?time(_|$)
     | ^time(_|$) | ^\w*_s$
     | (^|_)(\w*flops|mfu|hfu|goodput|speed|speedup)(_|$)
-    | (^|_)(util|utili[sz]ation|power|watts?|temp|temperature|clock|mhz)(_|$)
-    | (^|_)(loss|losses|perplexity|ppl|grad_norm|accuracy)(_|$)
+    | (^|_)(util|utili[sz]ation|watts?|temp|temperature|clock|mhz|power|power_(w|draw))$
+    | (^|_)(loss|losses|perplexity|ppl|grad_norm|accuracy)$
     | (^|_)(peak|wanted|reserved|allocated|rss|held)(_|$)
-    | (^|_)(mem|memory|alloc|host|cuda|gpu|vram|used|free)\w*_{_SIZE}$
+    | (^|_)(mem|memory|alloc|vram|used|free)(_\w+)?_{_SIZE}$
     | _(low|high|lower|upper|mean|median|std|stdev|stddev|stderr|sem|var|min|max|p\d+|ci\d*)$
     | (^|_)(repeat|repeats|repetition|replicate|seed|timed_out|oom\w*)(_|$)
-    | ^(rep|run|trial|attempt|index|idx|row|line|order|number|no|n_?steps|steps|warmup_steps)$
-    | ^(measured|timed|warm)_?steps$ | ^steps_(measured|timed)$
+    | ^(rep|run|trial|attempt|round|measurement|index|idx|row|line|order|number|no|n)$
+    | ^(n_?steps|steps|warmup_steps|measured_steps|timed_steps|steps_(measured|timed))$
     | (^|_)(id|key|hash|digest|uuid|sha\d*|pid)$ | ^unnamed | ^$
     | ^(outcome|status|state|ended|result|ok|success|succeeded|failed|failure|fits|feasible|valid)$
     | (^|_)(error|reason|message|exception|traceback|exit_code|returncode|comment|remark|note)s?$
-    | (^|_)(date|datetime|started|finished|began|host|hostname|machine|node_name|commit)(_|$)
-    | (^|_)(version|fingerprint|driver|url|path|file|log|source)$
+    | (^|_)(date|datetime|started|finished|began|commit)(_|$)
+    | ^(host|hostname|machine|node|node_name|fingerprint|driver|\w*version)$
+    | (^|_)(url|path|file|log|source)$
     """,
     re.VERBOSE,
 )
 _FEW = 6  # so many values are no sign of a measurement, however few the rows
 _CROWD = 0.4  # share of the rows from which on a column of numbers has too many values for a knob
 _NAMES = 0.8  # and of words
-_AGREE = 1.1  # rates of repeats differ by less
+_AGREE = 1.1  # rates of what is the same differ by less, or else something is missing
+_SLIGHT = 0.03  # a logarithm: what repeats may differ by on average, whatever the noise
+_SURE = 3.0  # standard errors
 
 
 def knobs_of(rows: Sequence[Row], header: Iterable[str], rates: Sequence[float | None]) -> Columns:
@@ -78,16 +82,16 @@ def knobs_of(rows: Sequence[Row], header: Iterable[str], rates: Sequence[float |
     chosen = {
         name: cells
         for name, cells in varying.items()
-        if name in _KNOWN
-        or not (_is_named_as_measured(name) or tells_how_it_ended(cells, ran) or _crowds(cells))
+        if name in _KNOWN or not (_is_named_as_measured(name) or tells_how_it_ended(cells, ran))
     }
+    crowded = {n: cells for n, cells in chosen.items() if n not in _KNOWN and _crowds(cells)}
+    chosen = {name: cells for name, cells in chosen.items() if name not in crowded}
     chosen = {
         name: cells
         for name, cells in chosen.items()
         if name in _KNOWN or not _counts_repeats(name, chosen, rates)
     }
-    lost = {name: cells for name, cells in varying.items() if name not in chosen}
-    return _without_echoes({**chosen, **_needed(lost, chosen, rates)})
+    return _without_echoes({**chosen, **_needed(crowded, chosen, rates)})
 
 
 def value_of(row: Row, name: str) -> str:
@@ -126,16 +130,40 @@ def _crowds(cells: Sequence[str]) -> bool:
 
 
 def _counts_repeats(name: str, columns: Columns, rates: Sequence[float | None]) -> bool:
-    """Whether a column counts 0, 1, 2 or 1, 2, 3 through rows that are otherwise the same."""
+    """Whether a column counts 0, 1, 2 or 1, 2, 3 through rows that are otherwise the same.
+
+    They are repeats if their counts make no difference on the whole: neither to the rate, as far
+    as the noise lets tell, nor to whether it ran.
+    """
     numbers = _numbers({*columns[name]})
     if numbers is None or numbers not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
         return False
     others = {other: cells for other, cells in columns.items() if other != name}
-    return bool(others) and not _tells_apart(others, rates)
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row, key in enumerate(_keys(others, len(rates))):
+        groups[key].append(row)
+    apart: dict[str, list[float]] = defaultdict(list)  # logarithms over the group's mean
+    undecided = 0  # groups of which some ran and others did not
+    for group in groups.values():
+        known = {row: math.log(rate) for row in group if (rate := rates[row])}
+        undecided += 0 < len(known) < len(group)
+        mean = sum(known.values()) / max(len(known), 1)
+        for row, log_rate in known.items():
+            apart[columns[name][row]].append(log_rate - mean)
+    slight = all(_is_slight(values) for values in apart.values())
+    return 2 * len(groups) <= len(rates) and 10 * undecided <= len(groups) and slight
 
 
-def _tells_apart(columns: Columns, rates: Sequence[float | None]) -> bool:
-    """Whether rows that agree in all columns were not all measured alike: something is missing."""
+def _is_slight(values: Sequence[float]) -> bool:
+    """Whether numbers are 0 on average, as far as they tell."""
+    mean = sum(values) / len(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    error = math.sqrt(squares / max(len(values) - 1, 1) / len(values))
+    return abs(mean) <= max(_SLIGHT, _SURE * error)
+
+
+def _lack_something(columns: Columns, rates: Sequence[float | None]) -> bool:
+    """Whether rows that agree in all columns were not all measured alike."""
     groups: dict[tuple[str, ...], list[float | None]] = defaultdict(list)
     for key, rate in zip(_keys(columns, len(rates)), rates, strict=True):
         groups[key].append(rate)
@@ -146,17 +174,14 @@ def _tells_apart(columns: Columns, rates: Sequence[float | None]) -> bool:
     return False
 
 
-def _needed(lost: Columns, chosen: Columns, rates: Sequence[float | None]) -> Columns:
+def _needed(crowded: Columns, chosen: Columns, rates: Sequence[float | None]) -> Columns:
     """Of the columns that crowd, those of round values without which rows are not told apart."""
-    if not _tells_apart(chosen, rates):
+    if not _lack_something(chosen, rates):
         return {}
     return {
         name: cells
-        for name, cells in lost.items()
-        if not _is_named_as_measured(name)
-        and (numbers := _numbers({*cells} - {""})) is not None
-        and all(_is_round(number) for number in numbers)
-        and not tells_how_it_ended(cells, [rate is not None for rate in rates])
+        for name, cells in crowded.items()
+        if (numbers := _numbers({*cells} - {""})) is not None and all(map(_is_round, numbers))
     }
 
 

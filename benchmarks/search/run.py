@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from benchmarks.search.races import AFTER, Race, figures, over_all, race
 from benchmarks.search.rivals.known import RIVALS, WRONG
@@ -26,6 +28,9 @@ class Part:
     surface: int
     rival: str
     seeds: range
+
+
+Done = tuple[Part, list[Race]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +78,7 @@ def run(
         for first in range(0, seeds, _AT_A_TIME)
     ]
     races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
-    for part, found in _done(parts, surfaces, processes):
+    for part, found in _shown(_done(parts, surfaces, processes), len(parts)):
         key = surfaces[part.surface].name, part.rival
         races[key] += zip(part.seeds, found, strict=True)
     return Results(
@@ -87,9 +92,14 @@ def run(
     )
 
 
-def _done(
-    parts: Sequence[Part], surfaces: Sequence[Surface], processes: int
-) -> Iterator[tuple[Part, list[Race]]]:
+def _shown(done: Iterable[Done], total: int) -> Iterator[Done]:
+    """The same, with a bar on a terminal's standard error."""
+    console = Console(stderr=True)
+    silent = not console.is_terminal
+    return iter(track(done, "races", total=total, console=console, disable=silent))
+
+
+def _done(parts: Sequence[Part], surfaces: Sequence[Surface], processes: int) -> Iterator[Done]:
     """Parts with their races, in any order."""
     if processes < 2:
         _hold(surfaces)
@@ -105,7 +115,7 @@ def _hold(surfaces: Iterable[Surface]) -> None:
     _held[:] = surfaces
 
 
-def _raced(part: Part) -> tuple[Part, list[Race]]:
+def _raced(part: Part) -> Done:
     surface, make = _held[part.surface], {**RIVALS, **WRONG}[part.rival]
     return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
 

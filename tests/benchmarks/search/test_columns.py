@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -57,6 +59,7 @@ def test_a_name_may_say_that_it_was_measured(name: str) -> None:
         *("bucket_mib", "prefetch_mib", "flavour", "max_split_size_mb", "loader_workers"),
         *("offload_optimizer", "activation_memory_budget", "gradient_accumulation_kind"),
         *("checkpoint_mode", "pipeline_schedule", "sequence_parallel", "num_streams", "overlap"),
+        *("loss_parallel", "host_offload", "power_sgd_rank", "key_padding", "min_num_params"),
     ],
 )
 def test_strange_columns_that_vary_are_knobs(name: str) -> None:
@@ -88,21 +91,42 @@ def test_what_is_there_only_for_what_ran_is_no_knob() -> None:
     assert "quux" not in knobs({"quux": ["fine" if ok else "bad" for ok in ran]})
 
 
-def test_what_counts_repeats_is_no_knob() -> None:
-    turn = [at // len(GRID) for at in range(2 * len(GRID))]
-
-    assert "round" not in knobs({"round": turn}, times=2)
+TURNS = 3
 
 
-def test_a_count_that_changes_what_is_measured_is_a_knob() -> None:
-    turn = [at // len(GRID) for at in range(2 * len(GRID))]
+def turned(name: str, factors: list[float], noise: float) -> set[str]:
+    """The knobs of the grid measured three times over, each time so much faster, and noise."""
+    random = Random(0)
+    points = [(turn, at) for turn in range(TURNS) for at in range(len(GRID))]
     rows = [
-        Row({**{n: str(v) for n, v in point.items()}, "round": str(turn[at])})
+        Row({**{n: str(v) for n, v in GRID[at].items()}, name: str(turn)}) for turn, at in points
+    ]
+    rates = [
+        rate and rate * factors[turn] * math.exp(random.gauss(0, noise))
+        for turn, at in points
+        for rate in [RATES[at]]
+    ]
+    return set(knobs_of(rows, [*GRID[0], name], rates))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.3])
+def test_what_counts_repeats_is_no_knob(noise: float) -> None:
+    assert "quux" not in turned("quux", [1.0, 1.0, 1.0], noise)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])
+def test_a_count_that_changes_what_is_measured_is_a_knob(noise: float) -> None:
+    assert "quux" in turned("quux", [1.0, 1.2, 1.5], noise)
+
+
+def test_a_count_that_changes_what_runs_is_a_knob() -> None:
+    rates = [rate if at < len(GRID) else None for at, rate in enumerate(RATES * 2)]
+    rows = [
+        Row({**{n: str(v) for n, v in point.items()}, "quux": str(at // len(GRID))})
         for at, point in enumerate(GRID * 2)
     ]
-    rates = [*RATES, *(rate and 1.5 * rate for rate in RATES)]
 
-    assert "round" in knobs_of(rows, [*GRID[0], "round"], rates)
+    assert "quux" in knobs_of(rows, [*GRID[0], "quux"], rates)
 
 
 def test_one_round_number_for_each_row_is_a_knob_if_nothing_else_is() -> None:
