@@ -201,8 +201,7 @@ class Driver(AbstractDriver):
     def cancel(self, reason: str) -> None:
         """Closes what is under way, so that the next driver runs it again, and ends."""
         for trial in self.state.running:
-            if not trial.proof:  # of which the study knows nothing yet
-                self._study.abandon(trial.number)
+            self._study.abandon(trial.number)  # nothing if it is a proof: its trial has ended
             record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
             self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=self._clock()))
         self.end(reason)

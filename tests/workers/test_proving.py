@@ -20,7 +20,8 @@ from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.test_same_training import LOSS_TOLERANCE, STEPS, reference_losses
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec, odd_model
-from workers.data import batch_source
+from workers.data import StepBatches, batch_source
+from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
 from workers.optimizers import eight_bit_lack
 from workers.parallel.compiling import compile_lack
@@ -190,10 +191,8 @@ def test_adapters_are_saved_with_what_is_frozen(
 # ---------------------------------------------------------------- what is written
 
 
-def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
-    """Numbers in the weights and in the optimizer states that this rank writes after a step."""
-    from workers.measure.stopwatch import stopwatch_for
-
+def _built(worker: Worker, plan: Plan) -> tuple[Any, StepBatches]:
+    """A plan's training on this rank, and its batches of a step."""
     spec = a_spec()
     load_engine(plan, worker.device)
     mesh = worker.group.lend(30.0, plan)
@@ -201,7 +200,12 @@ def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
     source = batch_source(model, spec)
     request = TrialRequest(number=0, plan=plan, spec=spec)
     training = build_training(request, model, prepare(spec), mesh, worker.device)
-    given = source.step(plan, mesh.place.data if mesh else 0, 0)
+    return training, source.step(plan, mesh.place.data if mesh else 0, 0)
+
+
+def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
+    """Numbers in the weights and in the optimizer states that this rank writes after a step."""
+    training, given = _built(worker, plan)
     training.step(given.batches, given.targets, stopwatch_for(worker.device))
     own = Path(folder) / str(worker.ranks.rank)
     own.mkdir()
@@ -234,6 +238,39 @@ def test_ranks_write_the_whole_model_once(
     assert held["weights"] == weights + embedding + norms
     assert held["states"] == pytest.approx(2 * (weights + norms), rel=1e-3)  # and step counters
     assert min(rank["weights"] for rank in ranks) == (0 if not knobs else held["weights"] // 2)
+
+
+def _modes(worker: Worker, plan: Plan) -> list[tuple[bool, bool]]:
+    """Whether blocks train and keep gradients, in a step, an evaluation and another step."""
+    training, given = _built(worker, plan)
+    seen: list[tuple[bool, bool]] = []
+
+    def hook(block: torch.nn.Module, _: object) -> None:
+        seen.append((block.training, torch.is_grad_enabled()))
+
+    linear = next(part for part in training.module.modules() if type(part) is torch.nn.Linear)
+    linear.register_forward_pre_hook(hook)
+    watch = stopwatch_for(worker.device)
+    training.step(given.batches, given.targets, watch)
+    training.evaluate(given.batches, given.targets)
+    training.step(given.batches, given.targets, watch)
+    training.close()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{}, {"pipeline": 2, "data": 1}, {"engine": "deepspeed", "zero_stage": 2}],
+    ids=["ddp", "pipeline", "zero 2"],
+)
+def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
+    pair: Group, knobs: dict[str, Any]
+) -> None:
+    plan = a_plan(**knobs)
+    steps = [(True, True)] * plan.accumulation
+
+    for seen in pair.call(_modes, plan):
+        assert seen == [*steps, *[(False, False)] * plan.accumulation, *steps]
 
 
 # ---------------------------------------------------------------- what fails
