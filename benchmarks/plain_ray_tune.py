@@ -30,6 +30,7 @@ from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 
 WORTHLESS = 0.0  # samples per second of what did not run
+_WAITING = 1  # slots of a trial's driver, which only waits for its workers: beyond those there are
 _FOLLOWS = "accumulation"  # from the other knobs
 
 
@@ -109,10 +110,16 @@ def sweep(spec: SweepSpec, minutes: float, out: Path) -> None:
         _note(out, told, plan)
         tune.report({"rate": told["rate"]})
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    workers = space.table.plan(0).world_size * spec.cluster.cpus_per_worker
+    ray.init(
+        num_cpus=workers + _WAITING,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     search = ConcurrencyLimiter(OptunaSearch(metric="rate", mode="max"), max_concurrent=1)
     tune.Tuner(
-        tune.with_resources(trial, {"CPU": 0}),
+        tune.with_resources(trial, {"CPU": _WAITING}),
         param_space={name: tune.choice(list(values)) for name, values in choices(space).items()},
         tune_config=tune.TuneConfig(
             metric="rate",
@@ -140,7 +147,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    sweep(load_spec(options.spec), options.minutes, options.out)
+    # trials run in a folder of Ray Tune's
+    sweep(load_spec(options.spec), options.minutes, options.out.absolute())
 
 
 if __name__ == "__main__":
