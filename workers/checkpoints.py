@@ -43,21 +43,27 @@ def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.filename is not None:
             raise
-        raise OSError(error.errno, error.strerror, str(parent)) from error
+        raise _told(error, parent) from error
     except RuntimeError as error:
         if not any(phrase in str(error) for phrase in _TORCH_WRITER):
             raise
-        free = shutil.disk_usage(parent).free / GIB
-        raise OSError(
-            errno.EIO, f"torch could not write the checkpoint, {free:.1f} GiB are free", str(parent)
-        ) from error
+        raise _told(error.__context__, parent) from error  # what it met, if a file of Python's was
 
 
 def bytes_in(folder: Path) -> int:
     """What lies in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _told(error: BaseException | None, folder: Path) -> OSError:
+    """An error of writing that names the folder, and says what it can."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, str(folder))
+    free = shutil.disk_usage(folder).free / GIB
+    said = f"torch could not write the checkpoint, {free:.1f} GiB are free"
+    return OSError(errno.EIO, said, str(folder))
 
 
 def _parent(spec: SweepSpec) -> Path:

@@ -334,9 +334,12 @@ def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
     assert outcome.proof.draws
 
 
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [("torch", "File too large"), ("deepspeed", "torch could not write the checkpoint")],
+)
 def test_a_checkpoint_that_cannot_be_written_whole(
-    pair: Group, engine: str, tmp_path: Path
+    pair: Group, engine: str, said: str, tmp_path: Path
 ) -> None:
     """A limit on the size of files stands for a full disk."""
     pair.call(_limit_files, 100_000)
@@ -345,6 +348,7 @@ def test_a_checkpoint_that_cannot_be_written_whole(
 
     assert isinstance(outcome, Crashed), outcome
     assert (outcome.rank, outcome.phase) == (0, "checkpoint")
+    assert said in outcome.detail
     assert str(tmp_path) in outcome.detail
     assert list(tmp_path.iterdir()) == []
 

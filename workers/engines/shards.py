@@ -21,6 +21,6 @@ def write_shard(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Pat
         OSError: If the folder cannot be written.
     """
     states = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
-    # through a file of Python's, whose errors say why, as those of torch's own writer do not
+    # through a file of Python's: torch's own writer says of a full disk only where it stopped
     with (folder / _FILE).open("wb") as file:
         torch.save(tree_map_only(DTensor, local_tensor, states), file)
