@@ -139,7 +139,7 @@ class PlimsollProposer(AbstractProposer):
         names = tuple(self._searched)
         told = {name: getattr(plan, name) for name in names}
         against = None if best is None else {name: getattr(best, name) for name in names}
-        blind = "" if ground.prospects is not None else "; no forecast yet"
+        blind = "" if ground.prospects is not None else "; without a forecast"
         return sentence(choice, told, against) + blind + ground.measured_before(choice.row)
 
 

@@ -80,8 +80,8 @@ def test_each_trial_keeps_why_it_was_asked_for(space: Space) -> None:
 
     assert "likely to fit" in informed[2].why
     assert "over the best" in informed[2].why
-    assert "no forecast yet" not in informed[2].why
-    assert blind[2].why.endswith("no forecast yet")
+    assert "without a forecast" not in informed[2].why
+    assert blind[2].why.endswith("without a forecast")
 
 
 def test_a_forecast_may_come_later(space: Space) -> None:
