@@ -170,7 +170,7 @@ def test_a_recording_is_a_surface(tmp_path: Path) -> None:
 
     (surface,) = surfaces_in(tmp_path, lambda _: ConstantMfu(), least=8)
 
-    assert surface.name == f"tiny/{subject().set_id}"
+    assert surface.name == "tiny"  # the one set of its table
     assert len(surface) == 8
     assert int(np.isnan(surface.rate).sum()) == 2
     assert surface.best == pytest.approx(40)
