@@ -274,9 +274,10 @@ def sweep(
         study=study,
         spec=spec,
         space=space,
-        records=tuple(before),
+        records=tuple(record for record in before if not record.proof),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=BEGAN,
+        proofs=tuple(record for record in before if record.proof),
     )
     state = begin(began)
     yield began, state

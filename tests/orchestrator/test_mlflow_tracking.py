@@ -331,7 +331,7 @@ def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
     proof = replace(trials[1], proof=True, started_at=trials[1].ended_at + 1)
     proof = replace(proof, ended_at=proof.started_at + 20)
     log(spec, (*trials, proof), study="proven")
-    log(spec, (*trials, proof), study="proven")
+    log(spec, (), before=(*trials, proof), study="proven")  # the same command again
 
     (parent,), runs = runs_of(spec, "proven")
     assert sorted(run.data.tags["kind"] for run in runs) == ["proof", "trial", "trial"]
