@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState
@@ -20,6 +15,7 @@ from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.ray_cluster import connected
 from orchestrator.ray_trace import BackgroundTrace
 from orchestrator.study import Study, check_study, earlier_studies
+from orchestrator.termination import termination_as
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
@@ -114,7 +110,7 @@ def _run(driver: Driver) -> None:
 
     driver.repair()
     try:
-        with _termination_as_exception():
+        with termination_as(Stopped):
             run_trials(driver)
     except KeyboardInterrupt:
         driver.cancel("stopped by Ctrl-C")
@@ -122,20 +118,3 @@ def _run(driver: Driver) -> None:
     except Stopped as stopped:
         driver.cancel(str(stopped))
     driver.end("Ray Tune has no more trials")
-
-
-@contextlib.contextmanager
-def _termination_as_exception() -> Iterator[None]:
-    """SIGTERM, which `ray job stop` sends, ends the sweep as Ctrl-C does: with its report."""
-
-    def stop(signum: int, _: FrameType | None) -> NoReturn:
-        raise Stopped(f"stopped by {signal.Signals(signum).name}")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -18,6 +18,7 @@ from orchestrator.recording.table import (
     refuse_other_spec,
     set_id,
 )
+from orchestrator.termination import termination_as
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
@@ -67,7 +68,7 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
 
     Raises:
         UserError: If model, data, cluster or table cannot be used, or the space is too large.
-        KeyboardInterrupt: On Ctrl-C; all rows measured by then are kept.
+        KeyboardInterrupt: On Ctrl-C and SIGTERM; all rows measured by then are kept.
     """
     spec = asked.spec
     facts = prepare(spec)
@@ -86,7 +87,8 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
         left = table.missing(order, knobs)
         keep_spec(spec, asked.name, asked.table)
         say(_opening(len(plans), asked.repeats, len(order) - len(left)))
-        _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
+        with termination_as(KeyboardInterrupt):  # only now: Ray sets a handler of its own
+            _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
     return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.recording.order import Turn
 from orchestrator.recording.rows import Cells, header, knob_cells
@@ -16,6 +17,7 @@ from search_spaces.spec.schema import SweepSpec
 
 # What a measurement depends on; budget, study and tracking may change between two runs
 _SECTIONS = ("model", "data", "cluster", "train", "space", "objective")
+_OF_OBJECTIVE = {"interval", "min_steps", "max_steps", "max_seconds"}  # the rest compares plans
 _ID_DIGITS = 8
 
 
@@ -25,9 +27,21 @@ class RecordingError(UserError):
 
 def set_id(spec: SweepSpec, name: str) -> str:
     """What all rows of a recording share: another specification has another one."""
-    told = spec.model_dump(mode="json", include=set(_SECTIONS))
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(_measured_by(spec), sort_keys=True, separators=(",", ":"))
     return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:_ID_DIGITS]}"
+
+
+def _measured_by(spec: SweepSpec) -> dict[str, Any]:
+    """What was asked for beyond the defaults: a new key leaves old tables as they are."""
+    sections = {name: getattr(spec, name) for name in _SECTIONS}
+    return {
+        name: section.model_dump(
+            mode="json",
+            exclude_defaults=True,
+            include=_OF_OBJECTIVE if name == "objective" else None,
+        )
+        for name, section in sections.items()
+    }
 
 
 def kept_spec(table: Path) -> Path:
@@ -44,8 +58,8 @@ def refuse_other_spec(spec: SweepSpec, table: Path) -> None:
     kept = kept_spec(table)
     if not kept.exists():
         return
-    before = load_spec(kept)
-    changed = [name for name in _SECTIONS if getattr(before, name) != getattr(spec, name)]
+    before, now = _measured_by(load_spec(kept)), _measured_by(spec)
+    changed = [name for name in _SECTIONS if before[name] != now[name]]
     if changed:
         raise RecordingError(
             f"{kept} holds another specification, which differs in {' and '.join(changed)}:"

@@ -1,4 +1,4 @@
-"""A real recording that is stopped by Ctrl-C and goes on; a plan runs out of memory, one raises."""
+"""A real recording that is stopped twice and goes on; a plan runs out of memory, one raises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,10 @@ budget: {trial_seconds: 12}
 """
 ENDINGS = {"1": "measured", "2": "crashed", "16": "out_of_memory", "64": "measured"}
 RECORD = ("record", "all.yaml", "--out", "out/all.csv", "--repeats", "2")
-STOP_AFTER = 2  # measurements
+STOP_AFTER = 2  # measurements; by Ctrl-C
+END_AFTER = 4  # by SIGTERM
+
+Stop = tuple[int, list[dict[str, str]], str]  # exit code, rows and errors
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +44,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stopped(folder: Path) -> tuple[int, list[dict[str, str]], str]:
-    """Exit code, rows and errors of a recording that got Ctrl-C after its first measurements."""
+def stopped(folder: Path) -> Stop:
+    """A recording that gets Ctrl-C after its first measurements, as from a terminal."""
+    return stop_after(STOP_AFTER, folder, lambda driver: os.killpg(driver, signal.SIGINT))
+
+
+@pytest.fixture(scope="module")
+def ended(stopped: Stop, folder: Path) -> Stop:
+    """The same, which then gets what schedulers and `ray job stop` send."""
+    return stop_after(END_AFTER, folder, lambda driver: os.kill(driver, signal.SIGTERM))
+
+
+def stop_after(count: int, folder: Path, stop: Callable[[int], None]) -> Stop:
     driver = subprocess.Popen(
         [PLIMSOLL, *RECORD],
         cwd=folder,
@@ -52,15 +66,15 @@ def stopped(folder: Path) -> tuple[int, list[dict[str, str]], str]:
         start_new_session=True,
     )
     assert driver.stdout is not None
-    if any(line.startswith(f"[{STOP_AFTER} of 8]") for line in driver.stdout):
-        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
+    if any(line.startswith(f"[{count} of 8]") for line in driver.stdout):
+        stop(driver.pid)
     out, err = driver.communicate(timeout=120)
     assert (folder / "out" / "all.csv").exists(), out + err
     return driver.returncode, rows(folder), err
 
 
 @pytest.fixture(scope="module")
-def resumed(stopped: object, folder: Path) -> subprocess.CompletedProcess[str]:
+def resumed(ended: object, folder: Path) -> subprocess.CompletedProcess[str]:
     return plimsoll(*RECORD, folder=folder)
 
 
@@ -69,22 +83,25 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def test_ctrl_c_keeps_what_was_measured(stopped: tuple[int, list[dict[str, str]], str]) -> None:
-    code, kept, err = stopped
+@pytest.mark.parametrize("how", ["stopped", "ended"])
+def test_what_was_measured_is_kept(how: str, request: pytest.FixtureRequest) -> None:
+    code, kept, err = request.getfixturevalue(how)
 
     assert code == 130, err
-    assert STOP_AFTER <= len(kept) < 8
+    assert {"stopped": STOP_AFTER, "ended": END_AFTER}[how] <= len(kept) < 8
     assert "the same command goes on where it stopped" in err
     assert "Traceback" not in err
 
 
 def test_the_same_command_measures_what_is_left(
-    stopped: tuple[int, list[dict[str, str]], str],
+    stopped: Stop,
+    ended: Stop,
     resumed: subprocess.CompletedProcess[str],
     folder: Path,
 ) -> None:
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    kept = stopped[1]
+    kept = ended[1]
+    assert kept[: len(stopped[1])] == stopped[1]
     assert f"; {len(kept)} were measured before" in resumed.stdout
     assert "[8 of 8]" in resumed.stdout
     found = rows(folder)

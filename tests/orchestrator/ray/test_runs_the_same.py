@@ -51,7 +51,7 @@ space:
   offload_optimizer: [none]
   attention: [sdpa]
   batching: [padded]
-objective: {{max_steps: {STEPS}, max_seconds: 30, interval: 1.0e-9}}
+objective: {{max_steps: {STEPS}, max_seconds: 30, interval: 1.0e-9, racing: false}}
 proof: {{enabled: false}}
 study: {{sampler: random, seed: 14}}
 """

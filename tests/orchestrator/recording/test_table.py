@@ -144,7 +144,12 @@ def test_the_specification_is_kept_beside_the_table(path: Path) -> None:
 def test_what_a_measurement_does_not_depend_on_may_change(path: Path) -> None:
     keep_spec(SPEC, "tiny", path)
 
-    other = SPEC.model_copy(update={"budget": make_spec(budget={"trials": 3}).budget})
+    other = SPEC.model_copy(
+        update={
+            "budget": make_spec(budget={"trials": 3}).budget,
+            "objective": SPEC.objective.model_copy(update={"racing": False, "headroom": 0.2}),
+        }
+    )
 
     refuse_other_spec(other, path)
     assert set_id(other, "tiny") == ID
