@@ -114,7 +114,7 @@ class Driver(AbstractDriver):
         self._emit(started)
         return Assignment(
             request=TrialRequest(
-                number=asked.number, plan=plan, spec=self.state.spec, rival=rival(self.state)
+                number=asked.number, plan=plan, spec=self.state.spec, rival=rival(self.state, plan)
             ),
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.outcome import Diverged, ProofRun
-from search_spaces.spec.schema import ObjectiveSpec, SweepSpec
+from search_spaces.spec.objective_section import ObjectiveSpec
+from search_spaces.spec.schema import SweepSpec
 from workers.checkpoints import bytes_in, checkpoint_folder
 from workers.data import StepBatches
 from workers.engines import AbstractTraining

@@ -50,7 +50,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         return Stop(reason=f"the budget of {budget.gpu_hours:g} GPU-hours is used")
     if untried == 0:
         return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
-    waited = trials_since_best(state.records, state.spec.objective.headroom)
+    waited = trials_since_best(state.records, state.goal)
     if budget.patience is not None and state.best and waited >= budget.patience:
         return Stop(reason=f"the last {waited} trials gave no better plan")
     if not _tried(state, state.space.baseline):
@@ -80,12 +80,20 @@ def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> 
     )
 
 
-def rival(state: SweepState) -> Estimate | None:
-    """Seconds of a step of the plan that a trial has to beat; None: there is none."""
-    best = state.best
-    if best is None or not state.spec.objective.racing or not isinstance(best.outcome, Measured):
+def rival(state: SweepState, plan: Plan) -> Estimate | None:
+    """Seconds of a step that a trial of a plan has to beat; None: there is none.
+
+    Where the price counts, fewer ranks may take longer in proportion.
+    """
+    best, asked = state.best, state.spec.objective
+    if best is None or not asked.racing or not isinstance(best.outcome, Measured):
         return None
-    return best.outcome.step_seconds
+    if asked.metric == "headroom":
+        return None
+    priced = asked.metric == "samples_per_price"
+    may = best.plan.world_size / plan.world_size if priced else 1.0
+    step = best.outcome.step_seconds
+    return Estimate(value=step.value * may, low=step.low * may, high=step.high * may)
 
 
 def rank_hours(records: Iterable[Record]) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.ranking import equals_of_the_best, keeps_headroom, throughput
+from orchestrator.core.goal import Goal
+from orchestrator.core.ranking import equals_of_the_best, throughput
 from search_spaces.knobs import is_lossless
 from search_spaces.outcome import Cancelled, Measured, sentence
 from search_spaces.plan import Plan
@@ -104,12 +105,11 @@ def failure(
     doubted: Collection[int] = (),
 ) -> str | None:
     """Why a proof does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
-    outcome, headroom = proof.outcome, spec.objective.headroom
+    outcome = proof.outcome
     if not isinstance(outcome, Measured):
         return sentence(outcome)
-    if not keeps_headroom(outcome.memory, headroom):
-        peak, free = 100 * outcome.memory.share, 100 * headroom
-        return f"its peak of {peak:.1f} % of the limit leaves less than {free:g} % free"
+    if short := next(Goal.of(spec).shortfalls(proof), None):
+        return short
     check = loss_check(proof, records, baseline, spec, doubted)
     if check is not None and not check.holds:
         apart, may = 100 * check.apart, 100 * check.tolerance
@@ -137,12 +137,10 @@ def failures(
     return failed
 
 
-def candidates(
-    records: Iterable[Record], failed: Mapping[int, str], headroom: float
-) -> list[Record]:
+def candidates(records: Iterable[Record], failed: Mapping[int, str], goal: Goal) -> list[Record]:
     """The best plan and its statistical equals, those aside whose proof failed; most room first."""
     standing = [record for record in records if record.number not in failed]
-    return sorted(equals_of_the_best(standing, headroom), key=_share)
+    return sorted(equals_of_the_best(standing, goal), key=_share)
 
 
 def next_proof(
@@ -153,7 +151,7 @@ def next_proof(
     Tries count anew once other trials have ended.
     """
     failed = failures(proofs, records, baseline, spec)
-    best = candidates(records, failed, spec.objective.headroom)
+    best = candidates(records, failed, Goal.of(spec))
     if not spec.proof.enabled or not best or proven_among(best, proofs) is not None:
         return None
     last = max(record.ended_at for record in records)

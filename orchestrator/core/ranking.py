@@ -6,9 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
-from search_spaces.outcome import Measured, MemoryReading
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.goal import Goal
+from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.record import Record
+from search_spaces.spec.objective_section import Metric
+
+Flags = NDArray[np.bool_]
+
+_CHUNK = 512  # records that are held against all others at once
 
 
 def measured(record: Record) -> TypeGuard[Record]:
@@ -22,46 +31,68 @@ def throughput(record: Record) -> float:
     return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
 
 
-def keeps_headroom(memory: MemoryReading, headroom: float) -> bool:
-    """Whether the peak leaves the share `headroom` of the limit free."""
-    return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
+def score(record: Record, goal: Goal) -> float:
+    """What records are compared by, minus infinity where it is not known."""
+    reached = goal.value(record)
+    return -np.inf if reached is None else reached.value
 
 
-def feasible(record: Record, headroom: float) -> bool:
-    """Whether the plan trains and leaves the head-room free."""
-    outcome = record.outcome
-    return isinstance(outcome, Measured) and keeps_headroom(outcome.memory, headroom)
-
-
-def ranked(records: Iterable[Record], headroom: float) -> list[Record]:
-    """The feasible records, the fastest first; of equals the one with the lower peak."""
+def ranked(records: Iterable[Record], goal: Goal) -> list[Record]:
+    """The feasible records, the best first; of equals the one with the lower peak."""
 
     def order(record: Record) -> tuple[float, int]:
         outcome = record.outcome
         peak = outcome.memory.peak_bytes if isinstance(outcome, Measured) else 0
-        return (-throughput(record), peak)
+        return (-score(record, goal), peak)
 
-    return sorted((record for record in records if feasible(record, headroom)), key=order)
-
-
-def best(records: Iterable[Record], headroom: float) -> Record | None:
-    """The fastest feasible record."""
-    return next(iter(ranked(records, headroom)), None)
+    return sorted((record for record in records if goal.feasible(record)), key=order)
 
 
-def equals_of_the_best(records: Sequence[Record], headroom: float) -> list[Record]:
-    """The feasible records whose throughput interval overlaps the best one's, best first."""
-    order = ranked(records, headroom)
-    if not order:
+def best(records: Iterable[Record], goal: Goal) -> Record | None:
+    """The best feasible record."""
+    return next(iter(ranked(records, goal)), None)
+
+
+def equals_of_the_best(records: Iterable[Record], goal: Goal) -> list[Record]:
+    """The feasible records whose interval overlaps the best one's, best first."""
+    order = ranked(records, goal)
+    top = goal.value(order[0]) if order else None
+    if top is None:
         return []
-    top = order[0].outcome
-    assert isinstance(top, Measured)
     return [
         record
         for record in order
-        if isinstance(record.outcome, Measured)
-        and record.outcome.samples_per_second.overlaps(top.samples_per_second)
+        if (reached := goal.value(record)) is not None and reached.overlaps(top)
     ]
+
+
+def front(records: Iterable[Record], goal: Goal, metrics: Sequence[Metric]) -> list[Record]:
+    """The feasible records that no other beats in one of the metrics and equals in the rest.
+
+    Args:
+        records: Those compared.
+        goal: Says what is feasible, and what a rank costs.
+        metrics: What is compared, as far as each is known; the first one orders the front.
+    """
+    order = sorted(
+        (record for record in records if goal.feasible(record)),
+        key=lambda record: -_known(goal, record, metrics[0]),
+    )
+    told = [[_known(goal, record, name) for name in metrics] for record in order]
+    reached: NDArray[np.float64] = np.array(told)
+    kept: list[Record] = []
+    for start in range(0, len(order), _CHUNK):
+        some = reached[start : start + _CHUNK, None]
+        no_worse: Flags = np.all(reached >= some, axis=2)
+        better: Flags = np.any(reached > some, axis=2)
+        standing = ~np.any(no_worse & better, axis=1)
+        kept += [order[start + at] for at in np.flatnonzero(standing).tolist()]
+    return kept
+
+
+def _known(goal: Goal, record: Record, metric: Metric) -> float:
+    reached = goal.value(record, metric)
+    return -np.inf if reached is None else reached.value
 
 
 def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
@@ -69,14 +100,25 @@ def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
     return next((record for record in reversed(tuple(records)) if record.plan == plan), None)
 
 
+def limit_of(record: Record) -> int | None:
+    """The memory that one rank might use, in bytes; None if the trial does not say."""
+    match record.outcome:
+        case Measured(memory=memory):
+            return memory.limit_bytes
+        case OutOfMemory(limit_bytes=limit):
+            return limit
+        case _:
+            return None
+
+
 def counts(records: Iterable[Record]) -> dict[str, int]:
     """How many trials ended in which kind of outcome."""
     return dict(Counter(record.outcome.kind for record in records))
 
 
-def trials_since_best(records: Sequence[Record], headroom: float) -> int:
+def trials_since_best(records: Sequence[Record], goal: Goal) -> int:
     """How many trials have ended since the best one did."""
-    top = best(records, headroom)
+    top = best(records, goal)
     if top is None:
         return len(records)
     return sum(record.ended_at > top.ended_at for record in records)

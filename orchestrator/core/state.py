@@ -15,6 +15,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.goal import Goal
 from orchestrator.core.proving import (
     candidates,
     counts_as_proof,
@@ -22,8 +23,7 @@ from orchestrator.core.proving import (
     next_proof,
     proven_among,
 )
-from orchestrator.core.ranking import throughput
-from search_spaces.outcome import Measured, OutOfMemory
+from orchestrator.core.ranking import limit_of, score
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
 
@@ -53,20 +53,25 @@ class SweepState:
     proofs: tuple[Record, ...] = ()
 
     @property
+    def goal(self) -> Goal:
+        """What is best, and what is feasible."""
+        return Goal.of(self.spec)
+
+    @property
     def best(self) -> Record | None:
-        """The trial of the proven plan, else the fastest one that keeps the head-room.
+        """The trial of the proven plan, else the best feasible one.
 
         One whose proof failed is neither.
         """
-        equals = self.equals
+        equals, goal = self.equals, self.goal
         proof = proven_among(equals, self.proofs)
-        wanted = max(equals, key=throughput, default=None)
+        wanted = max(equals, key=lambda record: score(record, goal), default=None)
         return wanted if proof is None else next(r for r in equals if r.number == proof.number)
 
     @property
     def equals(self) -> list[Record]:
         """The best trials, which are statistically equal: the one that leaves most room first."""
-        return candidates(self.records, self.failed_proofs, self.spec.objective.headroom)
+        return candidates(self.records, self.failed_proofs, self.goal)
 
     @property
     def proven(self) -> Record | None:
@@ -113,19 +118,9 @@ def advance(state: SweepState, event: Event) -> SweepState:
                 running=tuple(trial for trial in state.running if trial.number != record.number),
                 records=state.records if record.proof else (*state.records, record),
                 proofs=(*state.proofs, record) if counts_as_proof(record) else state.proofs,
-                memory_limit_bytes=_limit(record) or state.memory_limit_bytes,
+                memory_limit_bytes=limit_of(record) or state.memory_limit_bytes,
             )
         case Noted():
             return replace(state, notes=(*state.notes, event))
         case SweepEnded():
             return replace(state, ended=event)
-
-
-def _limit(record: Record) -> int | None:
-    match record.outcome:
-        case Measured(memory=memory):
-            return memory.limit_bytes
-        case OutOfMemory(limit_bytes=limit):
-            return limit
-        case _:
-            return None

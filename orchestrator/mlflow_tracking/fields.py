@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from orchestrator.core.ranking import best, counts, keeps_headroom, record_of, throughput
+from orchestrator.core.goal import Goal
+from orchestrator.core.ranking import best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import speedup
 from orchestrator.view.plan_words import lossy_words, plan_words, strategy
@@ -16,7 +17,6 @@ from search_spaces.outcome import (
     Diverged,
     Measured,
     MemoryReading,
-    Outcome,
     OutOfMemory,
 )
 from search_spaces.record import Record
@@ -51,7 +51,7 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
         "engine": plan.engine,
         "zero_stage": str(plan.zero_stage),
         "plan": plan.key,
-        "feasible": str(_feasible(outcome, spec.objective.headroom)).lower(),
+        "feasible": str(Goal.of(spec).feasible(record)).lower(),
     }
     if lossy := lossy_words(plan, spec):
         tags["lossy"] = lossy
@@ -70,7 +70,7 @@ def trial_status(record: Record) -> str:
     return {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
 
 
-def trial_metrics(record: Record) -> dict[str, float]:
+def trial_metrics(record: Record, goal: Goal) -> dict[str, float]:
     """All that was expected and measured, with units in the names; what nobody knows is left out.
 
     `forecast_speed_error` and `forecast_memory_error` are forecast over measurement, less 1.
@@ -83,6 +83,8 @@ def trial_metrics(record: Record) -> dict[str, float]:
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
+            if (priced := goal.value(record, "samples_per_price")) is not None:
+                metrics["samples_per_price"] = priced.value
         case OutOfMemory():
             wanted, limit = outcome.wanted_bytes, outcome.limit_bytes
             metrics |= {
@@ -121,9 +123,10 @@ def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
         "trials_measured": float(counted.get("measured", 0)),
         "trials_out_of_memory": float(counted.get("out_of_memory", 0)),
     }
-    top = best(records, state.spec.objective.headroom)
+    top = best(records, state.goal)
     if top is not None:
-        metrics["best_samples_per_second"] = throughput(top)
+        reached = score(top, state.goal)
+        metrics |= {"best_samples_per_second": throughput(top), "best_objective": reached}
         metrics["best_trial"] = float(top.number)
     if gain := speedup(top, record_of(records, state.space.baseline)):
         metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
@@ -142,6 +145,7 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
         "optimizer": spec.train.optimizer,
         "precision": spec.train.precision,
         "memory_limit_gib": limit,
+        "objective": spec.objective.metric,
         "headroom": str(spec.objective.headroom),
         "sampler": spec.study.sampler,
     }
@@ -162,10 +166,6 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
         "forecast_speed_error": wrong.speed if wrong else None,
         "forecast_memory_error": wrong.memory if wrong else None,
     }
-
-
-def _feasible(outcome: Outcome, headroom: float) -> bool:
-    return isinstance(outcome, Measured) and keeps_headroom(outcome.memory, headroom)
 
 
 def _measured(outcome: Measured) -> Mapping[str, float | None]:

@@ -202,7 +202,7 @@ def _identity_of_run(run: Run) -> _Identity:
 
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     ended = _ms(record.ended_at)
-    figures = {**fields.trial_metrics(record), **proof_metrics(record, state)}
+    figures = {**fields.trial_metrics(record, state.goal), **proof_metrics(record, state)}
     for name, value in figures.items():
         yield Metric(name, value, ended, 0)
     for step, loss, moment in fields.losses(record):

@@ -20,7 +20,13 @@ from orchestrator.report.sentences import (
     lossy_sentence,
     speedup_sentence,
 )
-from orchestrator.report.tables import anatomy_table, best_table, ends_table, rules_table
+from orchestrator.report.tables import (
+    anatomy_table,
+    best_table,
+    ends_table,
+    front_table,
+    rules_table,
+)
 from orchestrator.view.plan_words import fixed_words
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import duration, gib, plural
@@ -40,6 +46,8 @@ def render_report(state: SweepState, ui_command: str) -> RenderableType:
     parts += _section("Answer", *(Text(line, "bold") for line in _answer(state)))
     if state.best is not None:
         parts += _section("Best plans", best_table(state), *map(Text, _legend(state)))
+        if (several := front_table(state)) is not None:
+            parts += _section("Front: none of these is beaten in all of its figures", several)
         parts += _section("Peak memory of the best plan", anatomy_table(state.best))
     if state.records:
         parts += _section("How the trials ended", ends_table(state))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
-from orchestrator.core.ranking import best, keeps_headroom, throughput
+from orchestrator.core.goal import WORDS, keeps_headroom
+from orchestrator.core.ranking import best, score
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words
@@ -13,6 +15,7 @@ from orchestrator.view.words import duration, gib, outcome_words, plural, spread
 from search_spaces.expectation import errors
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
+from search_spaces.spec.objective_section import Metric
 
 _NAMED = 12  # plans of one set that are told by number
 
@@ -25,10 +28,23 @@ def answer(state: SweepState) -> str:
     assert isinstance(top.outcome, Measured)
     memory = top.outcome.memory
     return (
-        f"trial {top.number} is best ({plan_words(top.plan)}):"
+        f"trial {top.number} is best{_by(state)} ({plan_words(top.plan)}):"
         f" {spread(top.outcome.samples_per_second)} samples/s, peak"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
     )
+
+
+def _by(state: SweepState) -> str:
+    """By what, where it is not speed."""
+    metric, top = state.goal.metric, state.best
+    reached = None if top is None else state.goal.value(top)
+    match metric:
+        case "samples_per_price" if reached is not None:
+            return f" by price, with {spread(reached)} {WORDS[metric]}"
+        case "headroom":
+            return " by the memory that it leaves free"
+        case _:
+            return ""
 
 
 def _nothing_feasible(state: SweepState) -> str:
@@ -38,11 +54,23 @@ def _nothing_feasible(state: SweepState) -> str:
     near = nearest(state.records, headroom)
     if near is None:
         return "no plan is feasible, and no trial could tell how much memory it wanted"
+    if short := short_of_goal(state):
+        return f"no plan is feasible; {short}"
     excess = over_the_line(near, headroom) or 0.0
     return (
         f"no plan is feasible; nearest is trial {near.number}, {100 * excess:.0f} % over the"
         f" line ({plan_words(near.plan)}): {outcome_words(near.outcome)}"
     )
+
+
+def short_of_goal(state: SweepState) -> str:
+    """What the fastest plan that keeps the head-room fails to reach; empty if there is none."""
+    goal = state.goal
+    near = best(state.records, replace(goal, metric="samples_per_second", least=()))
+    short = None if near is None else next(goal.shortfalls(near), None)
+    if near is None or short is None:
+        return ""
+    return f"nearest is trial {near.number} ({plan_words(near.plan)}), but {short}"
 
 
 def speedup_sentence(state: SweepState) -> str:
@@ -76,9 +104,20 @@ def left_sentence(state: SweepState) -> str:
     if left is None or state.best is None or not untried:
         return ""
     return (
-        f"left on the table: none of the {plural(untried, 'untried plan')} is more than"
-        f" {100 * (left - 1):.1f} % faster, with 95 % by what forecasts and trials tell"
+        f"left on the table: none of the {plural(untried, 'untried plan')}"
+        f" {_better_by(left, state.goal.metric)}, with 95 % by what forecasts and trials tell"
     )
+
+
+def _better_by(ratio: float, metric: Metric) -> str:
+    more = 100 * (ratio - 1)
+    match metric:
+        case "samples_per_second":
+            return f"is more than {more:.1f} % faster"
+        case "samples_per_price":
+            return f"gives more than {more:.1f} % more samples per unit of price"
+        case "headroom":
+            return f"has a peak more than {more / ratio:.1f} % lower"
 
 
 def equals_sentence(state: SweepState) -> str:
@@ -90,7 +129,7 @@ def equals_sentence(state: SweepState) -> str:
     named = ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
     told = f"= statistically equal to the best ({len(equal)} plans in all, trials {named})"
     roomy = equal[0]
-    if roomy != max(equal, key=throughput):
+    if roomy != max(equal, key=lambda record: score(record, state.goal)):
         told += f"; trial {roomy.number} leaves the most memory free, {100 * _share(roomy):.0f} %"
         told += " of the limit used"
     return told
@@ -106,7 +145,7 @@ def lossy_sentence(state: SweepState) -> str:
     if top is None or not (lossy := lossy_words(top.plan, state.spec)):
         return ""
     kept = [record for record in state.records if not lossy_words(record.plan, state.spec)]
-    lossless = best(kept, state.spec.objective.headroom)
+    lossless = best(kept, state.goal)
     train = state.spec.train
     told = (
         f"lossy: it trains with {lossy} where train asks for {train.optimizer} in {train.precision}"

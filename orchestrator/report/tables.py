@@ -9,15 +9,18 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.ranking import keeps_headroom, ranked
+from orchestrator.core.goal import keeps_headroom
+from orchestrator.core.ranking import front, ranked
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words
 from orchestrator.view.words import KIND_WORDS, gib, number, outcome_words, rate, spread
 from search_spaces.outcome import Anatomy, Measured
 from search_spaces.record import Record
+from search_spaces.spec.objective_section import Metric
 
 _BEST = 5
+_FRONT = 8
 
 
 def _table(*headers: tuple[str, bool]) -> Table:
@@ -30,8 +33,7 @@ def _table(*headers: tuple[str, bool]) -> Table:
 
 def best_table(state: SweepState) -> Table:
     """The best plans and the baseline plan, fastest first, equals of the best marked by `=`."""
-    headroom = state.spec.objective.headroom
-    order = ranked(state.records, headroom)
+    order = ranked(state.records, state.goal)
     equal, best = {record.number for record in state.equals}, state.best
     baseline = baseline_record(state)
     beside = "\n(forecast)" if any(record.forecast for record in state.records) else ""
@@ -58,6 +60,38 @@ def best_table(state: SweepState) -> Table:
     return table
 
 
+def front_table(state: SweepState) -> Table | None:
+    """The feasible plans that no other beats in all that counts; None if one beats them all.
+
+    What counts is speed and the memory left free, and where a price is known samples for it.
+    """
+    priced = state.goal.price is not None
+    metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
+    shown = front(state.records, state.goal, (*metrics, *_priced(priced)))
+    if len(shown) < 2:
+        return None
+    columns = ("trial", "plan", "samples/s", "memory free", *(["samples/price"] if priced else []))
+    table = _table(*((name, name != "plan") for name in columns))
+    for record in shown[:_FRONT]:
+        assert isinstance(record.outcome, Measured)
+        price = state.goal.value(record, "samples_per_price")
+        table.add_row(
+            str(record.number),
+            Text(plan_words(record.plan, omit=fixed_knobs(state.space))),
+            spread(record.outcome.samples_per_second),
+            f"{100 * (1 - record.outcome.memory.share):.0f} %",
+            *([] if price is None else [spread(price)]),
+            style="bold" if record == state.best else "",
+        )
+    if len(shown) > _FRONT:
+        table.add_row("", Text(f"... and {len(shown) - _FRONT} more"))
+    return table
+
+
+def _priced(known: bool) -> tuple[Metric, ...]:
+    return ("samples_per_price",) if known else ()
+
+
 def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: str) -> None:
     words = plan_words(record.plan, omit=fixed_knobs(state.space))
     labels = [*_labels(record, state)]
@@ -81,6 +115,8 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if isinstance(outcome, Measured):
         if not keeps_headroom(outcome.memory, state.spec.objective.headroom):
             yield "over the line"
+        elif not state.goal.feasible(record):
+            yield "less than asked"
         if outcome.conditions.throttled:
             yield f"throttled: {', '.join(outcome.conditions.throttled)}"
     else:
@@ -139,7 +175,11 @@ def ends_table(state: SweepState) -> Table:
     def over(record: Record) -> bool:
         return record.outcome.kind == "measured" and not kept(record)
 
-    _add_ending(table, "measured", state, kept, _silent)
+    def short(record: Record) -> bool:
+        return kept(record) and not state.goal.feasible(record)
+
+    _add_ending(table, "measured", state, state.goal.feasible, _silent)
+    _add_ending(table, "measured, less than asked", state, short, _shortfall(state))
     _add_ending(table, "measured, over the line", state, over, _peak)
     for kind, words in KIND_WORDS.items():
         if kind != "measured":
@@ -160,6 +200,10 @@ def _peak(record: Record) -> str:
     assert isinstance(record.outcome, Measured)
     share = f"{100 * record.outcome.memory.share:.0f} % of the limit"
     return f"{outcome_words(record.outcome)}, peak {share}"
+
+
+def _shortfall(state: SweepState) -> Callable[[Record], str]:
+    return lambda record: next(state.goal.shortfalls(record), "")
 
 
 def _add_ending(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from orchestrator.search.aim import Aim
 from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.surrogate import Belief, Rows, Structure, Surrogate
@@ -29,6 +31,7 @@ _SOME = 1000  # candidates of each sort that are looked at where there are very 
 _TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
 _UNLIKELY = 0.05  # that any candidate left is better than `Search.left` says
 _CHUNK = 4096  # candidates that are believed about at once
+_FASTEST = Aim()
 Flags = NDArray[np.bool_]
 
 
@@ -38,7 +41,7 @@ class Options:
 
     `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
     a standard deviation of each of a forecast's coefficients moves it (candidates, coefficients).
-    `seconds` is what a trial of each is expected to take.
+    `seconds` is what a trial of each is expected to take; `aim` says what is wanted of them.
     """
 
     features: Numbers
@@ -47,7 +50,7 @@ class Options:
     rate_parts: Numbers | None = None
     share_parts: Numbers | None = None
     seconds: Numbers | None = None
-    headroom: float = 0.0
+    aim: Aim = _FASTEST
 
     def __len__(self) -> int:
         return len(self.features)
@@ -57,10 +60,11 @@ class Options:
 class Choice:
     """What to try next, and what is expected of it.
 
-    `gain` is the expected throughput over the best known, less 1, and `best` that one's candidate;
-    None while none is known. `saving` is the share of a run's time that knowing it is expected to
-    save, the chance counted that it is no better or does not fit; infinite while none is known.
-    `worth` is what candidates were compared by.
+    `gain` is what is expected of what is wanted over the best known, less 1, and `best` that one's
+    candidate; None while none is known. `saving` is the share of a run's time (or price) that
+    knowing it is expected to save, the chance counted that it is no better or does not fit;
+    infinite while none is known. `worth` is what candidates were compared by. `reaches` is the
+    chance that its throughput is as high as asked; None if nothing is asked.
     """
 
     row: int
@@ -69,6 +73,7 @@ class Choice:
     saving: float
     gain: float | None = None
     best: int | None = None
+    reaches: float | None = None
 
 
 class Search:
@@ -77,7 +82,7 @@ class Search:
     def __init__(self, options: Options, seed: int = 0) -> None:
         """Believes the forecasts."""
         self._options = options
-        self._line = float(np.log(1 - options.headroom))
+        self._aim = options.aim
         places = options.features
         sure = options.share_parts is not None
         common = _COMMON_SHARE_BESIDE if sure else _COMMON_SHARE
@@ -103,29 +108,28 @@ class Search:
         """
         best = self._best(sights)
         rows = self._considered(free, best)
-        told = telling(sights)
-        rate = self._expected_rate(told, rows, pending)
-        fits = self._fits(told, rows)
+        seen = self._judged(telling(sights), rows, pending)
         takes = self._options.seconds if seconds is None else seconds
-        gained = None if best is None else _improvement(rate.mean, rate.deviation, _rate_of(best))
-        worth = _promise(rate, fits) if gained is None else gained * _acceptable(fits)
+        gained = None if best is None else _improvement(seen.mean, seen.deviation, best.value)
+        worth = _promise(seen) if gained is None else gained * _acceptable(seen.fits) * seen.reach
         if gained is not None and takes is not None:
             worth = worth / takes[rows]
         top = np.flatnonzero(worth >= worth.max() - 1e-12 * abs(worth.max()))
         at = int(self._random.choice(top))
         return Choice(
             row=int(rows[at]),
-            fits=float(fits[at]),
+            fits=float(seen.fits[at]),
             worth=float(worth[at]),
-            saving=np.inf if gained is None else float(-np.expm1(-gained[at] * fits[at])),
-            gain=None if best is None else float(np.expm1(rate.mean[at] - _rate_of(best))),
+            saving=np.inf if gained is None else float(-np.expm1(-gained[at] * seen.chance[at])),
+            gain=None if best is None else float(np.expm1(seen.mean[at] - best.value)),
             best=None if best is None else best.row,
+            reaches=None if self._aim.least is None else float(seen.reach[at]),
         )
 
     def left(self, sights: Sequence[Sight], free: Flags) -> float | None:
-        """How much faster than the best known one any free candidate is at most: rate over rate.
+        """How much better than the best known one any free candidate is at most, as a ratio.
 
-        Holds with 95 %, by what is believed: the chances of all candidates to be faster still, and
+        Holds with 95 %, by what is believed: the chances of all candidates to be better still, and
         to fit, add up to 5 % (Boole's inequality). None while nothing was measured.
         """
         best, rows = self._best(sights), np.flatnonzero(free)
@@ -133,17 +137,17 @@ class Search:
             return None
         told = telling(sights)
         parts = [
-            (self._expected_rate(told, some, ()), self._fits(told, some))
+            self._judged(told, some, ())
             for some in np.array_split(rows, -(-len(rows) // _CHUNK))
             if len(some)
         ]
         low, high = 0.0, 10.0  # logarithms
         while high - low > 1e-4:
             middle = (low + high) / 2
-            line = _rate_of(best) + middle
+            line = best.value + middle
             chance = sum(
-                float((fits * ndtr((rate.mean - line) / rate.deviation)).sum())
-                for rate, fits in parts
+                float((part.chance * ndtr((part.mean - line) / part.deviation)).sum())
+                for part in parts
             )
             low, high = (middle, high) if chance > _UNLIKELY else (low, middle)
         return float(np.exp(high))
@@ -159,16 +163,28 @@ class Search:
         ]
         return self._rate.belief(*rates([*sights, *dreamt]), rows, choose=False)
 
-    def _fits(self, sights: Sequence[Sight], rows: Rows) -> Numbers:
-        """The chance that candidates end with a measurement, and keep the head-room."""
+    def _judged(self, sights: Sequence[Sight], rows: Rows, pending: Sequence[int]) -> _Judged:
+        """What is expected of candidates."""
+        rate = self._expected_rate(sights, rows, pending)
         share = self._share.belief(*shares(sights), rows)
-        fits: Numbers = ndtr((self._line - share.mean) / share.deviation)
+        mean, deviation = self._aim.expected(rate, share, rows)
+        beyond = self._aim.beyond(rate, rows)
+        return _Judged(
+            mean=mean,
+            deviation=deviation,
+            fits=self._fits(share, sights, rows),
+            reach=np.ones(len(rows)) if beyond is None else ndtr(beyond),
+        )
+
+    def _fits(self, share: Belief, sights: Sequence[Sight], rows: Rows) -> Numbers:
+        """The chance that candidates end with a measurement, and keep the head-room."""
+        fits: Numbers = ndtr((self._aim.line - share.mean) / share.deviation)
         if any(sight.broke for sight in sights):
             broken = self._broken.belief(*breakages(sights), rows)
             fits = fits * ndtr(-broken.mean / broken.deviation)
         return fits
 
-    def _considered(self, free: Flags, best: Sight | None) -> Rows:
+    def _considered(self, free: Flags, best: _Known | None) -> Rows:
         """The free candidates, or some of very many.
 
         Those of the best forecasts, the neighbours of the best known one, and some by chance, for
@@ -189,27 +205,44 @@ class Search:
             chosen.append(rows[np.argpartition(apart, _SOME)[:_SOME]])
         return np.unique(np.concatenate(chosen))
 
-    def _best(self, sights: Sequence[Sight]) -> Sight | None:
+    def _best(self, sights: Sequence[Sight]) -> _Known | None:
         found = [
-            sight
+            _Known(sight.row, value)
             for sight in sights
-            if sight.measured
-            and not sight.study
-            and (sight.log_share is None or sight.log_share <= self._line)
+            if (value := self._aim.value(sight)) is not None
         ]
-        return max(found, key=_rate_of, default=None)
+        return max(found, key=lambda known: known.value, default=None)
 
 
-def _rate_of(sight: Sight) -> float:
-    return -np.inf if sight.log_rate is None else sight.log_rate
+class _Known(NamedTuple):
+    """A candidate that is an answer, and what it reached of what is wanted."""
+
+    row: int
+    value: float
 
 
-def _promise(rate: Belief, fits: Numbers) -> Numbers:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Judged:
+    """Of candidates: what is wanted of them, and the chances that they fit and reach the least."""
+
+    mean: Numbers
+    deviation: Numbers
+    fits: Numbers
+    reach: Numbers
+
+    @property
+    def chance(self) -> Numbers:
+        """That a candidate is an answer."""
+        return self.fits * self.reach
+
+
+def _promise(seen: _Judged) -> Numbers:
     """What candidates are compared by while there is nothing to compare with.
 
     What is surely feasible and fast: it shows most of what memory is left, without running out.
     """
-    promise: Numbers = np.exp(rate.mean - rate.mean.max()) * fits**_CAUTION + (fits >= _SURE)
+    hope = np.exp(seen.mean - seen.mean.max()) * seen.reach
+    promise: Numbers = hope * seen.fits**_CAUTION + (seen.fits >= _SURE)
     return promise
 
 

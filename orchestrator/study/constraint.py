@@ -1,26 +1,36 @@
-"""Memory as a graded constraint: what Optuna's samplers learn from a plan that does not fit."""
+"""What a plan must keep as graded constraints: what Optuna's samplers learn from one that does not.
+
+Memory is one of them, also where a plan ran out of it.
+"""
 
 from __future__ import annotations
 
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from collections.abc import Mapping
+
+from orchestrator.core.goal import Goal
+from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.record import Record
 
 CONSTRAINT = "memory"
 _BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without head-room
 
 
-def constraint_of(outcome: Outcome, headroom: float) -> float | None:
-    """Peak or wanted bytes over what the head-room leaves of the limit, less 1.
+def constraints_of(record: Record, goal: Goal) -> Mapping[str, float]:
+    """By how much a trial misses what is asked for, as a share: at 0 or below it does not.
 
-    At 0 or below the plan is feasible. None for endings that say nothing about memory.
-
-    Args:
-        outcome: How a trial ended.
-        headroom: Share of the limit that must stay free.
+    `memory` is the peak, or the bytes wanted, over what the head-room leaves of the limit; others
+    are what `Goal.least` names, of which a plan that ran out of memory reaches nothing. Empty for
+    endings that say nothing of them.
     """
-    match outcome:
+    match record.outcome:
         case Measured(memory=memory):
-            return memory.share / (1 - headroom) - 1
+            missed = {CONSTRAINT: memory.share / (1 - goal.headroom) - 1}
+            for metric, least in goal.least:
+                reached = goal.value(record, metric)
+                missed[metric] = 1.0 if reached is None else 1 - reached.value / least
+            return missed
         case OutOfMemory(excess=excess):
-            return (1 + (excess or 0.0)) / (1 - headroom) - 1 + _BEYOND
+            wanted = (1 + (excess or 0.0)) / (1 - goal.headroom) - 1 + _BEYOND
+            return {CONSTRAINT: wanted} | {metric: 1.0 for metric, _ in goal.least}
         case _:
-            return None
+            return {}

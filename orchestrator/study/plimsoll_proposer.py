@@ -10,15 +10,18 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.goal import Goal
 from orchestrator.core.hopeless import hopeless_rows
+from orchestrator.core.ranking import limit_of
 from orchestrator.search.evidence import Sight
 from orchestrator.search.search import Choice, Options, Search
+from orchestrator.study.aims import aim_of
 from orchestrator.study.earlier import EarlierStudy, Lesson, lessons
 from orchestrator.study.features import place, table_features
 from orchestrator.study.parameters import Distributions, distributions
 from orchestrator.study.plimsoll_sampler import sentence
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
-from orchestrator.study.sights import limit_of, sight_of
+from orchestrator.study.sights import sight_of
 from orchestrator.study.trial_seconds import TrialSeconds
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.knobs import KNOBS
@@ -110,7 +113,7 @@ class PlimsollProposer(AbstractProposer):
             log_share=rising if told is None else told.log_share,
             rate_parts=None if told is None else told.rate_parts,
             share_parts=rises if told is None else told.share_parts,
-            headroom=self._spec.objective.headroom,
+            aim=aim_of(Goal.of(self._spec), table),
         )
         return _Ground(
             table=table,
@@ -140,7 +143,8 @@ class PlimsollProposer(AbstractProposer):
         told = {name: getattr(plan, name) for name in names}
         against = None if best is None else {name: getattr(best, name) for name in names}
         blind = "" if ground.prospects is not None else "; without a forecast"
-        return sentence(choice, told, against) + blind + ground.measured_before(choice.row)
+        why = sentence(choice, told, against, self._spec.objective.metric)
+        return why + blind + ground.measured_before(choice.row)
 
 
 class _Ground:

@@ -19,10 +19,16 @@ from orchestrator.search.evidence import Sight
 from orchestrator.search.search import Choice, Options, Search
 from orchestrator.study.constraint import CONSTRAINT
 from orchestrator.study.features import features
+from search_spaces.spec.objective_section import Metric
 
 WHY = "why"  # the trial's attribute that says why it was asked for
 _MOST = 100_000  # candidates that are enumerated
 _DRAWN = 4096  # where there are more
+_BEST: Mapping[Metric, str] = {
+    "samples_per_second": "fastest",
+    "samples_per_price": "cheapest",
+    "headroom": "smallest",
+}
 _TOLD = 2  # knobs that a reason names
 Params = Mapping[str, Any]
 Numbers = NDArray[np.float64]
@@ -187,16 +193,24 @@ def sight_of(trial: FrozenTrial, row: int, direction: StudyDirection) -> Sight |
     return None
 
 
-def sentence(choice: Choice, params: Params, best: Params | None) -> str:
+def sentence(
+    choice: Choice, params: Params, best: Params | None, metric: Metric = "samples_per_second"
+) -> str:
     """Why a candidate is asked for."""
     likely = f"{choice.fits:.0%} likely to fit"
+    if choice.reaches is not None:
+        likely += f", {choice.reaches:.0%} to be as fast as asked"
     if choice.gain is None or best is None:
-        return f"the fastest that is likely to fit, as far as is known; {likely}"
+        return f"the {_BEST[metric]} that is likely to fit, as far as is known; {likely}"
     changed = [name for name, value in params.items() if best.get(name) != value]
     named = ", ".join(f"{name} {params[name]}" for name in changed[:_TOLD])
     more = f" and {len(changed) - _TOLD} more" if len(changed) > _TOLD else ""
     tests = f"; tests {named}{more} against the best" if changed else ""
-    return f"expected {choice.gain:+.0%} over the best; {likely}{tests}"
+    if metric == "headroom":
+        lower = choice.gain / (1 + choice.gain)
+        return f"expected peak {lower:.0%} lower than the best's; {likely}{tests}"
+    over = "the samples per price of the best" if metric == "samples_per_price" else "the best"
+    return f"expected {choice.gain:+.0%} over {over}; {likely}{tests}"
 
 
 def _key(params: Params, space: Mapping[str, BaseDistribution]) -> tuple[Any, ...]:

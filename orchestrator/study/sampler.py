@@ -15,12 +15,13 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from orchestrator.core.goal import Goal
 from orchestrator.core.hopeless import with_hope
-from orchestrator.study.constraint import CONSTRAINT, constraint_of
+from orchestrator.core.ranking import measured, score
+from orchestrator.study.constraint import constraints_of
 from orchestrator.study.features import place
 from orchestrator.study.parameters import distributions, parameters
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, candidates_of
 from search_spaces.record import Record
@@ -51,19 +52,19 @@ class OptunaProposer(AbstractProposer):
     value; the study itself holds no made-up value.
     """
 
-    def __init__(self, space: Space, name: Sampler, headroom: float, seed: int) -> None:
+    def __init__(self, space: Space, name: Sampler, goal: Goal, seed: int) -> None:
         """Makes the sampler.
 
         Args:
             space: Whose candidates are proposed.
             name: Who proposes.
-            headroom: Share of the memory limit that must stay free.
+            goal: What is best, and feasible.
             seed: Of the sampler.
         """
         self._name = name
         self._table = space.table
         self._searched = distributions(space)
-        self._headroom = headroom
+        self._goal = goal
         self._random = random.Random(seed)
         self._inner = _inner(name, seed)
         self._worst = 0.0
@@ -87,12 +88,9 @@ class OptunaProposer(AbstractProposer):
 
     def _learn(self, records: Sequence[Record]) -> None:
         """Brings the trials that ended since the last call into the mirror."""
-        values = [
-            record.outcome.samples_per_second.value
-            for record in records
-            if isinstance(record.outcome, Measured)
-        ]
-        worst = min(values, default=0.0)
+        worst = min(
+            (score(record, self._goal) for record in records if measured(record)), default=0.0
+        )
         if worst != self._worst:
             self._worst = worst
             self._forget()
@@ -102,18 +100,15 @@ class OptunaProposer(AbstractProposer):
 
     def _lessons(self, records: Sequence[Record]) -> Iterator[FrozenTrial]:
         for record in records:
-            outcome, known = record.outcome, parameters(record.plan, self._searched)
-            excess = constraint_of(outcome, self._headroom)
-            if excess is None or known is None:
+            known = parameters(record.plan, self._searched)
+            missed = constraints_of(record, self._goal)
+            if not missed or known is None:
                 continue
-            value = self._worst
-            if isinstance(outcome, Measured):
-                value = outcome.samples_per_second.value
             yield create_trial(
                 params=known,
                 distributions=self._searched,
-                value=value,
-                constraints={CONSTRAINT: excess},
+                value=score(record, self._goal) if measured(record) else self._worst,
+                constraints=dict(missed),
             )
 
     def _forget(self) -> None:

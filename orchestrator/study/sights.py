@@ -43,17 +43,6 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
             return None
 
 
-def limit_of(record: Record) -> int | None:
-    """The memory that one rank might use, in bytes; None if the trial does not say."""
-    match record.outcome:
-        case Measured(memory=memory):
-            return memory.limit_bytes
-        case OutOfMemory(limit_bytes=limit):
-            return limit
-        case _:
-            return None
-
-
 def _most(spec: SweepSpec, seconds: float) -> float | None:
     """The logarithm of the throughput that so few steps in so much time would be."""
     if seconds <= 0:

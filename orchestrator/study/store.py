@@ -14,7 +14,9 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState, create_trial
 
-from orchestrator.study.constraint import CONSTRAINT, constraint_of
+from orchestrator.core.goal import Goal
+from orchestrator.core.ranking import score
+from orchestrator.study.constraint import constraints_of
 from orchestrator.study.earlier import EarlierStudy, sources
 from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
@@ -26,7 +28,7 @@ from orchestrator.study.storage import open_storage, storage_errors, storage_url
 from orchestrator.study.subject import check_subject
 from search_spaces.errors import StudyError
 from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
 from search_spaces.record import Fingerprint, Record
@@ -104,7 +106,7 @@ class Study:
             StudyError: If the storage cannot be opened, or the study measured another job.
         """
         self._space = space
-        self._headroom = spec.objective.headroom
+        self._goal = Goal.of(spec)
         self._kept = for_keeping(distributions(space))
         with storage_errors(storage_url(spec, name)):
             self._storage, self._study = _open_study(spec, name)
@@ -184,7 +186,7 @@ class Study:
         trial, _ = self._open.pop(record.number)
         trial.set_user_attr(RECORD, record_to_json(record))
         self._records.append(record)
-        self._close(trial, record.outcome)
+        self._close(trial, record)
 
     def interrupted(self) -> tuple[Interrupted, ...]:
         """Trials that an earlier driver left open."""
@@ -223,12 +225,12 @@ class Study:
     def _take(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
 
-    def _close(self, trial: Trial, outcome: Outcome) -> None:
-        if (excess := constraint_of(outcome, self._headroom)) is not None:
-            trial.set_constraint(CONSTRAINT, excess)
-        match outcome:
-            case Measured(samples_per_second=rate):
-                self._end(trial, TrialState.COMPLETE, (rate.value,))
+    def _close(self, trial: Trial, record: Record) -> None:
+        for name, missed in constraints_of(record, self._goal).items():
+            trial.set_constraint(name, missed)
+        match record.outcome:
+            case Measured():
+                self._end(trial, TrialState.COMPLETE, (score(record, self._goal),))
             case OutOfMemory():
                 self._end(trial, TrialState.PRUNED)
             case _:
@@ -246,7 +248,7 @@ class Study:
             record = record_of(left)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Optuna's, if the constraint was told as well
-                self._close(Trial(self._study, left._trial_id), record.outcome)
+                self._close(Trial(self._study, left._trial_id), record)
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
@@ -258,7 +260,7 @@ def _proposer(
     sampler = spec.study.sampler
     if sampler == "plimsoll":
         return PlimsollProposer(space, spec, seed, earlier)
-    return OptunaProposer(space, sampler, spec.objective.headroom, seed)
+    return OptunaProposer(space, sampler, Goal.of(spec), seed)
 
 
 def check_study(spec: SweepSpec, name: str) -> None:

@@ -12,7 +12,7 @@ from search_spaces.outcome import Costs, Measured
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.record import Record
-from search_spaces.spec.schema import ObjectiveSpec
+from search_spaces.spec.objective_section import ObjectiveSpec
 
 Numbers = NDArray[np.float64]
 

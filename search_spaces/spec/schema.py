@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.proof_section import ProofSpec
 from search_spaces.spec.section import Count, Seconds, Section, Seed
 from search_spaces.spec.space_section import SpaceSpec
@@ -108,7 +109,8 @@ class ClusterSpec(Section):
     price_per_gpu_hour: float | None = Field(
         default=None,
         ge=0,
-        description="price of a GPU for an hour, in any currency, for `plimsoll plan`",
+        description="price of a GPU (on CPU: of a rank) for an hour, in any currency,"
+        " for `plimsoll plan` and objective.metric samples_per_price",
     )
     cpus_per_worker: Count = Field(default=1, description="CPU cores and threads of each rank")
     memory_gib: float | None = Field(
@@ -122,43 +124,6 @@ class ClusterSpec(Section):
         min_length=1,
         description="a folder on each node's NVMe drive, for what is offloaded to it",
     )
-
-
-class ObjectiveSpec(Section):
-    """What is best, and how exactly it is measured."""
-
-    metric: Literal["samples_per_second"] = Field(
-        default="samples_per_second", description="samples_per_second"
-    )
-    headroom: float = Field(
-        default=0.05, ge=0, lt=1, description="share of the memory limit that must stay free"
-    )
-    interval: float = Field(
-        default=0.02,
-        gt=0,
-        lt=1,
-        description="a trial ends when its 95 % confidence half-width is below this share",
-    )
-    min_steps: Annotated[int, Field(ge=6)] = Field(
-        default=6, description="least optimizer steps measured, warm-up apart"
-    )
-    max_steps: Annotated[int, Field(ge=6)] = Field(
-        default=100, description="most optimizer steps of a trial"
-    )
-    racing: bool = Field(
-        default=True,
-        description="end a trial as soon as it is slower beyond doubt than the best plan so far,"
-        " and measure near-ties to half the interval",
-    )
-    max_seconds: Seconds = Field(default=60.0, description="most seconds of steps of a trial")
-
-    @model_validator(mode="after")
-    def _steps_in_order(self) -> Self:
-        if self.max_steps < self.min_steps:
-            raise ValueError(
-                f"max_steps is {self.max_steps}, must be min_steps ({self.min_steps}) or more"
-            )
-        return self
 
 
 class BudgetSpec(Section):
@@ -251,6 +216,27 @@ class SweepSpec(Section):
         """`model: gpt2` means `model: {name: gpt2}`."""
         if isinstance(value, dict) and isinstance(value.get("model"), str):
             return {**value, "model": {"name": value["model"]}}
+        return value
+
+    @field_validator("objective")
+    @classmethod
+    def _price_is_known(cls, value: ObjectiveSpec, info: ValidationInfo) -> ObjectiveSpec:
+        cluster = info.data.get("cluster")
+        if value.asks_for_price and cluster is not None and not cluster.price_per_gpu_hour:
+            raise ValueError(
+                "samples_per_price needs a price: give cluster.price_per_gpu_hour, above 0"
+            )
+        return value
+
+    @field_validator("budget")
+    @classmethod
+    def _worth_is_time(cls, value: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
+        objective = info.data.get("objective")
+        if value.training_hours and objective is not None and objective.metric == "headroom":
+            raise ValueError(
+                "training_hours weighs a trial by the time that it saves, and objective.metric"
+                " headroom saves none: leave it out"
+            )
         return value
 
     @property

@@ -190,3 +190,48 @@ def test_no_command_where_nothing_is_tracked() -> None:
     console.print(render_report(make_state([make_measured()]), ""))
 
     assert "MLflow" not in console.export_text()
+
+
+def test_the_front_names_what_no_plan_beats_in_all_that_counts() -> None:
+    """Fastest, smallest, and one between; what is slower and larger than another is not in it."""
+    spec = make_spec(cluster={"workers": 2, "memory_gib": 0.5, "price_per_gpu_hour": 2.0})
+    outcomes = [
+        make_measured(30.0, 0.3),
+        make_measured(50.0, 0.9),
+        make_measured(40.0, 0.5),
+        make_measured(35.0, 0.6),
+    ]
+
+    text = words(make_state(outcomes, spec))
+
+    front = text[text.index("Front:") : text.index("Peak memory")]
+    assert "samples/price" in front
+    places = [front.index(part) for part in ("10 % 4", "50 % 3", "70 % 2")]
+    assert places == sorted(places)
+    assert "40 %" not in front
+    lone = make_state([make_measured(30.0, 0.3), make_measured(20.0, 0.6)])
+    assert "Front:" not in words(lone)
+
+
+def test_the_answer_says_by_what_it_is_best() -> None:
+    outcomes = [make_measured(30.0, 0.3), make_measured(50.0, 0.9)]
+
+    roomy = make_state(outcomes, make_spec(objective={"metric": "headroom"}))
+    assert "trial 0 is best by the memory that it leaves free (" in words(roomy)
+    priced = make_spec(
+        cluster={"workers": 2, "memory_gib": 0.5, "price_per_gpu_hour": 2.0},
+        objective={"metric": "samples_per_price"},
+    )
+    # 50 samples/s x 3600 s / (2 ranks x 2.0 an hour)
+    assert "trial 1 is best by price, with 45,000" in words(make_state(outcomes, priced))
+
+
+def test_a_plan_that_reaches_too_little_is_told_with_what_was_asked() -> None:
+    asked = {"at_least": {"samples_per_second": 60.0}}
+    state = make_state([make_measured(30.0), make_measured(50.0)], make_spec(objective=asked))
+
+    text = words(state)
+
+    assert "no plan is feasible; nearest is trial 1" in text
+    assert "it reaches 50 samples/s, where at least 60 are asked for" in text
+    assert "measured, less than asked 2" in text

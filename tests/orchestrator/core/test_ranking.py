@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import (
     best,
     counts,
     equals_of_the_best,
-    feasible,
     ranked,
     record_of,
     throughput,
@@ -32,7 +32,7 @@ from tests.orchestrator.records import (
     make_spec,
 )
 
-HEADROOM = 0.05
+GOAL = Goal(headroom=0.05)
 
 
 def records_of(outcomes: Sequence[Outcome]) -> tuple[Record, ...]:
@@ -62,24 +62,24 @@ def test_order_and_equals(
 ) -> None:
     records = measurements(*pairs)
 
-    assert numbers(ranked(records, HEADROOM)) == order
-    assert numbers(equals_of_the_best(records, HEADROOM)) == equals
-    top = best(records, HEADROOM)
+    assert numbers(ranked(records, GOAL)) == order
+    assert numbers(equals_of_the_best(records, GOAL)) == equals
+    top = best(records, GOAL)
     assert (None if top is None else top.number) == (order[0] if order else None)
 
 
 def test_the_line_itself_may_be_reached() -> None:
     (record,) = measurements((40.0, 0.5))
 
-    assert feasible(record, 0.5)
-    assert not feasible(record, 0.500001)
+    assert Goal(headroom=0.5).feasible(record)
+    assert not Goal(headroom=0.500001).feasible(record)
 
 
 def test_what_was_not_measured_is_never_ranked() -> None:
     records = records_of(every_outcome())
 
-    assert numbers(ranked(records, HEADROOM)) == [2, 3, 0]
-    assert numbers(ranked(records, 0.0)) == [4, 2, 3, 0]
+    assert numbers(ranked(records, GOAL)) == [2, 3, 0]
+    assert numbers(ranked(records, Goal())) == [4, 2, 3, 0]
     assert throughput(records[1]) == 0.0
     assert counts(records)["measured"] == 4
     assert sum(counts(records).values()) == len(records)
@@ -104,7 +104,7 @@ def test_the_last_record_of_a_plan_counts() -> None:
     ],
 )
 def test_trials_since_the_best(outcomes: list[Outcome], waited: int) -> None:
-    assert trials_since_best(records_of(outcomes), HEADROOM) == waited
+    assert trials_since_best(records_of(outcomes), GOAL) == waited
 
 
 pairs = st.lists(st.tuples(st.floats(1.0, 99.0), st.floats(0.1, 1.0)), max_size=10)
@@ -115,7 +115,7 @@ def test_equals_begin_with_the_best_and_are_a_part_of_the_ranked(
     drawn: list[tuple[float, float]],
 ) -> None:
     records = measurements(*drawn)
-    order, equals = ranked(records, HEADROOM), equals_of_the_best(records, HEADROOM)
+    order, equals = ranked(records, GOAL), equals_of_the_best(records, GOAL)
 
     assert equals[:1] == order[:1]
     assert [record for record in order if record in equals] == equals

@@ -15,7 +15,7 @@ from orchestrator.core.events import (
     SweepStarted,
     TrialEnded,
 )
-from orchestrator.core.ranking import feasible, throughput
+from orchestrator.core.ranking import throughput
 from orchestrator.core.state import advance, begin
 from search_spaces.outcome import Cancelled, Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -123,7 +123,7 @@ def test_the_best_is_feasible_and_none_is_faster(
     state = state_after()
     for event in events_of(endings, order):
         state = advance(state, event)
-    fitting = [record for record in state.records if feasible(record, 0.05)]
+    fitting = [record for record in state.records if state.goal.feasible(record)]
 
     if state.best is None:
         assert not fitting

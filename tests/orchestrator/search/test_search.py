@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from orchestrator.search.aim import Aim
 from orchestrator.search.evidence import Sight, rates, shares
 from orchestrator.search.search import Options, Search
 from orchestrator.search.surrogate import Surrogate
@@ -158,3 +159,52 @@ def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
 
     assert choice.fits > 0.5
     assert not RAN_OUT[choice.row]
+
+
+def feasible_best(value: np.ndarray, allowed: np.ndarray) -> float:
+    return float(value[allowed & ~RAN_OUT].max())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
+    """A sixth of the candidates is as fast as asked; within 2 % of the smallest peak of those."""
+    least = np.full(len(PLACES), 0.35)
+    aim = Aim(of="room", least=least)
+    options = Options(features=PLACES, log_rate=None, log_share=None, aim=aim)
+    best = feasible_best(-LOG_SHARE, LOG_RATE >= 0.35)
+
+    rows = searched(options, seed, 16)
+
+    reached = [-LOG_SHARE[row] for row in rows if LOG_RATE[row] >= 0.35 and not RAN_OUT[row]]
+    assert max(reached) >= best - 0.02
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_price_of_each_candidate_counts(seed: int) -> None:
+    """What the first knob gains in speed costs more than it is worth."""
+    price = 1.5 * PLACES[:, 0]
+    options = Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=Aim(price=price))
+
+    rows = searched(options, seed, 3)
+
+    best = feasible_best(LOG_RATE - price, np.ones(len(PLACES), dtype=bool))
+    assert max(LOG_RATE[row] - price[row] for row in rows if not RAN_OUT[row]) >= best - 0.02
+
+
+def test_how_much_better_a_price_may_get_is_bounded() -> None:
+    """The bound is of what is wanted: with all but the best tried it is what that one adds."""
+    price = 1.5 * PLACES[:, 0]
+    value = np.where(RAN_OUT, -np.inf, LOG_RATE - price)
+    last = int(value.argmax())
+    search = Search(
+        Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=Aim(price=price))
+    )
+    free = np.zeros(len(PLACES), dtype=bool)
+    free[last] = True
+    sights = [sight_of(row) for row in range(len(PLACES)) if row != last]
+
+    left = search.left(sights, free)
+
+    gain = value[last] - np.sort(value)[-2]
+    assert left is not None
+    assert gain < np.log(left) < gain + 0.1

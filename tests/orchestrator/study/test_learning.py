@@ -9,6 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
+from orchestrator.core.goal import Goal
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proposals import AbstractProposer, Known
 from orchestrator.study.sampler import OptunaProposer
@@ -41,7 +42,7 @@ class Run:
 def proposer_of(space: Space, sampler: Sampler, seed: int) -> AbstractProposer:
     if sampler == "plimsoll":
         return PlimsollProposer(space, make_spec(), seed)
-    return OptunaProposer(space, sampler, HEADROOM, seed)
+    return OptunaProposer(space, sampler, Goal(headroom=HEADROOM), seed)
 
 
 def search(space: Space, sampler: Sampler, seed: int, trials: int) -> Run:

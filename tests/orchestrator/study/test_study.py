@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import best
 from orchestrator.study import Study, load_records, storage_url
 from orchestrator.study.records import record_to_json
@@ -23,7 +24,14 @@ from tests.orchestrator.records import (
     make_record,
     make_space,
 )
-from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.orchestrator.study.values import (
+    NAME,
+    open_study,
+    rate,
+    run,
+    share_of_limit,
+    study_spec,
+)
 
 SAMPLERS = ("tpe", "gp", "random")
 SMALL = {"micro_batch": [1, 2, 4], "zero_stage": [0], "attention": ["sdpa"], "batching": ["padded"]}
@@ -86,14 +94,14 @@ def test_out_of_memory_is_infeasible_without_head_room_too(tmp_path: Path) -> No
 def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    for rate, share in ((20.0, 0.94), (44.0, 0.96)):
+    for speed, share in ((20.0, 0.94), (44.0, 0.96)):
         asked = study.ask(study.propose().plan, "proposed")
-        study.tell(make_record(asked.number, asked.plan, make_measured(rate, share)))
+        study.tell(make_record(asked.number, asked.plan, make_measured(speed, share)))
 
     below, above = stored(spec)
     assert below.constraints["memory"] < 0 < above.constraints["memory"]
     assert above.value == 44.0  # it was measured, and is kept as such
-    top = best(study.records(), spec.objective.headroom)
+    top = best(study.records(), Goal.of(spec))
     assert top is not None
     assert top.number == below.number
     optunas_own = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
@@ -310,7 +318,7 @@ def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
 
     study = open_study(strict)
     run(study, 2)
-    top = best(study.records(), 0.5)
+    top = best(study.records(), Goal(headroom=0.5))
     assert top is not None
     assert isinstance(top.outcome, Measured)
     assert top.outcome.memory.share <= 0.5
@@ -385,3 +393,36 @@ def test_a_hundred_trials_are_kept_and_none_repeats(tmp_path: Path) -> None:
     plans = run(study, 105)
 
     assert len(set(plans)) == len(study.records()) == 105
+
+
+def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> None:
+    """Of a plan that ran out of memory nothing was reached."""
+    asked = {"metric": "headroom", "at_least": {"samples_per_second": 50.0}}
+    study = open_study(study_spec(tmp_path, objective=asked))
+    outcomes = [make_measured(40.0, 0.6), make_oom(1.5)]
+    for outcome in outcomes:
+        asked_for = study.ask(study.propose().plan, "proposed")
+        study.tell(make_record(asked_for.number, asked_for.plan, outcome))
+
+    measured, ran_out = optuna.load_study(
+        study_name=NAME, storage=storage_url(study_spec(tmp_path), NAME)
+    ).trials
+
+    assert measured.values == [pytest.approx(0.4, abs=1e-6)]
+    assert measured.constraints["samples_per_second"] == pytest.approx(0.2)
+    assert ran_out.constraints["samples_per_second"] == 1.0
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "plimsoll"])
+def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path) -> None:
+    """Twenty trials, and the memory that is left among those fast enough is near the most."""
+    asked = {"metric": "headroom", "at_least": {"samples_per_second": 40.0}}
+    spec = study_spec(tmp_path, sampler, objective=asked)
+    study, space = open_study(spec), make_space(spec)
+
+    run(study, 20)
+
+    top = best(study.records(), Goal.of(spec))
+    least = min(share_of_limit(plan) for plan in space.candidates if rate(plan) >= 40.0)
+    assert top is not None
+    assert share_of_limit(top.plan) <= least + (0.02 if sampler == "plimsoll" else 0.15)

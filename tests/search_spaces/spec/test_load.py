@@ -355,3 +355,24 @@ def test_what_is_written_reads_back_the_same(
     )
 
     assert parse_spec(spec_to_yaml(spec), source="again") == spec
+
+
+def test_a_price_that_is_compared_must_be_known() -> None:
+    advice = "samples_per_price needs a price: give cluster.price_per_gpu_hour, above 0"
+    for asked in ("metric: samples_per_price", "at_least: {samples_per_price: 3}"):
+        for price in ("", "cluster: {price_per_gpu_hour: 0}\n"):
+            found = faults_of(f"{LEAST}{price}objective: {{{asked}}}\n")
+            assert found.keys() == {"objective"}
+            assert found["objective"].endswith(advice)
+
+    priced = "cluster: {price_per_gpu_hour: 2.5}\nobjective: {metric: samples_per_price}\n"
+    assert parse_spec(LEAST + priced, source="demo.yaml").objective.asks_for_price
+
+
+def test_room_saves_no_time() -> None:
+    asked = "objective: {metric: headroom}\nbudget: {training_hours: 10}\n"
+
+    found = faults_of(LEAST + asked)
+
+    assert found.keys() == {"budget"}
+    assert "objective.metric headroom saves none: leave it out" in found["budget"]

@@ -1,0 +1,139 @@
+"""What is best and what will do, by hand-computed cases and by counting all pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.goal import Goal
+from orchestrator.core.policy import rival
+from orchestrator.core.ranking import best, equals_of_the_best, front, ranked
+from search_spaces.outcome import Outcome
+from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.core.values import numbers
+from tests.orchestrator.records import (
+    make_measured,
+    make_oom,
+    make_plan,
+    make_record,
+    make_spec,
+    make_state,
+)
+
+# a rank costs 2 an hour: samples for 1 are rate x 1800 / ranks
+PRICED: dict[str, Any] = {"price_per_gpu_hour": 2.0}
+
+
+def spec_of(**objective: Any) -> SweepSpec:
+    return make_spec(cluster=PRICED, objective=objective)
+
+
+def record_of(number: int, rate: float, share: float = 0.5, ranks: int = 2) -> Record:
+    plan = make_plan(data=ranks, replicas=1, accumulation=1)
+    return make_record(number, plan, make_measured(rate, share))
+
+
+def test_each_metric_of_a_record() -> None:
+    goal, record = Goal.of(spec_of()), record_of(0, 40.0, share=0.6, ranks=4)
+
+    rate = goal.value(record)
+    price, free = goal.value(record, "samples_per_price"), goal.value(record, "headroom")
+    assert rate is not None
+    assert price is not None
+    assert free is not None
+    assert rate.value == 40.0
+    assert price.value == pytest.approx(40 * 3600 / (2 * 4))
+    assert price.relative_half_width == pytest.approx(rate.relative_half_width)
+    assert free.value == pytest.approx(0.4, abs=1e-6)
+    assert Goal().value(record, "samples_per_price") is None
+    assert goal.value(make_record(1, make_plan(), make_oom())) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "order"),
+    [
+        ("samples_per_second", [2, 1, 0]),
+        ("samples_per_price", [1, 0, 2]),  # 40/2, 36/2 and 60/4 samples/s a rank
+        ("headroom", [0, 2, 1]),
+    ],
+)
+def test_the_metric_says_which_plan_is_best(metric: str, order: list[int]) -> None:
+    records = [
+        record_of(0, 36.0, share=0.3),
+        record_of(1, 40.0, share=0.9),
+        record_of(2, 60.0, share=0.5, ranks=4),
+        make_record(3, make_plan(), make_oom()),
+    ]
+    goal = Goal.of(spec_of(metric=metric))
+
+    assert numbers(ranked(records, goal)) == order
+    assert numbers(equals_of_the_best(records, goal)) == order[:1]
+
+
+def test_what_is_asked_at_least_is_kept() -> None:
+    slow, fast = record_of(0, 30.0, share=0.2), record_of(1, 50.0, share=0.8)
+    bounds = {"samples_per_second": 40.0, "samples_per_price": 40_000.0}
+    goal = Goal.of(spec_of(metric="headroom", at_least=bounds))
+
+    assert numbers(ranked([slow, fast], goal)) == [1]
+    assert list(goal.shortfalls(slow)) == [
+        "it reaches 30 samples/s, where at least 40 are asked for",
+        "it reaches 27,000 samples per unit of price, where at least 40,000 are asked for",
+    ]
+    assert not list(goal.shortfalls(fast))
+    assert not list(goal.shortfalls(make_record(2, make_plan(), make_oom())))
+    assert "less than 25 % free" in next(replace(goal, headroom=0.25).shortfalls(fast))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([10, 20, 30]), st.sampled_from([0.2, 0.4, 0.96]), st.just(2)),
+        max_size=12,
+    )
+)
+def test_the_front_is_what_no_other_beats(drawn: list[tuple[float, float, int]]) -> None:
+    records = [record_of(number, *values) for number, values in enumerate(drawn)]
+    goal = Goal.of(spec_of())
+
+    found = front(records, goal, ("samples_per_second", "headroom"))
+
+    def beats(one: tuple[float, float, int], other: tuple[float, float, int]) -> bool:
+        return one[0] >= other[0] and one[1] <= other[1] and one != other
+
+    feasible = [values for values in drawn if values[1] <= 0.95]
+    wanted = {
+        number
+        for number, values in enumerate(drawn)
+        if values in feasible and not any(beats(other, values) for other in feasible)
+    }
+    assert set(numbers(found)) == wanted
+    rates = [drawn[record.number][0] for record in found]
+    assert all(one >= other for one, other in pairwise(rates))
+    if found:
+        assert best(records, goal) is not None
+
+
+@pytest.mark.parametrize(
+    ("metric", "times"), [("samples_per_second", 1.0), ("samples_per_price", 2.0), ("headroom", 0)]
+)
+def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -> None:
+    """Half the ranks at the same price for a sample may take twice as long for a step."""
+    outcomes: list[Outcome] = [make_measured(40.0)]
+    state = make_state(outcomes, spec_of(metric=metric))
+    known = state.records[0]
+    half = make_plan(data=1, replicas=1)
+
+    found = rival(state, half)
+
+    if not times:
+        assert found is None
+        return
+    assert known.plan.world_size == 2
+    assert found is not None
+    assert found.value == pytest.approx(make_measured(40.0).step_seconds.value * times)
