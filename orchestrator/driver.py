@@ -22,7 +22,7 @@ from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Interrupted, Study
-from orchestrator.trials import AbstractDriver, Assignment, TrialReport
+from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
@@ -77,8 +77,12 @@ class Driver(AbstractDriver):
             self._study.abandon(left.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
 
-    def propose(self) -> Assignment | None:
-        """The next trial, or a proof when the core says that it is enough; None after that."""
+    def propose(self) -> Assignment | Later | None:
+        """The next trial, or a proof when the core says that it is enough; None after that.
+
+        A proof waits until no trial is under way: it may be of that one's plan, and its workers
+        have the cluster to themselves.
+        """
         if self._stopped:
             return None
         now = self._clock()
@@ -121,9 +125,11 @@ class Driver(AbstractDriver):
             folder=str(Path.cwd()),
         )
 
-    def _conclude_search(self, reason: str, now: float) -> Assignment | None:
+    def _conclude_search(self, reason: str, now: float) -> Assignment | Later | None:
         """What is left to prove, then the end. No trial follows, whatever a proof shows."""
         self._searched = reason
+        if self.state.running:
+            return Later()
         if (trial := self.state.to_prove) is not None:
             return self._prove(trial, now)
         self.end(reason)

@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.ray_groups import KeptGroup
-from orchestrator.trials import AbstractDriver
+from orchestrator.trials import AbstractDriver, Later
 
 _METRIC = "ended"
 # A sliver of a resource that every head node has: the trial's own share must not come out of
@@ -63,13 +63,15 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         # the driver holds connections that cannot be copied.
         return (type(self), (None,))
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        """The next trial's configuration, or that there is none."""
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next trial's configuration, None if there is none now, or that there is none."""
         assert self._driver is not None
         given = self._driver.propose()
         if given is None:
             finished: str = Searcher.FINISHED
             return finished
+        if isinstance(given, Later):
+            return None
         self._numbers[trial_id] = given.request.number
         return {_REQUEST: given}
 
@@ -93,16 +95,24 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """Nothing to take up: the study holds it."""
 
 
-def run_trials(driver: AbstractDriver) -> None:
-    """Runs trials until the driver has no more, one after the other."""
+def run_trials(
+    driver: AbstractDriver, at_once: int = 1, runner: type[tune.Trainable] = TrialRunner
+) -> None:
+    """Runs trials until the driver has no more.
+
+    Args:
+        driver: Who decides.
+        at_once: Trials under way at the same time, each on a group of its own.
+        runner: Who runs them.
+    """
     with tempfile.TemporaryDirectory(prefix="plimsoll-tune-") as folder:
         os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
         tune.Tuner(
-            tune.with_resources(TrialRunner, _HEAD_SHARE),
+            tune.with_resources(runner, _HEAD_SHARE),
             tune_config=tune.TuneConfig(
                 search_alg=PlanSearcher(driver),
                 num_samples=-1,
-                max_concurrent_trials=1,
+                max_concurrent_trials=at_once,
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(storage_path=folder, name="trials", verbose=0),

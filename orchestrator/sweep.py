@@ -16,6 +16,7 @@ from orchestrator.ray_cluster import connected
 from orchestrator.ray_trace import BackgroundTrace
 from orchestrator.study import Study, check_study, earlier_studies
 from orchestrator.termination import termination_as
+from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
@@ -99,10 +100,26 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     """The legal plans of a spec on a cluster.
 
     Raises:
-        SpecError: If there are none.
+        SpecError: If there are none, or the cluster has no room for so many groups.
     """
-    workers = cluster.slots if spec.cluster.workers == "auto" else spec.cluster.workers
-    return build_space(Surroundings(spec=spec, model=model, cluster=cluster), workers)
+    around = Surroundings(spec=spec, model=model, cluster=cluster)
+    space = build_space(around, spec.cluster.ranks_of(cluster.slots))
+    _check_room(spec, space, cluster)
+    return space
+
+
+def _check_room(spec: SweepSpec, space: Space, cluster: ClusterFacts) -> None:
+    """Groups keep their workers: with too many of them, each would wait for the others."""
+    table, groups = space.table, spec.cluster.groups
+    ranks = int((table.column("tensor") * table.column("pipeline") * table.column("data")).max())
+    if groups > 1 and groups * ranks > cluster.slots:
+        fault = Fault(
+            path="cluster.groups",
+            value=str(groups),
+            advice=f"plans take up to {ranks} of the cluster's {cluster.slots} ranks:"
+            f" at most {max(cluster.slots // ranks, 1)} fit at the same time",
+        )
+        raise SpecError("specification", (fault,))
 
 
 def _run(driver: Driver) -> None:
@@ -111,7 +128,7 @@ def _run(driver: Driver) -> None:
     driver.repair()
     try:
         with termination_as(Stopped):
-            run_trials(driver)
+            run_trials(driver, driver.state.spec.cluster.groups)
     except KeyboardInterrupt:
         driver.cancel("stopped by Ctrl-C")
         raise

@@ -21,6 +21,11 @@ class Assignment:
     fresh: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Nothing can be run until a trial that is under way has ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
     """What a runner says of a trial; times are seconds since the epoch."""
@@ -37,7 +42,7 @@ class AbstractDriver(ABC):
     """Who decides what is tried next."""
 
     @abstractmethod
-    def propose(self) -> Assignment | None:
+    def propose(self) -> Assignment | Later | None:
         """The next trial; None: the sweep is over."""
 
     @abstractmethod

@@ -50,11 +50,9 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
 
 def _ranks(spec: SweepSpec) -> int:
     """Ranks to count the space for, without asking a cluster: one where nothing is known."""
-    if spec.cluster.workers != "auto":
-        return spec.cluster.workers
-    if spec.cluster.device == "cpu":
-        return max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1)
-    return 1
+    if spec.cluster.workers == "auto" and spec.cluster.device != "cpu":
+        return 1
+    return spec.cluster.ranks_of(max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1))
 
 
 def _space_sentence(space: Space, ranks: int) -> str:

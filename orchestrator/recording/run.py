@@ -108,9 +108,8 @@ def chosen(space: Space, asked: Request) -> tuple[Plan, ...]:
 
 
 def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
-    wanted = spec.cluster.workers
     around = Surroundings(spec=spec, model=facts, cluster=cluster)
-    return build_space(around, cluster.slots if wanted == "auto" else wanted)
+    return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
 def _opening(plans: int, repeats: int, done: int) -> str:

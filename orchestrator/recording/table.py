@@ -13,7 +13,7 @@ from orchestrator.recording.order import Turn
 from orchestrator.recording.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.schema import ASIDE, SweepSpec
 
 # What a measurement depends on; budget, study and tracking may change between two runs
 _SECTIONS = ("model", "data", "cluster", "train", "space", "objective")
@@ -39,6 +39,7 @@ def _measured_by(spec: SweepSpec) -> dict[str, Any]:
             mode="json",
             exclude_defaults=True,
             include=_OF_OBJECTIVE if name == "objective" else None,
+            exclude=set(ASIDE) if name == "cluster" else None,
         )
         for name, section in sections.items()
     }

@@ -5,11 +5,9 @@ from __future__ import annotations
 import optuna
 
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.schema import ASIDE, SweepSpec
 
 _SUBJECT = "subject"
-# of the cluster: where it is found, and what is only planned for
-_SAYS_NOTHING = ("address", "gpu", "gpus_per_node", "price_per_gpu_hour")
 
 
 # of two jobs whose measurements tell of each other
@@ -36,7 +34,7 @@ def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: 
         StudyError: If they differ; names what changed.
     """
     subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
-    for key in _SAYS_NOTHING:
+    for key in ASIDE:
         subject["cluster"].pop(key)
     known = study.user_attrs.get(_SUBJECT)
     if known is None or not measured:

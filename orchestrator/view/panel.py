@@ -90,10 +90,11 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
         idle = state.ended.reason if state.ended else "no trial under way"
         yield "now", Text(idle, style="bright_black")
         return
-    trial = state.running[-1]
+    *others, trial = state.running
     words = plan_words(trial.plan, omit=fixed_knobs(state.space))
     what = "proof of trial" if trial.proof else "trial"
-    yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"))
+    beside = f", {plural(len(others), 'trial')} beside it" if others else ""
+    yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"), beside)
     spent, deadline = now - trial.at, trial.deadline_seconds
     late = "bold red" if spent > deadline else "bright_black"
     ran = f"{duration(spent)} of at most {duration(deadline)}"

@@ -83,6 +83,10 @@ class DataSpec(Section):
         return "lengths" if self.lengths else "fixed"
 
 
+# Keys of `cluster` that a measurement does not depend on: where it is, and how a sweep uses it
+ASIDE = frozenset({"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"})
+
+
 class ClusterSpec(Section):
     """Where it is trained: which Ray cluster, how many ranks, how much memory each."""
 
@@ -93,7 +97,13 @@ class ClusterSpec(Section):
     )
     device: Device = Field(default="auto", description="auto takes CUDA where the cluster has it")
     workers: Count | Literal["auto"] = Field(
-        default="auto", description="ranks, one per GPU or CPU slot; auto takes all there are"
+        default="auto",
+        description="ranks of a plan, one per GPU or CPU slot; auto takes all there are",
+    )
+    groups: Count = Field(
+        default=1,
+        description="trials that run at the same time, each on workers of its own; those that share"
+        " a machine disturb each other's measurements",
     )
     gpu: str | None = Field(
         default=None,
@@ -124,6 +134,10 @@ class ClusterSpec(Section):
         min_length=1,
         description="a folder on each node's NVMe drive, for what is offloaded to it",
     )
+
+    def ranks_of(self, slots: int) -> int:
+        """Ranks of a plan on a cluster that has room for so many."""
+        return max(slots // self.groups, 1) if self.workers == "auto" else self.workers
 
 
 class BudgetSpec(Section):

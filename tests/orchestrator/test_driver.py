@@ -22,7 +22,7 @@ from orchestrator.driver import Driver
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study, load_records
-from orchestrator.trials import Assignment, TrialReport
+from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
@@ -101,7 +101,7 @@ class Sweep:
     def run(self, outcomes: Iterator[Outcome] | None = None) -> list[Plan]:
         """Runs trials until the driver has no more; ten seconds each."""
         plans = []
-        while (given := self.driver.propose()) is not None:
+        while isinstance(given := self.driver.propose(), Assignment):
             outcome = make_measured() if outcomes is None else next(outcomes)
             self.report(given, outcome)
             plans.append(given.request.plan)
@@ -121,7 +121,7 @@ class Sweep:
 
     def ask(self) -> Assignment:
         given = self.driver.propose()
-        assert given is not None
+        assert isinstance(given, Assignment)
         return given
 
 
@@ -361,6 +361,34 @@ def test_a_space_that_is_used_up_ends_the_sweep(tmp_path: Path) -> None:
 
     assert len(ours.run()) == 2
     assert "all 2 plans have been tried" in str(ours.driver.state.ended)
+
+
+def test_several_trials_under_way_are_of_different_plans(sweep: Make) -> None:
+    """They end in any order; none is handed out beyond the budget, and the end waits for all."""
+    ours = sweep(trials=4)
+    first, second, third = ours.ask(), ours.ask(), ours.ask()
+    ours.report(second, make_measured())
+    fourth = ours.ask()
+
+    given = [first, second, third, fourth]
+    assert len({one.request.plan for one in given}) == 4
+    for one in (third, first, fourth):
+        assert ours.driver.propose() == Later()
+        assert SweepEnded not in ours.ears.kinds
+        ours.report(one, make_measured())
+    assert ours.driver.propose() is None
+    assert [record.number for record in ours.driver.state.records] == [1, 2, 0, 3]
+    assert ours.ears.kinds[-1] is SweepEnded
+
+
+def test_cancel_closes_all_that_is_under_way(sweep: Make) -> None:
+    ours = sweep(trials=4)
+    given = [ours.ask(), ours.ask()]
+    ours.driver.cancel("stopped by Ctrl-C")
+
+    assert ours.driver.state.running == ()
+    again = sweep(trials=4)
+    assert {one.request.plan for one in given} <= {*again.driver._study.untried()}
 
 
 def test_cancel_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
