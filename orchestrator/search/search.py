@@ -21,7 +21,7 @@ _COMMON_RATE = 1.0
 _COMMON_SHARE = 0.3
 _COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
 _SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
-_BREAKS = Structure(offset=0.5, slope=0.0, smooth=1.5, alone=0.2, distance=1.0)
+_BREAKS = Structure(offset=0.5, slope=0.0, effects=0.0, smooth=1.5, alone=0.2, distance=1.0)
 _SURE = 0.9  # P(fits) that the first trials have, where there are such candidates
 _CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
 _LEAST_FITS = 0.5

@@ -2,14 +2,14 @@
 
 The logarithm of a quantity is modelled as
 
-    y = x + sum_k c_k s_k + a + b (x - mean of x) + f(knobs) + g + noise
+    y = x + sum_k c_k s_k + a + b (x - mean of x) + e(knobs) + f(knobs) + g + noise
 
 with the forecast x, corrections c_k of its coefficients times how much of x each makes up (s_k), an
-offset a and a slope b that say how far the forecast is to be trusted, a smooth function f of the
-knobs (Matern 5/2, Rasmussen & Williams 2006, section 4.2) and what each plan has to itself, g. All
-are normal, so that coefficients and the rest are estimated at once and in closed form. How large
-f, g and b are, and how smooth f is, is chosen by the evidence among few values, weighed by what
-is usual.
+offset a and a slope b that say how far the forecast is to be trusted, what each knob does by
+itself, e, a smooth function f of all knobs (Matern 5/2, Rasmussen & Williams 2006, section 4.2) and
+what each plan has to itself, g. All are normal, so that coefficients and the rest are estimated at
+once and in closed form. How large b, e, f and g are, and how smooth f is, is chosen by the evidence
+among few values, weighed by what is usual.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Structure:
 
     offset: float
     slope: float
+    effects: float
     smooth: float
     alone: float
     distance: float
@@ -37,10 +38,11 @@ class Structure:
 
 # of which one is chosen; the first of each is what is usual with a good forecast
 _SLOPES = (0.1, 1.0)
+_EFFECTS = (0.0, 0.2, 0.6)
 _SMOOTH = (0.1, 0.03, 0.3, 1.0)
 _ALONE = (0.01, 0.04)
 _DISTANCES = (1.0, 0.5, 2.0)
-_USUAL = 0.4  # nats of evidence that each step away from the usual costs
+_USUAL = 0.2  # nats of evidence that each step away from the usual costs
 # The structure is chosen anew with each of the first observations, then with each fifth more
 _FEW, _MORE = 12, 1.2
 _JUDGED = 60  # observations that a structure is judged by, the last ones
@@ -81,6 +83,7 @@ class Surrogate:
         self._forecast = np.zeros(len(features)) if forecast is None else forecast
         self._told = forecast is not None
         self._centred = self._forecast - self._forecast.mean()
+        self._effects = _main_effects(self._features)
         self._offset = offset
         self._parts = np.zeros((len(features), 0)) if parts is None else parts
         self._given = structure is not None
@@ -105,6 +108,7 @@ class Surrogate:
         before = (
             structure.offset**2
             + (structure.slope * self._centred[told]) ** 2
+            + structure.effects**2 * (self._effects[told] ** 2).sum(axis=1)
             + structure.smooth**2
             + structure.alone**2
             + (self._parts[told] ** 2).sum(axis=1)
@@ -133,6 +137,7 @@ class Surrogate:
         """The best structure, part by part: each part's values in turn, until none is better."""
         choices = [
             _SLOPES if self._told else (0.0,),
+            _EFFECTS,
             _SMOOTH,
             _ALONE,
             _DISTANCES,
@@ -141,11 +146,16 @@ class Surrogate:
 
         def judged(at: tuple[int, ...]) -> float:
             if at not in known:
-                slope, smooth, alone, distance = (
+                slope, effects, smooth, alone, distance = (
                     values[place] for values, place in zip(choices, at, strict=True)
                 )
                 structure = Structure(
-                    offset=self._offset, slope=slope, smooth=smooth, alone=alone, distance=distance
+                    offset=self._offset,
+                    slope=slope,
+                    effects=effects,
+                    smooth=smooth,
+                    alone=alone,
+                    distance=distance,
                 )
                 prior = self._covariance(structure, rows, rows)
                 found = posterior(prior, self._forecast[rows], seen)
@@ -177,5 +187,18 @@ class Surrogate:
         same = structure.alone**2 * (rows[:, None] == others[None])
         common = structure.offset**2 + structure.slope**2 * np.outer(centred, self._centred[others])
         common += self._parts[rows] @ self._parts[others].T
+        if structure.effects:
+            common += structure.effects**2 * (self._effects[rows] @ self._effects[others].T)
         covariance: Numbers = common + smooth + same
         return covariance
+
+
+def _main_effects(features: Numbers) -> Numbers:
+    """Columns of which each moves y by itself: places, and their squares where they have several.
+
+    Centred, so that what all candidates have in common stays in the offset.
+    """
+    bent = [column**2 for column in features.T if len(np.unique(column)) > 2]
+    columns = np.column_stack([features, *bent])
+    centred: Numbers = columns - columns.mean(axis=0)
+    return centred

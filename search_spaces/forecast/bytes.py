@@ -32,7 +32,7 @@ class MemoryCoefficients:
     varied: float = 0.3  # of it, where micro-batches differ in length
     library_bytes: float = 4e8  # of the collectives' library, where there are several ranks
     workspace_bytes: float = 1e8  # of the matmul library
-    host_bytes: float = 1e8  # of libraries in a process on a CPU
+    host_bytes: float = 1.6e7  # of libraries in a process on a CPU, beyond a bare worker
     host_fragmentation: float = 0.7  # of what comes and goes there: the C library gives back late
 
 

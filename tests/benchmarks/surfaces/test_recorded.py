@@ -1,0 +1,54 @@
+"""The recordings that are kept: whole, and each of the plans of its specification."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published.reading import read
+from orchestrator.cli.check import expected
+from orchestrator.recording.rows import knob_cells, varying_knobs
+from orchestrator.recording.table import Table, kept_spec, set_id
+from search_spaces.spec.load import load_spec
+
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"
+TABLES = sorted(FOLDER.glob("*.csv"))
+REPEATS = 3
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_recording_has_every_plan_of_its_specification_and_no_other(path: Path) -> None:
+    spec = load_spec(kept_spec(path))
+    table = Table(path, set_id(spec, path.stem))
+    assert isinstance(spec.cluster.workers, int)
+    _, space = expected(spec, spec.cluster.workers)
+    knobs = varying_knobs(space.table)
+
+    measured = Counter((row["repeat"], *(row[name] for name in knobs)) for row in table.rows)
+    repeats = Counter(key[1:] for key in measured)
+
+    assert set(measured.values()) == {1}
+    assert set(repeats) == {knob_cells(plan, knobs) for plan in space.candidates}
+    assert set(repeats.values()) == {REPEATS}
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_recording_is_worth_searching(path: Path) -> None:
+    spec = load_spec(kept_spec(path))
+    rows = Table(path, set_id(spec, path.stem)).rows
+    rates = [float(row["samples_per_s"]) for row in rows if row["samples_per_s"]]
+
+    ran_out = sum(row["oom"] == "true" for row in rows)
+    assert 0.1 <= ran_out / len(rows) <= 0.35
+    assert max(rates) > 2 * min(rates)
+    assert path.stat().st_size < 2 * 2**20
+
+
+def test_what_reads_published_tables_reads_recordings() -> None:
+    tables = read(FOLDER)
+
+    assert {run.source for run in tables.runs} == {path.stem for path in TABLES}
+    reasons = {skip.reason for skip in tables.skipped}
+    assert reasons <= {"no measurement: neither throughput nor memory nor out of memory"}
