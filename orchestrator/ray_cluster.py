@@ -37,6 +37,12 @@ _ENVIRONMENT = {
 }
 
 
+def settle_ray() -> None:
+    """Says how Ray is to behave, before it is imported; what the user has set stays."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @contextlib.contextmanager
 def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     """A connection to Ray while the context is open, and what the cluster offers.
@@ -47,8 +53,7 @@ def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     Raises:
         ClusterError: If the cluster cannot be reached or offers no CUDA where it is asked for.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    settle_ray()
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
     if address:
         _knock(address)

@@ -12,9 +12,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.published.metrics import kendall_tau
 from benchmarks.search.races import AFTER, Race, figures, over_all, race
 from benchmarks.search.rivals.known import RIVALS, WRONG
-from benchmarks.search.surfaces import Numbers, Surface
+from benchmarks.search.surfaces import Numbers, Surface, Trial
 
 _AT_A_TIME = 5  # seeds that a process is handed
 _SLOW = ("gp", "tpe", "plimsoll")  # are handed out first, so that processes end together
@@ -120,6 +121,26 @@ def _raced(part: Part) -> Done:
     return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
 
 
+def _forecast_facts(surface: Surface) -> dict[str, float | None]:
+    """How well the forecast ranks speed, and by which median share it misses peaks."""
+    ran = ~np.isnan(surface.rate)
+    tau = memory = None
+    if surface.log_rate is not None and np.ptp(surface.log_rate[ran]) > 0:
+        told = np.exp(surface.log_rate[ran])
+        tau = kendall_tau(told, surface.rate[ran], noise=surface.noise)
+    held = np.array([_held_share(trials) for trials in surface.trials])
+    known = ran & np.isfinite(held)
+    if surface.log_share is not None and known.any():
+        memory = float(np.median(np.abs(np.expm1(surface.log_share - held)[known])))
+    return {"forecast_tau": tau, "forecast_memory_error": memory}
+
+
+def _held_share(trials: Sequence[Trial]) -> float:
+    """The median of a candidate's measured peaks over the limit, as a logarithm."""
+    shares = [one.log_share for one in trials if one.log_share is not None and one.rate is not None]
+    return float(np.median(shares)) if shares else np.nan
+
+
 def _facts(surface: Surface) -> dict[str, Any]:
     repeats = [len(trials) for trials in surface.trials]
     return {
@@ -128,6 +149,7 @@ def _facts(surface: Surface) -> dict[str, Any]:
         "within_2pct": int((surface.rate >= 0.98 * surface.best).sum()),
         "knobs": list(surface.distributions),
         "forecast_by": surface.told_by,
+        **_forecast_facts(surface),
         "noise": surface.noise,
         "most_repeats": max(repeats),
     }
