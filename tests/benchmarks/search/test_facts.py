@@ -15,7 +15,9 @@ def facts(**forecast: list[float]) -> dict[str, object]:
     surface = toy_surface(
         CANDIDATES, [10.0, 20.0, 30.0, None], peaks_gib=[4.0, 8.0, 12.0, 20.0], **forecast
     )
-    told: dict[str, object] = Results(surfaces=(surface,), rivals=(), races={}, seeds=0).as_dict()["facts"]
+    told: dict[str, object] = Results(surfaces=(surface,), rivals=(), races={}, seeds=0).as_dict()[
+        "facts"
+    ]
     return told["toy"]  # type: ignore[return-value]
 
 
