@@ -220,8 +220,14 @@ class Driver(AbstractDriver):
         """Says that the sweep is over, once, and what may be left to find."""
         if not self._stopped:
             self._stopped = True
-            left = self._study.left(self._prospects())
-            self._emit(SweepEnded(reason=reason, at=self._clock(), left=left))
+            ended = SweepEnded(
+                reason=reason,
+                at=self._clock(),
+                left=self._study.left(self._prospects()),
+                untried=len(self._study.untried()),
+            )
+            self._study.keep_end(ended)
+            self._emit(ended)
 
     def _prospects(self) -> Prospects | None:
         prospects = self._forecasts.prospects(self.state)

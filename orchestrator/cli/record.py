@@ -28,6 +28,12 @@ def record(
         int | None,
         typer.Option(min=1, metavar="N", help="Measure a sample of N plans.", show_default=False),
     ] = None,
+    best: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Repeat only the N fastest plans.", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order and the sample.")] = 0,
 ) -> None:
     """Measure every legal plan into a table; goes on where an earlier run of it stopped."""
@@ -37,7 +43,9 @@ def record(
 
     from orchestrator.recording import Request, chosen, record_plans
 
-    asked = Request(spec=spec, name=name, table=table, repeats=repeats, limit=limit, seed=seed)
+    asked = Request(
+        spec=spec, name=name, table=table, repeats=repeats, limit=limit, best=best, seed=seed
+    )
     if spec.cluster.workers != "auto":
         # what is wrong without any cluster, before one starts
         _, space = expected(spec, spec.cluster.workers)

@@ -12,7 +12,8 @@ def report(spec_path: OptionalSpecPath = None) -> None:
     spec, name = spec_and_name(spec_path)
 
     from orchestrator.report import render_report
-    from orchestrator.study import load_proofs, load_records
+    from orchestrator.study import load_end, load_proofs, load_records
 
-    state = stored_state(spec, name, load_records(spec, name), load_proofs(spec, name))
+    records, proofs = load_records(spec, name), load_proofs(spec, name)
+    state = stored_state(spec, name, records, proofs, load_end(spec, name))
     page().print(render_report(state, ui_hint(spec, spec_path)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.events import SweepStarted, TrialEnded
+from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
 from search_spaces.errors import StudyError
 from search_spaces.record import Record
@@ -10,9 +10,13 @@ from search_spaces.spec.schema import SweepSpec
 
 
 def stored_state(
-    spec: SweepSpec, name: str, records: tuple[Record, ...], proofs: tuple[Record, ...] = ()
+    spec: SweepSpec,
+    name: str,
+    records: tuple[Record, ...],
+    proofs: tuple[Record, ...] = (),
+    ended: SweepEnded | None = None,
 ) -> SweepState:
-    """The state after these records and proofs; the space is what was tried of it.
+    """The state after these records and proofs, and the end; the space is what was tried of it.
 
     Raises:
         StudyError: If there are no records.
@@ -32,4 +36,4 @@ def stored_state(
     state = begin(started)
     for record in (*records, *proofs):
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
-    return state
+    return state if ended is None else advance(state, ended)

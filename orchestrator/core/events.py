@@ -70,12 +70,14 @@ class SweepEnded:
     """No more trials; `reason` is a sentence.
 
     `left` is how much faster than the best any plan that was not tried is at most: rate over rate,
-    with 95 %, by what the search has learned; None if it cannot tell.
+    with 95 %, by what the search has learned; None if it cannot tell. `untried` is how many
+    those plans are.
     """
 
     reason: str
     at: float
     left: float | None = None
+    untried: int = 0
 
 
 Event = SweepStarted | GroupStarted | TrialStarted | TrialEnded | Noted | SweepEnded

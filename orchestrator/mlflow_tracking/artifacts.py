@@ -15,6 +15,7 @@ from orchestrator.report.sentences import (
     answer,
     equals_sentence,
     forecast_sentence,
+    left_sentence,
     lossy_sentence,
     speedup_sentence,
 )
@@ -54,6 +55,7 @@ def answer_markdown(state: SweepState) -> str:
     if state.best is not None:
         sentences += proof_sentences(state)
         sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
+        sentences.append(left_sentence(state))
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"
     sentences.append(f"trials: {told}")

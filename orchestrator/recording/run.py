@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.ray_cluster import connected
+from orchestrator.recording.fastest import fastest
 from orchestrator.recording.order import Turn, sample, turns
 from orchestrator.recording.progress import Progress
 from orchestrator.recording.rows import Subject, row_of, varying_knobs
@@ -40,13 +41,18 @@ _STARTS = 2  # of a group, before it is given up that one comes up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be recorded: where, how often each plan, how many plans (None: all), which."""
+    """What is to be recorded: where, how often each plan, how many plans (None: all), which.
+
+    Of a recording whose plans have all been measured, `best` names how many of the fastest get
+    the repeats that are missing; the others stay as they are.
+    """
 
     spec: SweepSpec
     name: str
     table: Path
     repeats: int = 3
     limit: int | None = None
+    best: int | None = None
     seed: int = 0
 
 
@@ -85,8 +91,11 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
         order = turns(plans, asked.repeats, cluster.device, asked.seed)
         table.begin(knobs)
         left = table.missing(order, knobs)
+        if asked.best is not None:
+            named = frozenset(fastest(plans, table.rows, knobs, asked.best))
+            order, left = (tuple(t for t in some if t.plan in named) for some in (order, left))
         keep_spec(spec, asked.name, asked.table)
-        say(_opening(len(plans), asked.repeats, len(order) - len(left)))
+        say(_opening(len(order), asked.repeats, len(order) - len(left)))
         with termination_as(KeyboardInterrupt):  # only now: Ray sets a handler of its own
             _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
     return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
@@ -112,9 +121,9 @@ def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
-def _opening(plans: int, repeats: int, done: int) -> str:
+def _opening(count: int, repeats: int, done: int) -> str:
     before = f"; {done:,} were measured before" if done else ""
-    return f"{plans:,} plans, {repeats} times each: {plans * repeats:,} measurements{before}"
+    return f"{count // repeats:,} plans, {repeats} times each: {count:,} measurements{before}"
 
 
 def _measure(

@@ -98,14 +98,12 @@ def speedup_sentence(state: SweepState) -> str:
 
 def left_sentence(state: SweepState) -> str:
     """What the sweep left on the table; empty if nobody can say."""
-    left = None if state.ended is None else state.ended.left
-    tried = {record.plan for record in state.records}
-    untried = len(state.space.table) - sum(plan in state.space.candidates for plan in tried)
-    if left is None or state.best is None or not untried:
+    ended = state.ended
+    if ended is None or ended.left is None or state.best is None or not ended.untried:
         return ""
     return (
-        f"left on the table: none of the {plural(untried, 'untried plan')}"
-        f" {_better_by(left, state.goal.metric)}, with 95 % by what forecasts and trials tell"
+        f"left on the table: none of the {plural(ended.untried, 'untried plan')}"
+        f" {_better_by(ended.left, state.goal.metric)}, with 95 % by what forecasts and trials tell"
     )
 
 

@@ -31,8 +31,13 @@ def record_of(trial: FrozenTrial) -> Record:
 
 def records_of(study: optuna.Study) -> tuple[Record, ...]:
     """Every trial of a study that ended with a record."""
+    return tuple(record_of(trial) for trial in ended_trials(study))
+
+
+def ended_trials(study: optuna.Study) -> tuple[FrozenTrial, ...]:
+    """The trials of a study that ended with a record."""
     return tuple(
-        record_of(trial)
+        trial
         for trial in study.get_trials(deepcopy=False)
         if trial.state.is_finished() and RECORD in trial.user_attrs
     )

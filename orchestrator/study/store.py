@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState, create_trial
 
+from orchestrator.core.events import SweepEnded
 from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import score
 from orchestrator.study.constraint import constraints_of
 from orchestrator.study.earlier import EarlierStudy, sources
+from orchestrator.study.ends import keep_end
 from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proofs import keep_proof, kept_proofs
@@ -26,7 +27,6 @@ from orchestrator.study.records import RECORD, record_of, record_to_json, record
 from orchestrator.study.sampler import OptunaProposer
 from orchestrator.study.storage import open_storage, storage_errors, storage_url
 from orchestrator.study.subject import check_subject
-from search_spaces.errors import StudyError
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
@@ -53,39 +53,6 @@ class Interrupted:
     number: int
     plan: Plan
     retry_of: int | None  # the trial of which it was the second try
-
-
-def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """The trials that a study holds, for reports.
-
-    Raises:
-        StudyError: If there is no such study, or its storage cannot be opened.
-    """
-    return _load(spec, name, records_of)
-
-
-def load_proofs(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """The proofs that a study holds, for reports.
-
-    Raises:
-        StudyError: If there is no such study, or its storage cannot be opened.
-    """
-    return _load(spec, name, kept_proofs)
-
-
-def _load(
-    spec: SweepSpec, name: str, held: Callable[[optuna.Study], tuple[Record, ...]]
-) -> tuple[Record, ...]:
-    url = storage_url(spec, name)
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        raise StudyError(f"there is no study {name} yet: {url} does not exist; run plimsoll tune")
-    with storage_errors(url):
-        storage = open_storage(url)
-        try:
-            study = optuna.load_study(study_name=name, storage=storage)
-        except KeyError as error:
-            raise StudyError(f"{url} holds no study {name}; run plimsoll tune") from error
-        return held(study)
 
 
 class Study:
@@ -133,6 +100,10 @@ class Study:
     def keep_proof(self, proof: Record) -> None:
         """Writes a proof down; its trial has ended and stays as it is."""
         keep_proof(self._study, proof)
+
+    def keep_end(self, ended: SweepEnded) -> None:
+        """Writes down how the sweep ended."""
+        keep_end(self._study, ended)
 
     def untried(self) -> Candidates:
         """Candidates of which no trial has ended or is under way, in the space's order."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
-from orchestrator.study import load_proofs, load_records
+from orchestrator.study import load_end, load_proofs, load_records
 from orchestrator.trials import Assignment
 from search_spaces.outcome import Cancelled, Crashed
 from tests.orchestrator.records import make_measured, make_oom, make_spec
@@ -187,3 +187,19 @@ def test_a_longer_search_proves_what_it_finds(sweep: Make) -> None:
     longer.report(longer.ask(), make_measured(80.0, 0.5))
 
     assert_proof(longer.ask(), 3)
+
+
+def test_how_it_ended_is_kept_until_another_trial_ends(sweep: Make) -> None:
+    ours = searched(sweep)
+    ours.report(ours.ask(), make_measured(39.0, 0.55))
+    assert load_end(ours.spec, "demo") is None
+    assert ours.driver.propose() is None
+
+    ended = ours.driver.state.ended
+    assert ended is not None
+    assert ended.untried == len(ours.driver.state.space.table) - len(TRIALS)
+    assert load_end(ours.spec, "demo") == ended
+
+    more = sweep(trials=4)
+    more.report(more.ask(), make_measured(10.0, 0.5))
+    assert load_end(ours.spec, "demo") is None

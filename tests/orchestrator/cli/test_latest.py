@@ -11,6 +11,8 @@ from orchestrator.cli import main
 from orchestrator.cli.latest import remember, spec_and_name, ui_hint
 from orchestrator.cli.stored import stored_state
 from orchestrator.cli.tune import why_nothing
+from orchestrator.core.events import SweepEnded
+from orchestrator.report.sentences import left_sentence
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
@@ -102,6 +104,18 @@ def test_the_stored_state_tells_what_the_sweep_told() -> None:
     assert stored.records == swept.records
     assert stored.space.baseline == swept.space.baseline
     assert stored.memory_limit_bytes == swept.memory_limit_bytes
+
+
+def test_the_stored_state_knows_how_the_sweep_ended() -> None:
+    swept = make_state([make_measured(18.0, 0.35)])
+    ended = SweepEnded(reason="enough", at=swept.records[-1].ended_at, left=1.02, untried=7)
+
+    stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
+
+    assert left_sentence(stored).startswith(
+        "left on the table: none of the 7 untried plans is more than 2.0 % faster"
+    )
+    assert not left_sentence(stored_state(swept.spec, swept.study, swept.records))
 
 
 def test_a_study_without_a_finished_trial_has_no_report() -> None:

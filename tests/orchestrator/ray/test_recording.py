@@ -130,3 +130,20 @@ def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
     assert surface.best > 0
     assert np.isnan(surface.rate).any()
     assert (folder / "out" / "all.yaml").is_file()
+
+
+def test_the_best_alone_are_measured_again(resumed: object, folder: Path) -> None:
+    before = rows(folder)
+
+    ended = plimsoll(*RECORD[:-1], "3", "--best", "1", folder=folder)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 plans, 3 times each: 3 measurements; 2 were measured before" in ended.stdout
+    after = rows(folder)
+    assert after[:-1] == before
+    rates = {
+        micro: sum(float(row["samples_per_s"]) for row in before if row["micro_batch"] == micro)
+        for micro in ("1", "64")
+    }
+    assert after[-1]["micro_batch"] == max(rates, key=lambda micro: rates[micro])
+    assert after[-1]["repeat"] == "3"
