@@ -14,156 +14,21 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.naps import BATCH, LIMIT_BYTES, SleepingDriver, Told, sleeper
 from benchmarks.output import write
 from orchestrator.core.events import SweepStarted
-from orchestrator.core.state import SweepState
-from orchestrator.driver import Driver
-from orchestrator.forecasting import AbstractForecasts
 from orchestrator.ray_cluster import settle_ray
 from orchestrator.study import Study
-from orchestrator.trials import Assignment, Later, TrialReport
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import (
-    Anatomy,
-    Conditions,
-    Costs,
-    Measured,
-    MemoryReading,
-    Outcome,
-    OutOfMemory,
-    Phases,
-)
-from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.models import describe
-
-START_SECONDS, STEPS = 15.0, 12
-LIMIT_BYTES = 2**34
-_BATCH = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nap(Assignment):
-    """A trial that sleeps, and what it then tells."""
-
-    seconds: float
-    outcome: Outcome
-
-
-def sleeper() -> type[Any]:
-    """Who stands where a group of workers would run trials."""
-    from ray import tune  # reads its environment then
-
-    class Sleeper(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
-        def reset_config(self, new_config: dict[str, Any]) -> bool:
-            return True  # the next trial takes over this actor
-
-        def step(self) -> dict[str, Any]:
-            given: Nap = self.config["request"]
-            began = time.time()
-            time.sleep(given.seconds)
-            report = TrialReport(
-                number=given.request.number,
-                outcome=given.outcome,
-                fingerprint=None,
-                notes=(),
-                started_at=began,
-                ended_at=time.time(),
-            )
-            return {"report": report, "ended": 1, "done": True}
-
-        def save_checkpoint(self, checkpoint_dir: str) -> None:
-            pass
-
-    return Sleeper
-
-
-class Told(AbstractForecasts):
-    """Forecasts of a space by plain arithmetic: as GPUs behave, and 16 GiB that few plans fill."""
-
-    def __init__(self, table: PlanTable) -> None:
-        self._table = table
-
-    @cached_property
-    def _all(self) -> Prospects:
-        table = self._table
-        micro, ratio = table.column("micro_batch"), table.column("checkpoint_ratio")
-        slow = 1 + 0.33 * ratio + 0.4 * table.is_value("attention", "eager")
-        rate = 300 * micro / (micro + 6) / slow
-        share = 0.25 + 0.02 * micro * (1 - 0.8 * ratio) * (1 + table.is_value("attention", "eager"))
-        parts = np.stack([np.full(len(table), 0.2), 0.1 * ratio], axis=1)
-        return Prospects(
-            log_rate=np.log(rate),
-            rate_parts=parts,
-            log_share=np.log(share),
-            share_parts=parts,
-            step_seconds=_BATCH / rate,
-        )
-
-    def prospects(self, state: SweepState) -> Prospects:
-        """Of all plans."""
-        return self._all
-
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
-        """None: no deadline is needed."""
-        return None
-
-    def problem(self) -> str | None:
-        """None."""
-        return None
-
-    def nap(self, given: Assignment) -> Nap:
-        """The trial of a plan, as forecast."""
-        row = int(self._table.rows_of(given.request.plan)[0])
-        step, share = self._all.step_seconds[row], float(np.exp(self._all.log_share[row]))
-        seconds = START_SECONDS + STEPS * step * (share <= 1)
-        return Nap(
-            request=given.request,
-            device=given.device,
-            deadline_seconds=given.deadline_seconds,
-            folder=given.folder,
-            seconds=float(seconds),
-            outcome=_outcome(float(step), share),
-        )
-
-
-class SleepingDriver(Driver):
-    """The driver, whose trials sleep; keeps when each was handed out, slept and was told."""
-
-    def __init__(self, told: Told, *given: Any, **named: Any) -> None:
-        super().__init__(*given, forecasts=told, **named)
-        self._told_of = told
-        self.slept: list[tuple[float, float]] = []
-        self.asks: list[float] = []
-        self.handed: list[float] = []
-
-    def propose(self) -> Assignment | Later | None:
-        """The next nap."""
-        began = time.time()
-        given = super().propose()
-        if not isinstance(given, Assignment):
-            return given
-        self.handed.append(time.time())
-        self.asks.append(self.handed[-1] - began)
-        return self._told_of.nap(given)
-
-    def conclude(self, report: TrialReport) -> None:
-        """Keeps when it slept."""
-        self.slept.append((report.started_at, report.ended_at))
-        super().conclude(report)
 
 
 def busy_share(slept: Sequence[tuple[float, float]], handed: Sequence[float], groups: int) -> float:
@@ -174,65 +39,13 @@ def busy_share(slept: Sequence[tuple[float, float]], handed: Sequence[float], gr
     return within / groups / (last - first)
 
 
-def _outcome(step: float, share: float) -> Outcome:
-    held = int(share * LIMIT_BYTES)
-    costs = Costs(
-        build_seconds=START_SECONDS,
-        steps_seconds=STEPS * step,
-        total_seconds=START_SECONDS + STEPS * step,
-        residual_bytes=0,
-    )
-    if share > 1:
-        return OutOfMemory(
-            where="device",
-            wanted_bytes=held,
-            limit_bytes=LIMIT_BYTES,
-            rank=0,
-            phase="backward",
-            detail="slept",
-            costs=costs,
-        )
-    rate = _BATCH / step
-    nothing = Anatomy(
-        weights=0, gradients=0, optimizer_states=0, activations=held, fragmentation=0, outside=0
-    )
-    return Measured(
-        samples_per_second=Estimate(value=rate, low=rate * 0.99, high=rate * 1.01),
-        tokens_per_second=rate,
-        step_seconds=Estimate(value=step, low=step * 0.99, high=step * 1.01),
-        phases=Phases(data=0, forward=0, backward=step, optimizer=0),
-        mfu=None,
-        flops_per_step=None,
-        memory=MemoryReading(
-            rank=0,
-            limit_bytes=LIMIT_BYTES,
-            peak_bytes=held,
-            reserved_bytes=held,
-            allocated_bytes=held,
-            anatomy=nothing,
-        ),
-        conditions=Conditions(
-            host_cpu_percent=None,
-            host_memory_percent=None,
-            device_utilisation_percent=None,
-            device_power_watts=None,
-            device_memory_bytes=None,
-            throttled=(),
-        ),
-        warmup_steps=2,
-        measured_steps=STEPS - 2,
-        losses=(),
-        costs=costs,
-    )
-
-
 def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
     """Some thousand plans on one rank each."""
     return SweepSpec.model_validate(
         {
             "model": "gpt2",
             "cluster": {"device": "cpu", "workers": 1, "groups": groups},
-            "train": {"global_batch": _BATCH, "sequence_length": 1024},
+            "train": {"global_batch": BATCH, "sequence_length": 1024},
             "space": {
                 "micro_batch": [1, 2, 4, 8, 16, 32, 64, 128],
                 "checkpoint_ratio": [part / 12 for part in range(13)],
