@@ -24,17 +24,15 @@ class Aim:
     price: Numbers | None = None
     least: Numbers | None = None
 
-    def value(self, sight: Sight) -> float | None:
-        """What a trial reached; None if it is no answer: not measured, or below what is asked."""
+    def answered(self, sight: Sight) -> bool:
+        """Whether a trial is an answer: measured here, below the line, and as fast as asked."""
         if not sight.measured or sight.study or sight.log_rate is None:
-            return None
+            return False
+        if self.of == "room" and sight.log_share is None:
+            return False
         if sight.log_share is not None and sight.log_share > self.line:
-            return None
-        if self.least is not None and sight.log_rate < self.least[sight.row]:
-            return None
-        if self.of == "room":
-            return None if sight.log_share is None else -sight.log_share
-        return sight.log_rate - (0.0 if self.price is None else float(self.price[sight.row]))
+            return False
+        return self.least is None or sight.log_rate >= float(self.least[sight.row])
 
     def expected(self, rate: Belief, share: Belief, rows: Rows) -> tuple[Numbers, Numbers]:
         """Mean and deviation of what candidates reach."""

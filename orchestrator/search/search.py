@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from orchestrator.search.aim import Aim
 from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.surrogate import Belief, Rows, Structure, Surrogate
+from orchestrator.search.surrogate import Learned, Rows, Structure, Surrogate
 
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
@@ -103,14 +103,19 @@ class Search:
         Args:
             sights: What trials have shown.
             free: Which candidates may be tried, of shape (candidates,); at least one.
-            pending: Candidates of trials under way: taken to end as expected.
+            pending: Candidates of trials under way: taken to end as expected, so that what is
+                gained is gained over them too.
             seconds: What a trial of each takes now, in place of what the options say.
         """
-        best = self._best(sights)
+        learned = self._learned(telling(sights))
+        best = self._best(learned, sights)
         rows = self._considered(free, best)
-        seen = self._judged(telling(sights), rows, pending)
+        seen = self._judged(dreaming := self._dreaming(learned, pending), rows)
         takes = self._options.seconds if seconds is None else seconds
-        gained = None if best is None else _improvement(seen.mean, seen.deviation, best.value)
+        gained = None
+        if best is not None:
+            line = max(best.value, self._under_way(dreaming, pending))
+            gained = _improvement(seen.mean, seen.deviation, line)
         worth = _promise(seen) if gained is None else gained * _acceptable(seen.fits) * seen.reach
         if gained is not None and takes is not None:
             worth = worth / takes[rows]
@@ -132,12 +137,12 @@ class Search:
         Holds with 95 %, by what is believed: the chances of all candidates to be better still, and
         to fit, add up to 5 % (Boole's inequality). None while nothing was measured.
         """
-        best, rows = self._best(sights), np.flatnonzero(free)
+        learned = self._learned(telling(sights))
+        best, rows = self._best(learned, sights), np.flatnonzero(free)
         if best is None:
             return None
-        told = telling(sights)
         parts = [
-            self._judged(told, some, ())
+            self._judged(learned, some)
             for some in np.array_split(rows, -(-len(rows) // _CHUNK))
             if len(some)
         ]
@@ -152,37 +157,50 @@ class Search:
             low, high = (middle, high) if chance > _UNLIKELY else (low, middle)
         return float(np.exp(high))
 
-    def _expected_rate(self, sights: Sequence[Sight], rows: Rows, pending: Sequence[int]) -> Belief:
+    def _learned(self, sights: Sequence[Sight]) -> _Learned:
+        broke = any(sight.broke for sight in sights)
+        return _Learned(
+            sights=sights,
+            rate=self._rate.learn(*rates(sights)),
+            share=self._share.learn(*shares(sights)),
+            broken=self._broken.learn(*breakages(sights)) if broke else None,
+        )
+
+    def _dreaming(self, learned: _Learned, pending: Sequence[int]) -> _Learned:
+        """The same, with trials under way ended as expected."""
         if not pending:
-            return self._rate.belief(*rates(sights), rows)
-        wait = np.array(pending, dtype=np.intp)
-        means = self._rate.belief(*rates(sights), wait).mean.tolist()
+            return learned
+        means = learned.rate.of(np.array(pending, dtype=np.intp)).mean.tolist()
         dreamt = [
             Sight(row=row, log_rate=mean, rate_noise=_DREAMT)
             for row, mean in zip(pending, means, strict=True)
         ]
-        return self._rate.belief(*rates([*sights, *dreamt]), rows, choose=False)
+        rate = self._rate.learn(*rates([*learned.sights, *dreamt]), choose=False)
+        return replace(learned, rate=rate)
 
-    def _judged(self, sights: Sequence[Sight], rows: Rows, pending: Sequence[int]) -> _Judged:
+    def _under_way(self, dreaming: _Learned, pending: Sequence[int]) -> float:
+        """The best that trials under way are expected to reach, if they probably will."""
+        if not pending:
+            return -np.inf
+        seen = self._judged(dreaming, np.array(pending, dtype=np.intp))
+        probable = seen.mean[seen.chance >= _LEAST_FITS]
+        return float(probable.max(initial=-np.inf))
+
+    def _judged(self, learned: _Learned, rows: Rows) -> _Judged:
         """What is expected of candidates."""
-        rate = self._expected_rate(sights, rows, pending)
-        share = self._share.belief(*shares(sights), rows)
+        rate, share = learned.rate.of(rows), learned.share.of(rows)
         mean, deviation = self._aim.expected(rate, share, rows)
         beyond = self._aim.beyond(rate, rows)
+        fits = ndtr((self._aim.line - share.mean) / share.deviation)
+        if learned.broken is not None:
+            broken = learned.broken.of(rows)
+            fits = fits * ndtr(-broken.mean / broken.deviation)
         return _Judged(
             mean=mean,
             deviation=deviation,
-            fits=self._fits(share, sights, rows),
+            fits=fits,
             reach=np.ones(len(rows)) if beyond is None else ndtr(beyond),
         )
-
-    def _fits(self, share: Belief, sights: Sequence[Sight], rows: Rows) -> Numbers:
-        """The chance that candidates end with a measurement, and keep the head-room."""
-        fits: Numbers = ndtr((self._aim.line - share.mean) / share.deviation)
-        if any(sight.broke for sight in sights):
-            broken = self._broken.belief(*breakages(sights), rows)
-            fits = fits * ndtr(-broken.mean / broken.deviation)
-        return fits
 
     def _considered(self, free: Flags, best: _Known | None) -> Rows:
         """The free candidates, or some of very many.
@@ -205,20 +223,34 @@ class Search:
             chosen.append(rows[np.argpartition(apart, _SOME)[:_SOME]])
         return np.unique(np.concatenate(chosen))
 
-    def _best(self, sights: Sequence[Sight]) -> _Known | None:
-        found = [
-            _Known(sight.row, value)
-            for sight in sights
-            if (value := self._aim.value(sight)) is not None
-        ]
-        return max(found, key=lambda known: known.value, default=None)
+    def _best(self, learned: _Learned, sights: Sequence[Sight]) -> _Known | None:
+        """The best of those that are an answer, by what is believed of them.
+
+        Of noisy measurements the highest was lucky: beside that, nothing seems worth a trial.
+        """
+        rows = np.unique([s.row for s in sights if self._aim.answered(s)]).astype(np.intp)
+        if not len(rows):
+            return None
+        believed = self._judged(learned, rows).mean
+        at = int(np.argmax(believed))
+        return _Known(int(rows[at]), float(believed[at]))
 
 
 class _Known(NamedTuple):
-    """A candidate that is an answer, and what it reached of what is wanted."""
+    """A candidate that is an answer, and what it is believed to reach of what is wanted."""
 
     row: int
     value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Learned:
+    """What sights taught; of breakages nothing while nothing broke."""
+
+    sights: Sequence[Sight]
+    rate: Learned
+    share: Learned
+    broken: Learned | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

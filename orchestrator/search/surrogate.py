@@ -15,6 +15,7 @@ among few values, weighed by what is usual.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,17 +49,15 @@ _FEW, _MORE = 12, 1.2
 _JUDGED = 60  # observations that a structure is judged by, the last ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Belief:
+class Belief(NamedTuple):
     """Mean and standard deviation of y of candidates."""
 
     mean: Numbers
     deviation: Numbers
-    structure: Structure
 
 
 class Surrogate:
-    """Beliefs of one quantity over fixed candidates, from ever more observations."""
+    """One quantity of fixed candidates, learned from ever more observations."""
 
     def __init__(
         self,
@@ -90,48 +89,35 @@ class Surrogate:
         self._structure = structure  # as chosen last, from so many observations
         self._chosen_from = 0
 
-    def belief(
-        self, rows: Rows, seen: Observations, of: Rows | None = None, *, choose: bool = True
-    ) -> Belief:
-        """What is believed of candidates.
+    def learn(self, rows: Rows, seen: Observations, *, choose: bool = True) -> Learned:
+        """What observations teach.
 
         Args:
             rows: The candidate of each observation; one may be seen several times.
             seen: The observations.
-            of: Whom to tell of, all if None.
             choose: Whether the structure may be chosen anew: not by what was only dreamt.
         """
-        structure, found = self._posterior(rows, seen, choose=choose)
-        told = np.arange(len(self._features)) if of is None else of
-        covariance = self._covariance(structure, told, rows)
-        mean = self._forecast[told] + found.mean(covariance)
-        before = (
-            structure.offset**2
-            + (structure.slope * self._centred[told]) ** 2
-            + structure.effects**2 * (self._effects[told] ** 2).sum(axis=1)
-            + structure.smooth**2
-            + structure.alone**2
-            + (self._parts[told] ** 2).sum(axis=1)
-        )
-        variance = before - found.explained(covariance)
-        return Belief(
-            mean=mean,
-            deviation=np.sqrt(np.maximum(variance, 1e-10)),
-            structure=structure,
-        )
-
-    def _posterior(
-        self, rows: Rows, seen: Observations, *, choose: bool
-    ) -> tuple[Structure, Posterior]:
-        """By the structure that was chosen last, or by a new one if much was seen since."""
         more = len(rows) != self._chosen_from and len(rows) < _FEW
         more = more or len(rows) > _MORE * self._chosen_from
         if self._structure is None or (choose and more and not self._given):
             judged = slice(-_JUDGED, None)
             self._structure = self._chosen(rows[judged], seen.take(judged))
             self._chosen_from = len(rows)
-        prior = self._covariance(self._structure, rows, rows)
-        return self._structure, posterior(prior, self._forecast[rows], seen)
+        prior = self.covariance(self._structure, rows, rows)
+        found = posterior(prior, self._forecast[rows], seen)
+        return Learned(surrogate=self, structure=self._structure, rows=rows, posterior=found)
+
+    def before(self, structure: Structure, rows: Rows) -> tuple[Numbers, Numbers]:
+        """Mean and variance of y of candidates when nothing was seen."""
+        variance = (
+            structure.offset**2
+            + (structure.slope * self._centred[rows]) ** 2
+            + structure.effects**2 * (self._effects[rows] ** 2).sum(axis=1)
+            + structure.smooth**2
+            + structure.alone**2
+            + (self._parts[rows] ** 2).sum(axis=1)
+        )
+        return self._forecast[rows], variance
 
     def _chosen(self, rows: Rows, seen: Observations) -> Structure:
         """The best structure, part by part: each part's values in turn, until none is better."""
@@ -157,7 +143,7 @@ class Surrogate:
                     alone=alone,
                     distance=distance,
                 )
-                prior = self._covariance(structure, rows, rows)
+                prior = self.covariance(structure, rows, rows)
                 found = posterior(prior, self._forecast[rows], seen)
                 away = sum(place > 0 for place in at)
                 known[at] = found.log_evidence - _USUAL * away, structure
@@ -175,7 +161,7 @@ class Surrogate:
         judged(best)
         return known[best][1]
 
-    def _covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
+    def covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
         """Covariances of y without noise between candidates and others."""
         places, centred = self._features[rows], self._centred[rows]
         other = self._features[others]
@@ -191,6 +177,26 @@ class Surrogate:
             common += structure.effects**2 * (self._effects[rows] @ self._effects[others].T)
         covariance: Numbers = common + smooth + same
         return covariance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learned:
+    """What the observations of some candidates taught, to be told of any."""
+
+    surrogate: Surrogate
+    structure: Structure
+    rows: Rows
+    posterior: Posterior
+
+    def of(self, rows: Rows) -> Belief:
+        """What is believed of candidates."""
+        mean, variance = self.surrogate.before(self.structure, rows)
+        covariance = self.surrogate.covariance(self.structure, rows, self.rows)
+        left = variance - self.posterior.explained(covariance)
+        return Belief(
+            mean=mean + self.posterior.mean(covariance),
+            deviation=np.sqrt(np.maximum(left, 1e-10)),
+        )
 
 
 def _main_effects(features: Numbers) -> Numbers:

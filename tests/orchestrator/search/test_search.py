@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,6 +96,37 @@ def test_trials_under_way_are_not_asked_for_again() -> None:
     assert max(gaps) > 1 / 11 + 1e-9  # not all of them neighbours
 
 
+def test_trials_under_way_are_spread_where_nothing_is_known() -> None:
+    """All are forecast the same: what one will tell of its neighbours is not asked for again."""
+    flat = told(np.zeros(len(PLACES)), np.full(len(PLACES), -2.0))
+    search, free, middle = Search(flat, 0), np.ones(len(PLACES), dtype=bool), 78
+    first = Sight(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
+    free[middle] = False
+    pending: list[int] = []
+    for _ in range(6):
+        choice = search.next([first], free, pending)
+        free[choice.row] = False
+        pending.append(choice.row)
+
+    gaps = [np.linalg.norm(PLACES[a] - PLACES[b]) for a, b in itertools.combinations(pending, 2)]
+    assert min(gaps) > 4 / 11
+
+
+def test_what_is_gained_is_gained_over_trials_under_way() -> None:
+    free = np.ones(len(PLACES), dtype=bool)
+    free[0] = False
+    search = Search(told(LOG_RATE, LOG_SHARE), 0)
+    first = search.next([sight_of(0)], free)
+    free[first.row] = False
+
+    alone = search.next([sight_of(0)], free)
+    beside = search.next([sight_of(0)], free, [first.row])
+
+    assert alone.saving > 0.4
+    assert beside.saving < 0.1 * alone.saving
+    assert beside.best == 0
+
+
 def test_gain_and_chance_are_told_against_the_best() -> None:
     search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
 
@@ -142,13 +174,34 @@ def test_a_useless_forecast_loses_its_weight() -> None:
     useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
     useful = Surrogate(PLACES, LOG_RATE, 1.0)
     sights = [Sight(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
-    blind, sure = useless.belief(*rates(sights)), useful.belief(*rates(sights))
+    blind, sure = useless.learn(*rates(sights)), useful.learn(*rates(sights))
 
     assert blind.structure.slope == 1.0
     assert sure.structure.slope == 0.1
     rest = np.setdiff1d(np.arange(len(PLACES)), rows)
-    assert np.abs(sure.mean - LOG_RATE)[rest].max() < 0.02
-    assert np.abs(blind.mean - LOG_RATE)[rest].mean() < 0.1
+    assert np.abs(sure.of(rest).mean - LOG_RATE[rest]).max() < 0.02
+    assert np.abs(blind.of(rest).mean - LOG_RATE[rest]).mean() < 0.1
+
+
+def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
+    """Noise of 0.3; one trial read 0.8 too high, which neither its neighbours nor forecasts say."""
+    slow, fast = 20, 60
+    readings = [(slow, 0.8), (slow + 1, 0.0), (slow + 12, 0.0), (fast, 0.0)]
+    sights = [
+        replace(sight_of(row, noise=off), rate_noise=0.3, fitted=True) for row, off in readings
+    ]
+    assert LOG_RATE[slow] + 0.8 > LOG_RATE[~RAN_OUT].max()
+    free = np.ones(len(PLACES), dtype=bool)
+    free[[row for row, _ in readings]] = False
+    search = Search(told(LOG_RATE, LOG_SHARE), 0)
+
+    choice, left = search.next(sights, free), search.left(sights, free)
+
+    assert choice.best == fast
+    assert choice.gain is not None
+    assert choice.gain > 0
+    assert left is not None
+    assert left > np.exp(BEST - LOG_RATE[fast]) > 1
 
 
 def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
