@@ -15,7 +15,8 @@ class Expectation:
     `peak_bytes` is what the fullest rank is expected to hold, `fits` the probability that this
     stays below the limit. `learned_from` counts the measured trials of the study that had
     corrected the forecast by then; what was expected without them stands beside it, so that one
-    can tell what they taught.
+    can tell what they taught. `filled` is the share of the work of the longest samples that a step
+    has in the mean: the step of those takes so much longer.
     """
 
     samples_per_second: Estimate
@@ -26,6 +27,7 @@ class Expectation:
     learned_from: int
     unlearned_samples_per_second: float
     unlearned_peak_bytes: float
+    filled: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,6 +157,8 @@ class Footprint:
 
     `tied_parameters` are counted in the embedding and in the head and exist once in one stage.
     `varied` tells whether there are shorter samples too: memory is then given back in other sizes.
+    `lengths` are then those of samples at evenly spaced quantiles, ascending (none if nobody knows
+    them), and `row_tokens` is the most that a row of packed samples holds.
     """
 
     model: str
@@ -165,7 +167,14 @@ class Footprint:
     depth: int  # blocks
     tied_parameters: int
     varied: bool = False
+    lengths: tuple[int, ...] = ()
+    row_tokens: int = 0
     variants: tuple[Variant, ...]
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens of a sample in the mean."""
+        return sum(self.lengths) / len(self.lengths) if self.lengths else float(self.tokens)
 
     def variant(self, attention: Attention, compute: Compute, split: Split) -> Variant:
         """The variant of these.

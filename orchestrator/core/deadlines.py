@@ -48,7 +48,7 @@ def trial_deadline_seconds(
     preparing = _preparing_seconds(state, plan)
     if preparing is None:
         return cap
-    steps = _STEPS_BESIDE * forecast.step_seconds.high
+    steps = _STEPS_BESIDE * forecast.step_seconds.high / forecast.filled
     needed = SLACK * (steps + preparing) + state.spec.objective.max_seconds
     return min(cap, FLOOR_SECONDS + needed)
 

@@ -75,7 +75,7 @@ class Forecaster:
         work = work_of(self._footprint, self._device, executions)
         before = forecast(work, self._belief, limit)
         after = before if belief is self._belief else forecast(work, belief, limit)
-        return _expectation(after, before, len(told))
+        return _expectation(after, before, len(told), filled=float(executions.filled[0]))
 
     def prospects(self, table: PlanTable, limit_bytes: int | None) -> Prospects | None:
         """What a search may expect of plans before records; None if the footprint lacks one.
@@ -102,7 +102,9 @@ class Forecaster:
         return self._variants.issuperset(variants_of(PlanTable.of([plan])))
 
 
-def _expectation(after: Forecasts, before: Forecasts, learned: int) -> Expectation | None:
+def _expectation(
+    after: Forecasts, before: Forecasts, learned: int, *, filled: float
+) -> Expectation | None:
     """The only row as a value; None if it holds what is no number, which no record could keep."""
     rate, step, peak = (
         _around(float(values[0]), float(deviations[0]))
@@ -125,6 +127,7 @@ def _expectation(after: Forecasts, before: Forecasts, learned: int) -> Expectati
         learned_from=learned,
         unlearned_samples_per_second=unlearned[0],
         unlearned_peak_bytes=unlearned[1],
+        filled=filled,
     )
 
 

@@ -49,7 +49,7 @@ class Planner:
         self._names = dict(names or {})
         self._answers: dict[int, SizeAnswer] = {}
         self._forecast_plans = 0
-        self._tokens = 0
+        self._tokens, self._mean_tokens = 0, 0.0  # of the longest sample, and in the mean
 
     def plan(self, began: float | None = None) -> Planned:
         """The whole answer.
@@ -88,7 +88,7 @@ class Planner:
             memory_sizes=self._memory_sizes(),
             wasteful=() if best is None else self._wasteful(sized),
             enough=() if answer.nearest is None else self._enough(answer.nearest.needed_bytes),
-            notes=notes(question, self._tokens),
+            notes=notes(question, self._tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
             provenance=self._belief.provenance,
@@ -117,6 +117,7 @@ class Planner:
         sized = size_up(self._question, ranks, self._trace, self._belief)
         self._forecast_plans += len(sized.table)
         self._tokens = sized.footprint.tokens
+        self._mean_tokens = sized.footprint.mean_tokens
         return sized
 
     def _answer(self, ranks: int) -> SizeAnswer:
@@ -150,7 +151,7 @@ class Planner:
     def _price(self, best: Expected) -> float | None:
         if self._question.price_per_hour is None:
             return None
-        tokens = best.samples_per_second.value * self._tokens * 3600
+        tokens = best.samples_per_second.value * self._mean_tokens * 3600
         return self._question.price_per_hour * best.world_size / tokens * 1e9
 
     def _fewest(self) -> int | None:

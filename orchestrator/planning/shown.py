@@ -53,9 +53,9 @@ def price_front(sizes: tuple[SizeAnswer, ...]) -> tuple[int, ...]:
     return tuple(sorted(priced[row].ranks for row in front(cost, speed).tolist()))
 
 
-def notes(question: Question, tokens: int) -> tuple[str, ...]:
-    """What a user should know beside the figures, for samples of so many tokens."""
-    return (*_precision_notes(question), *_length_notes(question, tokens))
+def notes(question: Question, longest: int, mean: float) -> tuple[str, ...]:
+    """What a user should know beside the figures; tokens of the longest sample and in the mean."""
+    return (*_precision_notes(question), *_length_notes(question, longest, mean))
 
 
 def _precision_notes(question: Question) -> Iterator[str]:
@@ -68,9 +68,9 @@ def _precision_notes(question: Question) -> Iterator[str]:
         )
 
 
-def _length_notes(question: Question, tokens: int) -> Iterator[str]:
+def _length_notes(question: Question, longest: int, mean: float) -> Iterator[str]:
     if question.spec.data.kind != "fixed":
         yield (
-            f"samples are forecast as long as the longest, {tokens:,} tokens: shorter ones, and how"
-            " they are batched, make a step faster than told, and no peak higher"
+            f"samples have up to {longest:,} tokens, {mean:,.0f} in the mean: peaks are those of"
+            " the longest, seconds those of rows as full as each way of batching makes them"
         )

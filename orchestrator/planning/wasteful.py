@@ -61,7 +61,8 @@ def wasteful_sizes(
         belief: As the forecasts were made.
     """
     work = _alone(sized.work, row)
-    tokens = int(work.rows.tokens[0] * work.executions.micro_batch[0])
+    execution = work.executions
+    tokens = int(sized.footprint.tokens * execution.micro_batch[0] * execution.filled[0])
     tensor = int(work.executions.tensor[0])
     slices = {size // tensor: f"{name} / {tensor}" for size, name in names.items()}
     told = {**slices, **names, tokens: "micro_batch x tokens"}

@@ -110,7 +110,7 @@ def hops(work: Work, by: TimeCoefficients) -> Numbers:
     execution, rows = work.executions, work.rows
     stride = execution.tensor * execution.data
     rate = np.where(stride * 2 <= rows.node_devices, rows.link, rows.network)
-    hidden = work.parts.block_input[rows.case]
+    hidden = work.parts.block_input[rows.case] * execution.filled
     each = hidden / (by.hop_share * rate) + by.collective_seconds
     count = 2.0 * (execution.accumulation * execution.chunks + execution.pipeline - 1)
     return np.where(execution.pipeline > 1, count * each, 0.0)

@@ -66,7 +66,7 @@ class RowColumns:
     head_frozen: Numbers
     tied: Numbers  # parameters that embedding and head share
     largest_weight: Numbers
-    tokens: Numbers  # of a sample
+    tokens: Numbers  # of a sample in the mean
     bandwidth: Numbers
     link: Numbers
     slow_link: Numbers

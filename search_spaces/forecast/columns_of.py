@@ -38,7 +38,7 @@ def row_columns(
     peaks = _peaks(device)
     constants = {
         "depth": footprint.depth,
-        "tokens": footprint.tokens,
+        "tokens": footprint.mean_tokens,
         "bandwidth": device.bandwidth_bytes_per_second,
         "link": device.link_bytes_per_second,
         "slow_link": device.link_kind == "pcie",

@@ -53,6 +53,7 @@ class Executions:
     selective: Flags
     activations_on_host: Flags
     varied: Flags  # micro-batches differ in length
+    filled: Numbers  # share of a micro-batch of longest samples that one computes in the mean
     # how it computes
     variant: Counts  # index into the footprint's variants
     precision: Counts  # index into PRECISIONS

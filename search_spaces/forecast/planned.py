@@ -16,6 +16,7 @@ from search_spaces.checkpointing import checkpointed_blocks
 from search_spaces.facts import ModelFacts
 from search_spaces.footprint import Compute, Footprint, Split
 from search_spaces.forecast.executions import PRECISIONS, STACKS, Executions, Flags, Numbers
+from search_spaces.forecast.filling import filled_of
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
 from search_spaces.stages import divide
@@ -99,6 +100,7 @@ def executions_of(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
         varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
+        filled=filled_of(table, footprint),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

@@ -121,7 +121,8 @@ def _offload(
     drive = np.where(execution.on_nvme, 2 * mine * execution.state_bytes / rows.nvme, 0.0)
     held = parameters.held / np.where(execution.weights_sharded, execution.shards, 1)
     weights = 2 * count * held * execution.weight_bytes / rate
-    kept = 2 * count * n_block * execution.recomputed * work.parts.block_input[rows.case] / rate
+    inputs = work.parts.block_input[rows.case] * execution.filled
+    kept = 2 * count * n_block * execution.recomputed * inputs / rate
     return (
         np.where(execution.optimizer_on_host, states + drive, 0.0)
         + np.where(execution.weights_on_host, weights, 0.0)

@@ -58,12 +58,13 @@ def work_of(footprint: Footprint, device: Device, executions: Executions) -> Wor
     case_of_row, first = _cases(executions)
     cases = executions.take(first)
     tensor, micro_batch = cases.tensor.astype(float), cases.micro_batch.astype(float)
+    computed = micro_batch * cases.filled  # held is what the longest samples need
     groups = [
         (footprint.variants[number], np.flatnonzero(cases.variant == number))
         for number in np.unique(cases.variant)
     ]
     kernels = [
-        kernels_of(variant, footprint.depth, micro_batch[found], tensor[found], found)
+        kernels_of(variant, footprint.depth, computed[found], tensor[found], found)
         for variant, found in groups
     ]
     return Work(
@@ -82,7 +83,7 @@ def work_of(footprint: Footprint, device: Device, executions: Executions) -> Wor
             PassSums,
             len(first),
             [
-                (found, sums_of(variant, footprint.depth, micro_batch[found], tensor[found]))
+                (found, sums_of(variant, footprint.depth, computed[found], tensor[found]))
                 for variant, found in groups
             ],
         ),
@@ -116,6 +117,7 @@ def _cases(executions: Executions) -> tuple[Counts, Counts]:
     keys = (
         executions.variant,
         executions.micro_batch,
+        executions.filled,
         executions.tensor,
         executions.precision,
         executions.compiled,

@@ -250,14 +250,18 @@ def test_with_the_sequence_split_ranks_send_as_much_in_more_pieces(tmp_path: Pat
     assert part.forward.exchanged_bytes.split_per_sample == 0
 
 
-def test_a_footprint_says_whether_there_are_shorter_samples(tmp_path: Path) -> None:
+def test_a_footprint_says_which_shorter_samples_there_are(tmp_path: Path) -> None:
     alike = spec_of(GPT2)
     varied = SweepSpec.model_validate(
         {**alike.model_dump(mode="json"), "data": {"lengths": {16: 1, TOKENS: 1}}}
     )
 
-    assert not traced(alike, tmp_path).varied
-    assert traced(varied, tmp_path).varied
+    one, two = traced(alike, tmp_path), traced(varied, tmp_path)
+
+    assert (one.varied, one.lengths, one.mean_tokens) == (False, (), TOKENS)
+    assert (two.varied, {*two.lengths}, two.tokens) == (True, {16, TOKENS}, TOKENS)
+    assert two.mean_tokens == pytest.approx((16 + TOKENS) / 2, rel=0.02)
+    assert two.row_tokens == alike.train.sequence_length
 
 
 def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> None:

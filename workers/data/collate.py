@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from search_spaces.bins import pack, width
 from search_spaces.plan import Batching
 from search_spaces.spec.schema import Task
 from workers.data.batch import MicroBatch
-from workers.data.bins import pack, width
 from workers.data.masking import mask, masked_count
 from workers.data.padding import IGNORED, PAD_TOKEN_ID, pad, pad_mask, rounded_up
 

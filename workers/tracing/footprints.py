@@ -22,7 +22,14 @@ from workers.parallel.tensor import split_blocks
 from workers.tracing.extents import Grid
 from workers.tracing.fake_ranks import fake_ranks
 from workers.tracing.faults import untraceable
-from workers.tracing.plans import MICRO_BATCHES, batch_of, degrees_of, longest_spec, plan_of
+from workers.tracing.plans import (
+    MICRO_BATCHES,
+    batch_of,
+    degrees_of,
+    lengths_of,
+    longest_spec,
+    plan_of,
+)
 from workers.tracing.reading import read_parts, tied_numbers
 from workers.tracing.specimen import Specimen, Splitter, in_fake_memory, specimen
 from workers.tracing.step import StepFailedError, Traced, trace_step
@@ -89,6 +96,7 @@ def make_footprint(
         )
     subject = next(iter(subjects.values()))
     batch = batch_of(subject.model, subject.spec, plan_of(MICRO_BATCHES[0]))
+    lengths = lengths_of(subject.model, spec)
     return Footprint(
         model=spec.model.name,
         digest=digest,
@@ -96,6 +104,8 @@ def make_footprint(
         depth=sum(len(kind) for kind in subject.specimen.kinds),
         tied_parameters=tied,
         varied=subject.model.vocab_size is not None and spec.data.kind != "fixed",
+        lengths=lengths,
+        row_tokens=spec.train.sequence_length if lengths else 0,
         variants=tuple(variants),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from search_spaces.errors import ModelError
 from search_spaces.footprint import Split
 from search_spaces.plan import Plan
@@ -16,6 +18,7 @@ from workers.models.tensor_plan import tensor_facts, tensor_plan
 
 MICRO_BATCHES = (2, 4)  # one sample alone would give other strides, and so other operators
 _MOST_DEGREE = 64
+_LENGTHS = 256  # quantiles that lengths of samples are kept by
 
 
 def plan_of(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: int = 1) -> Plan:
@@ -66,11 +69,24 @@ def degrees_of(model: BuiltModel) -> tuple[int, int]:
 
 def longest_spec(model: BuiltModel, spec: SweepSpec) -> SweepSpec:
     """The spec with samples that are all as long as its longest."""
-    if model.batch_maker is not None or model.vocab_size is None or spec.data.kind == "fixed":
+    if not (lengths := lengths_of(model, spec)):
         return spec
-    longest = int(load_dataset(spec.data, spec.train, model.vocab_size).lengths.max())
-    train = spec.train.model_copy(update={"sequence_length": longest})
+    train = spec.train.model_copy(update={"sequence_length": lengths[-1]})
     return spec.model_copy(update={"data": DataSpec(), "train": train})
+
+
+def lengths_of(model: BuiltModel, spec: SweepSpec) -> tuple[int, ...]:
+    """Lengths of the spec's samples, ascending; of many, those at evenly spaced quantiles.
+
+    The longest is always there. Empty where all are of one length, or a batch maker of the user's
+    makes them.
+    """
+    if model.batch_maker is not None or model.vocab_size is None or spec.data.kind == "fixed":
+        return ()
+    lengths = np.sort(load_dataset(spec.data, spec.train, model.vocab_size).lengths)
+    count = min(len(lengths), _LENGTHS)
+    places = ((np.arange(count) + 0.5) * len(lengths) / count).astype(int)
+    return (*lengths[places[:-1]].tolist(), int(lengths[-1]))
 
 
 def batch_of(model: BuiltModel, spec: SweepSpec, plan: Plan) -> MicroBatch:

@@ -16,6 +16,7 @@ from search_spaces.spec.load import load_spec
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"
 TABLES = sorted(FOLDER.glob("*.csv"))
 REPEATS = 3
+BEST, OF_THE_BEST = 24, 12  # how many plans have more repeats, and how many
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -31,7 +32,7 @@ def test_a_recording_has_every_plan_of_its_specification_and_no_other(path: Path
 
     assert set(measured.values()) == {1}
     assert set(repeats) == {knob_cells(plan, knobs) for plan in space.candidates}
-    assert set(repeats.values()) == {REPEATS}
+    assert Counter(repeats.values()) == {REPEATS: len(repeats) - BEST, OF_THE_BEST: BEST}
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)

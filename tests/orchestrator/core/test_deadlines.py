@@ -63,6 +63,16 @@ def test_a_forecast_sets_an_earlier_deadline() -> None:
     assert deadline(state, step=5.0, factor=1.2) == pytest.approx(60 + 20 + 4 * (2 + 3 * 6))
 
 
+def test_the_step_of_the_longest_samples_has_its_time() -> None:
+    """It takes four times as long as the mean step of samples that differ in length."""
+    state, forecast = after_builds(2.0), make_expectation(step=5.0, factor=1.2)
+    varied = replace(forecast, filled=0.25)
+
+    assert trial_deadline_seconds(state, BEGAN, make_plan(), varied) == pytest.approx(
+        60 + 20 + 4 * (2 + 3 * 6 / 0.25)
+    )
+
+
 def test_it_never_exceeds_what_the_user_set() -> None:
     state = after_builds(2.0, budget={"trial_seconds": 90, "minutes": 1_000})
 

@@ -10,7 +10,7 @@ import pytest
 from search_spaces.forecast.coefficients import TimeCoefficients
 from search_spaces.forecast.seconds import TERMS, step_terms
 from search_spaces.hardware import known_device
-from tests.search_spaces.forecast.values import BLOCKS, DEVICE, a_plan, work
+from tests.search_spaces.forecast.values import BLOCKS, DEVICE, FOOTPRINT, a_plan, work
 
 # an ideal world: every rate is the data sheet's and nothing waits
 IDEAL = TimeCoefficients(
@@ -203,3 +203,17 @@ def test_a_small_collective_takes_what_was_measured() -> None:
     )
 
     assert slow - fast == pytest.approx(0.001 * 4 * 4 * (BLOCKS + 2), rel=0.01)
+
+
+def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
+    """Half of the samples are a quarter as long: packed rows hold 5/8 of the tokens."""
+    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
+    packed = a_plan(micro_batch=16, accumulation=1, batching="packed")
+    full = terms(packed)["matmul"][0]
+    filled = work(packed, footprint=varied)
+
+    (seconds,) = step_terms(filled, IDEAL).seconds
+
+    assert seconds[TERMS.index("matmul")] == pytest.approx(5 / 8 * full, rel=0.03)
+    assert filled.parts.block_saved.tolist() == work(packed).parts.block_saved.tolist()
+    assert filled.rows.tokens.tolist() == [640.0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.data.bins import pack, width
+from search_spaces.bins import pack, width
 
 
 @given(lengths=st.lists(st.integers(1, 64), min_size=1, max_size=40), room=st.integers(0, 64))

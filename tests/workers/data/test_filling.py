@@ -1,0 +1,91 @@
+"""What a forecast takes micro-batches to hold, against the batches that workers make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from search_spaces.footprint import Footprint
+from search_spaces.forecast.filling import filled_of
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.spec.schema import SweepSpec
+from workers.data import batch_source
+from workers.models import BuiltModel
+from workers.tracing.plans import lengths_of
+
+ROW_TOKENS, GLOBAL_BATCH, STEPS = 96, 16, 40
+# most are short, a few as long as a row, as in collections of texts
+SPEC = SweepSpec.model_validate(
+    {
+        "model": "gpt2",
+        "data": {"lengths": {6: 4, 15: 3, 33: 2, 70: 1, ROW_TOKENS: 0.4}},
+        "train": {"global_batch": GLOBAL_BATCH, "sequence_length": ROW_TOKENS},
+    }
+)
+MODEL = BuiltModel(
+    module=torch.nn.Linear(1, 1),
+    blocks=(),
+    task="causal-lm",
+    vocab_size=100,
+    batch_maker=None,
+)
+
+
+def a_plan(**knobs: Any) -> Plan:
+    layout = {"zero_stage": 0, "checkpoint_ratio": 0.0, "attention": "sdpa", "precision": "fp32"}
+    return Plan(**{**layout, **knobs})
+
+
+def footprint() -> Footprint:
+    lengths = lengths_of(MODEL, SPEC)
+    return Footprint(
+        model="any",
+        digest="",
+        tokens=lengths[-1],
+        depth=1,
+        tied_parameters=0,
+        varied=True,
+        lengths=lengths,
+        row_tokens=ROW_TOKENS,
+        variants=(),
+    )
+
+
+def seen(plan: Plan) -> float:
+    """The mean share over the micro-batches of some steps, all ranks."""
+    source = batch_source(MODEL, SPEC)
+    tokens = [
+        batch.inputs["input_ids"].numel()
+        for step in range(STEPS)
+        for rank in range(plan.data)
+        for batch in source.step(plan, rank, step).batches
+    ]
+    return float(np.mean(tokens)) / (plan.micro_batch * ROW_TOKENS)
+
+
+@pytest.mark.parametrize("batching", ["padded", "grouped", "packed"])
+@pytest.mark.parametrize(("micro_batch", "data"), [(1, 1), (2, 2), (4, 1), (8, 2), (16, 1)])
+def test_rows_are_as_full_as_those_of_the_workers(
+    batching: str, micro_batch: int, data: int
+) -> None:
+    plan = a_plan(
+        micro_batch=micro_batch,
+        data=data,
+        accumulation=GLOBAL_BATCH // micro_batch // data,
+        batching=batching,
+    )
+
+    (share,) = filled_of(PlanTable.of([plan]), footprint())
+
+    assert share == pytest.approx(seen(plan), rel=0.06)
+
+
+def test_samples_of_one_length_fill_their_rows() -> None:
+    plans = PlanTable.of([a_plan(micro_batch=2, accumulation=8, batching="padded", data=1)])
+    alike = Footprint(model="any", digest="", tokens=9, depth=1, tied_parameters=0, variants=())
+
+    assert filled_of(plans, alike).tolist() == [1.0]
