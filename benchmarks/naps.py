@@ -44,17 +44,14 @@ class Nap(Assignment):
 
 def sleeper() -> type[Any]:
     """Who stands where a group of workers would run trials."""
-    from ray import tune  # reads its environment then
+    from orchestrator.ray_tune import GroupRunner  # imports Ray, which reads its environment then
 
-    class Sleeper(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
-        def reset_config(self, new_config: dict[str, Any]) -> bool:
-            return True  # the next trial takes over this actor
-
-        def step(self) -> dict[str, Any]:
-            given: Nap = self.config["request"]
+    class Sleeper(GroupRunner):
+        def run(self, given: Assignment) -> TrialReport:
+            assert isinstance(given, Nap)
             began = time.time()
             time.sleep(given.seconds)
-            report = TrialReport(
+            return TrialReport(
                 number=given.request.number,
                 outcome=given.outcome,
                 fingerprint=None,
@@ -62,10 +59,6 @@ def sleeper() -> type[Any]:
                 started_at=began,
                 ended_at=time.time(),
             )
-            return {"report": report, "ended": 1, "done": True}
-
-        def save_checkpoint(self, checkpoint_dir: str) -> None:
-            pass
 
     return Sleeper
 
@@ -128,6 +121,9 @@ class SleepingDriver(Driver):
         self.slept: list[tuple[float, float]] = []
         self.asks: list[float] = []
         self.handed: list[float] = []
+        self.waits: list[float] = []  # from a trial's end until the driver knows of it
+        self._handed_of: dict[int, float] = {}
+        self.begins: list[float] = []  # from when a trial is handed out until it sleeps
 
     def propose(self) -> Assignment | Later | None:
         """The next nap."""
@@ -137,11 +133,14 @@ class SleepingDriver(Driver):
             return given
         self.handed.append(time.time())
         self.asks.append(self.handed[-1] - began)
+        self._handed_of[given.request.number] = self.handed[-1]
         return self._told_of.nap(given)
 
     def conclude(self, report: TrialReport) -> None:
         """Keeps when it slept."""
         self.slept.append((report.started_at, report.ended_at))
+        self.waits.append(time.time() - report.ended_at)
+        self.begins.append(report.started_at - self._handed_of.pop(report.number))
         super().conclude(report)
 
 

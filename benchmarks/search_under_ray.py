@@ -83,7 +83,13 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
             at=time.time(),
         )
         driver = SleepingDriver(told, study, cluster, (), begun)
-        ray.init(num_cpus=groups, include_dashboard=False, object_store_memory=2**28)
+        ray.init(
+            num_cpus=groups,
+            include_dashboard=False,
+            object_store_memory=2**28,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
         try:
             run_trials(driver, groups, sleeper())
         finally:
@@ -95,9 +101,15 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
         "plans_tried_twice": len(plans) - len(set(plans)),
         "candidates": len(space.table),
         "trial_seconds_mean": round(float(np.mean([end - at for at, end in driver.slept])), 1),
-        "ask_ms_median": round(1000 * float(np.median(driver.asks)), 1),
+        "ask_ms_median": _median_ms(driver.asks),
+        "end_to_driver_ms_median": _median_ms(driver.waits),
+        "driver_to_begin_ms_median": _median_ms(driver.begins),
         "busy_share": round(busy_share(driver.slept, driver.handed, groups), 3),
     }
+
+
+def _median_ms(seconds: Sequence[float]) -> float:
+    return round(1000 * float(np.median(seconds)), 1)
 
 
 def _space(spec: SweepSpec, cluster: ClusterFacts) -> Space:
