@@ -26,6 +26,7 @@ _SURE = 0.9  # P(fits) that the first trials have, where there are such candidat
 _CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
 _LEAST_FITS = 0.5
 _LAST = 1e-3
+_NOTHING = 1e-7  # what will not fit is not tried for less, while there is anything else
 _DREAMT = 1e-3  # how exactly a trial under way is taken to end as expected
 _SOME = 1000  # candidates of each sort that are looked at where there are very many
 _TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
@@ -116,7 +117,7 @@ class Search:
         if best is not None:
             line = max(best.value, self._under_way(dreaming, pending))
             gained = _improvement(seen.mean, seen.deviation, line)
-        worth = _promise(seen) if gained is None else gained * _acceptable(seen.fits) * seen.reach
+        worth = _promise(seen) if gained is None else _acceptable(gained * seen.reach, seen.fits)
         if gained is not None and takes is not None:
             worth = worth / takes[rows]
         top = np.flatnonzero(worth >= worth.max() - 1e-12 * abs(worth.max()))
@@ -278,10 +279,13 @@ def _promise(seen: _Judged) -> Numbers:
     return promise
 
 
-def _acceptable(fits: Numbers) -> Numbers:
-    """What a chance to fit is worth: what will probably not is tried when there is nothing else."""
-    worth: Numbers = fits**_CAUTION * np.where(fits < _LEAST_FITS, _LAST, 1.0)
-    return worth
+def _acceptable(gained: Numbers, fits: Numbers) -> Numbers:
+    """What gains are worth by the chance to fit: what will not is tried when nothing else pays."""
+    unlikely = fits < _LEAST_FITS
+    worth: Numbers = gained * fits**_CAUTION * np.where(unlikely, _LAST, 1.0)
+    if unlikely.all():
+        return worth
+    return np.where(unlikely & (worth < _NOTHING), -1.0, worth)
 
 
 def _improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:

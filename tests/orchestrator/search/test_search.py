@@ -82,6 +82,14 @@ def test_what_ran_out_is_learned_from() -> None:
     assert np.median(ran_out) <= 3
 
 
+def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
+    """The best is found after a few of 70 trials; a third of all candidates would run out."""
+    rows = searched(told(LOG_RATE, LOG_SHARE), 0, 70)
+
+    assert trials_to_best(rows) <= 5
+    assert RAN_OUT[rows].sum() <= 2
+
+
 def test_trials_under_way_are_not_asked_for_again() -> None:
     search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
     first = sight_of(0)
