@@ -12,6 +12,7 @@ from orchestrator.cli.latest import remember, spec_and_name, ui_hint
 from orchestrator.cli.stored import stored_state
 from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
+from orchestrator.mlflow_tracking.artifacts import answer_markdown
 from orchestrator.report.sentences import left_sentence
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec
@@ -116,6 +117,7 @@ def test_the_stored_state_knows_how_the_sweep_ended() -> None:
         "left on the table: none of the 7 untried plans is more than 2.0 % faster"
     )
     assert not left_sentence(stored_state(swept.spec, swept.study, swept.records))
+    assert "- left on the table: none of the 7" in answer_markdown(stored)
 
 
 def test_a_study_without_a_finished_trial_has_no_report() -> None:
