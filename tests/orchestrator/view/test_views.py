@@ -112,7 +112,8 @@ def test_the_memory_bar_marks_the_line() -> None:
     assert memory_bar(1.4, 0.9, 13, " ab").plain == "█████████┃ ab"
 
 
-def test_live_view_draws_and_takes_its_picture_away() -> None:
+def test_live_view_draws_and_takes_its_picture_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")  # a dumb terminal shows no live view
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, height=30)
     view = LiveView(console, clock=lambda: BEGAN + 30)
