@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,22 +43,30 @@ class Nap(Assignment):
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NapReport(TrialReport):
+    """What a sleeper tells; `group` says which one it is."""
+
+    group: int
+
+
 def sleeper() -> type[Any]:
     """Who stands where a group of workers would run trials."""
     from orchestrator.ray_tune import GroupRunner  # imports Ray, which reads its environment then
 
     class Sleeper(GroupRunner):
-        def run(self, given: Assignment) -> TrialReport:
+        def run(self, given: Assignment) -> NapReport:
             assert isinstance(given, Nap)
             began = time.time()
             time.sleep(given.seconds)
-            return TrialReport(
+            return NapReport(
                 number=given.request.number,
                 outcome=given.outcome,
                 fingerprint=None,
                 notes=(),
                 started_at=began,
                 ended_at=time.time(),
+                group=os.getpid(),
             )
 
     return Sleeper
@@ -118,7 +127,7 @@ class SleepingDriver(Driver):
     def __init__(self, told: Told, *given: Any, **named: Any) -> None:
         super().__init__(*given, forecasts=told, **named)
         self._told_of = told
-        self.slept: list[tuple[float, float]] = []
+        self.slept: list[NapReport] = []
         self.asks: list[float] = []
         self.handed: list[float] = []
         self.waits: list[float] = []  # from a trial's end until the driver knows of it
@@ -138,7 +147,8 @@ class SleepingDriver(Driver):
 
     def conclude(self, report: TrialReport) -> None:
         """Keeps when it slept."""
-        self.slept.append((report.started_at, report.ended_at))
+        assert isinstance(report, NapReport)
+        self.slept.append(report)
         self.waits.append(time.time() - report.ended_at)
         self.begins.append(report.started_at - self._handed_of.pop(report.number))
         super().conclude(report)

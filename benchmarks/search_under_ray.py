@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.naps import BATCH, LIMIT_BYTES, SleepingDriver, Told, sleeper
+from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told, sleeper
 from benchmarks.output import write
 from orchestrator.core.events import SweepStarted
 from orchestrator.ray_cluster import settle_ray
@@ -31,12 +31,19 @@ from search_spaces.spec.schema import SweepSpec
 from workers.models import describe
 
 
-def busy_share(slept: Sequence[tuple[float, float]], handed: Sequence[float], groups: int) -> float:
+def busy_share(slept: Sequence[NapReport], handed: Sequence[float]) -> float:
     """The share of the groups' time in which a trial slept, between the two moments."""
-    begins = sorted(began for began, _ in slept)
-    first, last = begins[groups - 1], max(handed)
-    within = sum(max(min(end, last) - max(begin, first), 0.0) for begin, end in slept)
-    return within / groups / (last - first)
+    first, last = all_up(slept), max(handed)
+    within = sum(max(min(nap.ended_at, last) - max(nap.started_at, first), 0.0) for nap in slept)
+    return within / len({nap.group for nap in slept}) / (last - first)
+
+
+def all_up(slept: Sequence[NapReport]) -> float:
+    """When the last group had its first trial."""
+    begun: dict[int, float] = {}
+    for nap in slept:
+        begun[nap.group] = min(nap.started_at, begun.get(nap.group, nap.started_at))
+    return max(begun.values())
 
 
 def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
@@ -100,11 +107,15 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
         "trials": len(plans),
         "plans_tried_twice": len(plans) - len(set(plans)),
         "candidates": len(space.table),
-        "trial_seconds_mean": round(float(np.mean([end - at for at, end in driver.slept])), 1),
+        "groups_seen": len({nap.group for nap in driver.slept}),
+        "seconds_until_all_are_up": round(all_up(driver.slept) - min(driver.handed), 1),
+        "trial_seconds_mean": round(
+            float(np.mean([nap.ended_at - nap.started_at for nap in driver.slept])), 1
+        ),
         "ask_ms_median": _median_ms(driver.asks),
         "end_to_driver_ms_median": _median_ms(driver.waits),
         "driver_to_begin_ms_median": _median_ms(driver.begins),
-        "busy_share": round(busy_share(driver.slept, driver.handed, groups), 3),
+        "busy_share": round(busy_share(driver.slept, driver.handed), 3),
     }
 
 

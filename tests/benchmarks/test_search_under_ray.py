@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.search_under_ray import busy_share
+from benchmarks.naps import NapReport
+from benchmarks.search_under_ray import all_up, busy_share
+from search_spaces.outcome import Cancelled
+
+
+def naps(*told: tuple[int, float, float]) -> list[NapReport]:
+    """Group, begin and end of each."""
+    return [
+        NapReport(
+            number=number,
+            outcome=Cancelled(detail=""),
+            fingerprint=None,
+            notes=(),
+            started_at=began,
+            ended_at=ended,
+            group=group,
+        )
+        for number, (group, began, ended) in enumerate(told)
+    ]
 
 
 def test_only_what_was_slept_between_the_two_moments_counts() -> None:
     """Two groups from 10, when the second has a trial, to 40, when the last one is handed out."""
-    slept = [(0.0, 20.0), (10.0, 30.0), (22.0, 38.0), (31.0, 50.0), (40.5, 60.0)]
+    slept = naps((1, 0, 8), (1, 9, 20), (2, 10, 30), (1, 22, 38), (2, 31, 50), (1, 40.5, 60))
 
     # one group 10 to 20 and 22 to 38, the other 10 to 30 and 31 to 40
-    assert busy_share(slept, [0, 9, 21, 30, 40], 2) == pytest.approx((26 + 29) / 60)
+    assert all_up(slept) == 10
+    assert busy_share(slept, [0, 8, 9, 21, 30, 40]) == pytest.approx((26 + 29) / 60)
 
 
 def test_groups_that_always_have_a_trial_are_busy() -> None:
-    slept = [(0.0, 10.0), (0.0, 12.0), (10.0, 30.0), (12.0, 25.0)]
+    slept = naps((1, 0, 10), (2, 0, 12), (1, 10, 30), (2, 12, 25))
 
-    assert busy_share(slept, [0, 0, 10, 12], 2) == 1
+    assert busy_share(slept, [0, 0, 10, 12]) == 1
