@@ -29,6 +29,7 @@ from tests.orchestrator.records import (
     LIMIT_BYTES,
     make_measured,
     make_oom,
+    make_plan,
     make_record,
     make_spec,
 )
@@ -261,3 +262,22 @@ def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Sp
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert "ZeroDivisionError: float division by zero" in (forecasts.problem() or "")
+
+
+def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint: Footprint) -> None:
+    """So that the step of the longest samples has its time: see `core.deadlines`."""
+    lengths = (footprint.tokens // 4, footprint.tokens)
+    alike = replace(footprint, varied=False, lengths=())
+    varied = replace(footprint, varied=True, lengths=lengths, row_tokens=footprint.tokens)
+    device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
+    whole, filled = (
+        expected(
+            Forecaster(model=model, device=device, footprint=one, belief=shipped_belief()), plan
+        )
+        for one in (alike, varied)
+    )
+
+    assert whole.filled == 1
+    assert filled.filled == pytest.approx(5 / 8, rel=0.1)
+    assert filled.step_seconds.value < whole.step_seconds.value
+    assert filled.peak_bytes.value >= 0.9 * whole.peak_bytes.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,21 @@ def test_prices_are_those_of_the_devices_hours(answer: Planned) -> None:
         max(answer.price_front)
         == max(answer.sizes, key=lambda size: size.best[0].samples_per_second.value).ranks
     )
+
+
+def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
+    """Half of the samples have a sixteenth of the tokens: 17/32 of the longest in the mean."""
+
+    def varied(wanted: Any) -> Any:
+        whole = a_footprint(wanted)
+        lengths = (whole.tokens // 16, whole.tokens)
+        return replace(whole, varied=True, lengths=lengths, row_tokens=whole.tokens)
+
+    told = Planner(a_question(price_per_hour=2.0), varied, a_belief()).plan()
+
+    for size in told.sizes:
+        tokens = size.best[0].samples_per_second.value * told.tokens * 17 / 32
+        assert size.price_per_billion_tokens == pytest.approx(1e9 / tokens / 3600 * size.ranks * 2)
 
 
 def test_fits_from_the_fewest_on_and_on_no_fewer(answer: Planned) -> None:

@@ -217,3 +217,22 @@ def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
     assert seconds[TERMS.index("matmul")] == pytest.approx(5 / 8 * full, rel=0.03)
     assert filled.parts.block_saved.tolist() == work(packed).parts.block_saved.tolist()
     assert filled.rows.tokens.tolist() == [640.0]
+
+
+def test_what_stages_and_the_host_are_handed_is_as_much_smaller() -> None:
+    """Both ways of batching in one table: each has its own share, of the same micro-batch."""
+    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
+    layout = {"micro_batch": 16, "accumulation": 1, "checkpoint_ratio": 1.0, "pipeline": 2}
+    plans = [
+        a_plan(batching=batching, checkpoint_offload=True, **layout)
+        for batching in ("padded", "packed")
+    ]
+
+    found = step_terms(work(*plans, footprint=varied), IDEAL).seconds
+    matmul, hops, offload = (
+        found[:, TERMS.index(name)] for name in ("matmul", "pipeline_hops", "offload")
+    )
+
+    assert matmul[1] / matmul[0] == pytest.approx(5 / 8, rel=0.03)
+    assert hops[1] / hops[0] == pytest.approx(5 / 8, rel=0.03)
+    assert offload[1] / offload[0] == pytest.approx(5 / 8, rel=0.03)
