@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VERSION := 0.1.0
 # two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
 IN_PARALLEL := --numprocesses 2 --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench format clean
+.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench image format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +60,9 @@ bench: setup ## Measure what a trial costs, what it does to the next, and how fa
 	@$(BIN)/python -m benchmarks.trial_overhead
 	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
+
+image: ## Build the container image, for Kubernetes (needs docker)
+	docker build --tag plimsoll:$(VERSION) .
 
 format: setup ## Put the code into its style
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

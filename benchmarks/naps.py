@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import AbstractForecasts
@@ -116,6 +118,7 @@ class Told(AbstractForecasts):
             device=given.device,
             deadline_seconds=given.deadline_seconds,
             folder=given.folder,
+            placement=given.placement,
             seconds=float(seconds),
             outcome=_outcome(float(step), share),
         )
@@ -134,10 +137,10 @@ class SleepingDriver(Driver):
         self._handed_of: dict[int, float] = {}
         self.begins: list[float] = []  # from when a trial is handed out until it sleeps
 
-    def propose(self) -> Assignment | Later | None:
+    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
         """The next nap."""
         began = time.time()
-        given = super().propose()
+        given = super().propose(idle)
         if not isinstance(given, Assignment):
             return given
         self.handed.append(time.time())

@@ -2,7 +2,8 @@
 
     python -m benchmarks.search_scale [--out FILE]
 
-Asks among 100,000 plans with 200 records, and with 10,000; then a sweep on a simulated cluster: 64
+Asks among 100,000 plans with 200 records, and with 10,000, and beside many trials under way, where
+several plans are chosen from one fit; then a sweep on a simulated cluster: 64
 trials at a time, each of which takes the seconds that its forecast says (a clock of its own passes
 them), while asks and tells take the driver the time that they really take. Busy is the share of the
 64 places' time in which a trial ran.
@@ -23,7 +24,8 @@ import numpy as np
 
 from benchmarks.output import write
 from orchestrator.search.evidence import Sight
-from orchestrator.search.search import Options, Search
+from orchestrator.search.options import Options
+from orchestrator.search.search import Search
 
 PLACES = 64
 KNOBS, COEFFICIENTS = 14, 12
@@ -80,6 +82,19 @@ def ask_seconds(world: World, records: int, asks: int = 5) -> list[float]:
     return taken
 
 
+def under_way_seconds(world: World, under_way: int, at_once: int) -> float:
+    """Seconds of an ask with 400 records beside trials under way, several chosen from one fit."""
+    rows = np.random.default_rng(2).permutation(len(world.options)).tolist()
+    sights, pending = [world.sight(row) for row in rows[:400]], rows[400 : 400 + under_way]
+    free = np.ones(len(world.options), dtype=bool)
+    free[rows[: 400 + under_way]] = False
+    search = Search(world.options)
+    search.next(sights, free)  # what is made once
+    began = time.perf_counter()
+    found = search.several(at_once, sights, free, pending)
+    return (time.perf_counter() - began) / len(found)
+
+
 def busy_share(world: World, trials: int) -> float:
     """The share of the places' time in which a trial ran, until the last trial was handed out."""
     search, sights = Search(world.options), list[Sight]()
@@ -108,6 +123,13 @@ def figures() -> Iterator[tuple[str, Any]]:
     large = world(100_000)
     for records in (200, 10_000):
         yield f"ask_ms_{records}_records", _milliseconds(ask_seconds(large, records))
+    for under_way in (0, 250, 1000):
+        # as many as `plimsoll_proposer` takes from a fit
+        alone, shared = (
+            round(1000 * under_way_seconds(large, under_way, count), 1)
+            for count in (1, 1 + under_way // 50)
+        )
+        yield f"ask_ms_beside_{under_way}_under_way", {"alone": alone, "from_one_fit": shared}
     yield f"busy_share_of_{PLACES}", round(busy_share(large, 640), 3)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     yield "peak_gib", round(peak / _GIB, 2)

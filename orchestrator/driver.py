@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.deadlines import proof_deadline_seconds, trial_deadline_seconds
+from orchestrator.core.endings import DRIVER_DIED_TWICE, RUNNER_DIED
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -17,6 +18,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.placement import Placement
 from orchestrator.core.policy import Stop, next_action, rival, too_dear
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
@@ -26,7 +28,7 @@ from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled, Crashed, Outcome
+from search_spaces.outcome import Cancelled, Outcome
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.request import TrialRequest
@@ -52,7 +54,7 @@ class Driver(AbstractDriver):
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
         self._searched: str | None = None  # why no more trials are handed out
-        self._retries: list[Interrupted] = []
+        self._retries: list[tuple[Interrupted, str]] = []  # what is run once more, and why
         for listener in listeners:
             listener.on_event(begun, self.state)
 
@@ -65,19 +67,14 @@ class Driver(AbstractDriver):
             if left.retry_of is None:
                 self._study.abandon(left.number)
                 if left.plan in self.state.space.candidates:
-                    self._retries.append(left)
+                    why = f"trial {left.number} was under way when its driver died"
+                    self._retries.append((left, why))
                 continue
-            blamed = Crashed(
-                cause="driver_lost",
-                rank=None,
-                phase="running the trial",
-                detail="the driver died in this trial, and again when it was run once more",
-            )
-            record = self._record(left.number, left.plan, blamed, "run once more")
+            record = self._record(left.number, left.plan, DRIVER_DIED_TWICE, "run once more")
             self._study.abandon(left.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
 
-    def propose(self) -> Assignment | Later | None:
+    def propose(self, _: Sequence[Placement] = ()) -> Assignment | Later | None:
         """The next trial, or a proof when the core says that it is enough; None after that.
 
         A proof waits until no trial is under way: it may be of that one's plan, and its workers
@@ -92,17 +89,25 @@ class Driver(AbstractDriver):
         if isinstance(action, Stop):
             return self._conclude_search(action.reason, now)
         if self._retries:
-            left = self._retries.pop(0)
-            why = f"trial {left.number} was under way when its driver died"
+            left, why = self._retries.pop(0)
             return self._begin(left.plan, why, now, retry_of=left.number)
         if action.plan is not None:
             return self._begin(action.plan, action.why, now)
         proposed = self._study.propose(self._prospects())
         if stop := too_dear(self.state, proposed.saving, proposed.seconds):
             return self._conclude_search(stop.reason, now)
-        return self._begin(proposed.plan, proposed.why, now)
+        taken = max(self._clock() - now, 0.0)
+        return self._begin(proposed.plan, proposed.why, now, ask_seconds=taken)
 
-    def _begin(self, plan: Plan, why: str, now: float, retry_of: int | None = None) -> Assignment:
+    def _begin(
+        self,
+        plan: Plan,
+        why: str,
+        now: float,
+        *,
+        retry_of: int | None = None,
+        ask_seconds: float | None = None,
+    ) -> Assignment:
         """Opens a trial in the study and hands it out."""
         asked = self._study.ask(plan, why, retry_of=retry_of)
         forecast = self._expected(plan)
@@ -114,6 +119,7 @@ class Driver(AbstractDriver):
             deadline_seconds=deadline_seconds,
             at=now,
             forecast=forecast,
+            ask_seconds=ask_seconds,
         )
         self._emit(started)
         return Assignment(
@@ -188,29 +194,48 @@ class Driver(AbstractDriver):
             forecast=forecast,
             proof=trial.proof,
         )
-        self._tell(record)
+        handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
+        self._tell(record, handed_out + report.workers_seconds)
         for text in report.notes:
             self.note(text)
 
     def lose(self, number: int) -> None:
         """The actor that ran the trial is gone, with its group."""
         trial = self._running(number)
-        lost = Crashed(
-            cause="worker_died",
-            rank=None,
-            phase="running the trial",
-            detail="the actor that ran the trial died without a report",
-        )
-        record = self._record(number, trial.plan, lost, trial.why)
+        record = self._record(number, trial.plan, RUNNER_DIED, trial.why)
         self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
+
+    def plan_of(self, number: int) -> Plan:
+        """The plan of a trial under way."""
+        return self._running(number).plan
+
+    def interrupt(self, number: int, reason: str) -> None:
+        """Closes a trial that ended by no doing of its plan's, which is run once more."""
+        trial = self._running(number)
+        if not trial.proof:  # one that is not there is asked for again anyway
+            left = Interrupted(number=number, plan=trial.plan, retry_of=None)
+            self._retries.append((left, reason))
+        self._close(trial, reason)
+
+    def give_up(self, number: int, reason: str) -> None:
+        """Closes a trial that cannot be run; none follows."""
+        trial = self._running(number)
+        self._close(trial, reason)
+        self._searched = reason
+        if trial.proof:
+            self.end(reason)
 
     def cancel(self, reason: str) -> None:
         """Closes what is under way, so that the next driver runs it again, and ends."""
         for trial in self.state.running:
-            self._study.abandon(trial.number)  # nothing if it is a proof: its trial has ended
-            record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
-            self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=self._clock()))
+            self._close(trial, reason)
         self.end(reason)
+
+    def _close(self, trial: TrialStarted, reason: str) -> None:
+        """Closes a trial without an outcome."""
+        self._study.abandon(trial.number)  # nothing if it is a proof: its trial has ended
+        record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
+        self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=self._clock()))
 
     def note(self, text: str) -> None:
         """Passes on something that a person should read."""
@@ -258,13 +283,13 @@ class Driver(AbstractDriver):
             fingerprint=None,
         )
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: Record, waited_seconds: float | None = None) -> None:
         """Tells the study, then everybody else."""
         if record.proof:
             self._study.keep_proof(record)
         else:
             self._study.tell(record)
-        self._emit(TrialEnded(record=record, at=self._clock()))
+        self._emit(TrialEnded(record=record, at=self._clock(), waited_seconds=waited_seconds))
 
     def _emit(self, event: Event) -> None:
         self.state = advance(self.state, event)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.placement import Node
+from orchestrator.ray_nodes import RayNodes, await_room
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.spec.schema import SweepSpec
@@ -43,6 +46,12 @@ def settle_ray() -> None:
         os.environ.setdefault(name, value)
 
 
+def settle_token() -> None:
+    """Lets a token be sent that is set or lies in the home directory: only if the mode says so."""
+    if os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
 @contextlib.contextmanager
 def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     """A connection to Ray while the context is open, and what the cluster offers.
@@ -57,17 +66,14 @@ def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
     if address:
         _knock(address)
-        # a token that lies in the home directory is only sent if the mode says so
-        token = os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists()
-        if token:
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        settle_token()
     import ray
 
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, address)
     try:
-        facts = _facts(ray, spec)
+        facts = _facts(ray, spec, joined=address is not None)
         here = mine and address is None
         yield replace(facts, lacks=_survey(facts.device) if here else _ask(ray, facts.device))
     finally:
@@ -103,27 +109,33 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _facts(ray: Any, spec: SweepSpec) -> ClusterFacts:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = int(sum(node.get("GPU", 0) for node in alive))
+def _facts(ray: Any, spec: SweepSpec, *, joined: bool) -> ClusterFacts:
+    gpus = any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
     wanted = spec.cluster.device
-    if wanted == "cuda" and not gpus:
+    if wanted == "cuda" and not gpus and not spec.cluster.wait_minutes:
         raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
-    cpus_each = spec.cluster.cpus_per_worker
-    if wanted == "cpu" or not gpus:
-        # a rank lives on one node, so each node's cores are divided by themselves
-        slots = sum(int(node.get("CPU", 0)) // cpus_each for node in alive)
-        return _cluster("cpu", slots, spec)
-    return _cluster("cuda", gpus, spec)
+    device = "cuda" if wanted == "cuda" or (wanted == "auto" and gpus) else "cpu"
+    nodes = RayNodes(device, spec.cluster.cpus_per_worker)
+    if joined:
+        await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    return _cluster(device, nodes.up(), spec)
 
 
-def _cluster(device: str, slots: int, spec: SweepSpec) -> ClusterFacts:
-    if slots == 0:
+def _cluster(device: str, nodes: Sequence[Node], spec: SweepSpec) -> ClusterFacts:
+    if not nodes and device == "cuda":
+        raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
+    if not nodes:
         raise ClusterError(
             f"no node has room for a worker of {spec.cluster.cpus_per_worker} CPU cores;"
             " lower cluster.cpus_per_worker"
         )
-    return ClusterFacts(device=device, slots=slots, memory_limit_bytes=spec.memory_limit_bytes)
+    slots = [node.slots for node in nodes]
+    return ClusterFacts(
+        device=device,
+        slots=sum(slots),
+        memory_limit_bytes=spec.memory_limit_bytes,
+        node_slots=max(slots),
+    )
 
 
 def _ask(ray: Any, device: str) -> tuple[tuple[str, str], ...]:

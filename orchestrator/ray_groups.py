@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.core.endings import reason_to_replace
+from orchestrator.core.endings import may_be_a_lost_node, reason_to_replace
 from orchestrator.core.processes import Processes, reason_to_change
+from orchestrator.ray_nodes import gone_among
 from orchestrator.ray_train import GroupLost, WorkerGroup
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.record import Fingerprint
@@ -23,25 +24,33 @@ class KeptGroup:
         notes: list[str] = []
         started_at = time.time()
         seen: Fingerprint | None = None
+        lost: tuple[str, ...] = ()
+        ready_at: float | None = None
         try:
             group = self._group_for(given, notes)
+            ready_at = time.time()
             seen = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
             if reason := reason_to_replace(outcome):
                 notes.append(f"the worker group is replaced: {reason}")
                 self._group = None
                 group.stop()
-        except GroupLost as lost:
-            outcome, self._group = lost.outcome, None
+        except GroupLost as ended:
+            outcome, self._group = ended.outcome, None
             reason = reason_to_replace(outcome) or "its workers are gone"
             notes.append(f"the worker group is replaced: {reason}")
+            if may_be_a_lost_node(outcome):
+                lost = gone_among(given.doors)
+        ended_at = time.time()
         return TrialReport(
             number=given.request.number,
             outcome=outcome,
             fingerprint=seen,
             notes=tuple(notes),
             started_at=started_at,
-            ended_at=time.time(),
+            ended_at=ended_at,
+            lost=lost,
+            workers_seconds=(ended_at if ready_at is None else ready_at) - started_at,
         )
 
     def stop(self) -> None:
@@ -51,11 +60,12 @@ class KeptGroup:
             self._group = None
 
     def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
-        needed = Processes.of(given.request.plan, given.device)
+        needed = Processes.of(given.request.plan, given.device, given.placement)
         there = self._group
         if there and (reason := reason_to_change(needed, there.processes, fresh=given.fresh)):
             notes.append(f"the worker group is replaced: {reason}")
             self.stop()
         if self._group is None:
-            self._group = WorkerGroup(given.request.spec, needed, given.device, given.folder)
+            spec = given.request.spec
+            self._group = WorkerGroup(spec, needed, given.device, given.folder, given.doors)
         return self._group

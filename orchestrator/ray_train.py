@@ -10,10 +10,10 @@ This is the one module that knows Ray Train.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import platform
+import re
 import tempfile
 import threading
 import time
@@ -31,6 +31,8 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
+from orchestrator.mailboxes import Mailbox
+from orchestrator.ray_nodes import ID_LABEL, gone_among
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
@@ -39,6 +41,7 @@ from search_spaces.spec.schema import SweepSpec
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
+_KNOCK_SECONDS = 5.0
 _WORKER_ENVIRONMENT = {
     # One heap for all threads: glibc tries another when one is full, and what a trial that ran out
     # of memory left in that does not come back.
@@ -47,6 +50,8 @@ _WORKER_ENVIRONMENT = {
     # with 15, where anything else that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_TRACEBACK = ", line "  # File "...", line 7, in f
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
@@ -56,52 +61,6 @@ class GroupLost(Exception):  # an event more than an error
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
-
-
-class Mailbox:
-    """Requests on their way to the ranks, and what comes back. Lives as long as its group."""
-
-    def __init__(self, world_size: int) -> None:
-        self._requests = [asyncio.Queue[TrialRequest | None]() for _ in range(world_size)]
-        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-        self._announced: dict[int, Outcome] = {}
-        self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
-
-    async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
-        """A rank is up."""
-        await self._ready.put((worker, seen))
-
-    async def members(self) -> list[tuple[ActorHandle, Fingerprint]]:
-        """All ranks, once they are up."""
-        return [await self._ready.get() for _ in self._requests]
-
-    async def next(self, rank: int) -> TrialRequest | None:
-        """The next request for a rank; None asks it to leave."""
-        return await self._requests[rank].get()
-
-    async def announce(self, rank: int, outcome: Outcome) -> None:
-        """A rank tells its own ending, before the ranks agree."""
-        self._announced[rank] = outcome
-
-    async def announced(self) -> list[Outcome]:
-        """What the ranks told of the trial under way, in the order of ranks."""
-        return [self._announced[rank] for rank in sorted(self._announced)]
-
-    async def post(self, outcome: Outcome) -> None:
-        """Rank 0 tells what the ranks agreed on."""
-        await self._outcomes.put(outcome)
-
-    async def run(self, request: TrialRequest) -> Outcome:
-        """Hands a request to all ranks and waits for the outcome."""
-        self._announced.clear()
-        for queue in self._requests:
-            queue.put_nowait(request)
-        return await self._outcomes.get()
-
-    async def dismiss(self) -> None:
-        """Asks all ranks to leave."""
-        for queue in self._requests:
-            queue.put_nowait(None)
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -148,7 +107,14 @@ def _enter_folder(folder: str) -> None:
 class WorkerGroup:
     """Warm workers, one per rank, that run one trial at a time."""
 
-    def __init__(self, spec: SweepSpec, processes: Processes, device: str, folder: str) -> None:
+    def __init__(
+        self,
+        spec: SweepSpec,
+        processes: Processes,
+        device: str,
+        folder: str,
+        doors: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         """Starts the workers and waits until all are up.
 
         Args:
@@ -156,6 +122,8 @@ class WorkerGroup:
             processes: How many to start, and how.
             device: "cpu" or "cuda".
             folder: Where relative paths of the spec start.
+            doors: Of their nodes: ids, and where each takes connections. A start waits for a node
+                that has gone, so that they are knocked at.
 
         Raises:
             GroupLost: If they do not come up in `START_SECONDS`, or die at once.
@@ -174,7 +142,7 @@ class WorkerGroup:
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
-        members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting")
+        members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting", doors)
         self._workers = [worker for worker, _ in members]
         self.fingerprint: Fingerprint = members[0][1]
 
@@ -213,17 +181,22 @@ class WorkerGroup:
         finally:
             self._died.set()
 
-    def _wait(self, reference: Any, seconds: float, doing: str) -> Any:
-        until = time.monotonic() + seconds
+    def _wait(
+        self, reference: Any, seconds: float, doing: str, doors: tuple[tuple[str, str], ...] = ()
+    ) -> Any:
+        now = time.monotonic()
+        until, knock = now + seconds, now + _KNOCK_SECONDS
         while not self._died.is_set():
             try:
                 return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
             except GetTimeoutError:
-                if time.monotonic() > until:
+                now = time.monotonic()
+                gone = now > knock and gone_among(doors)
+                if now > until or gone:
                     self.kill()
-                    raise GroupLost(
-                        outcome=TimedOut(deadline_seconds=seconds, detail=f"no end of {doing}")
-                    ) from None
+                    detail = f"no end of {doing}" + (" on nodes that have gone" if gone else "")
+                    raise GroupLost(TimedOut(deadline_seconds=seconds, detail=detail)) from None
+                knock = now + _KNOCK_SECONDS if now > knock else knock
         announced = ray.get(self._mailbox.announced.remote())
         self.kill()
         raise GroupLost(outcome_of_death(_death(self._error, doing), tuple(announced)))
@@ -239,7 +212,10 @@ def _trainer(
         train_loop_config=config,
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=_COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(
-            num_workers=processes.world_size, use_gpu=cuda, resources_per_worker=resources
+            num_workers=processes.world_size,
+            use_gpu=cuda,
+            resources_per_worker=resources,
+            label_selector=_selectors(processes),
         ),
         run_config=RunConfig(
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
@@ -248,6 +224,13 @@ def _trainer(
             worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT | dict(processes.environment)},
         ),
     )
+
+
+def _selectors(processes: Processes) -> list[dict[str, str]] | None:
+    """The node of each rank: Ray Train keeps their order, and those of a node together."""
+    if processes.placement is None:
+        return None
+    return [{ID_LABEL: node} for node in processes.placement.node_of_rank]
 
 
 def _death(error: TrainingFailedError | None, doing: str) -> Death:
@@ -271,5 +254,8 @@ def _root(failure: Exception) -> Exception:
 
 
 def _line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)[:300]}"
+    """What is said of an error; of one that holds a traceback, its end, which names the cause."""
+    plain = _COLORS.sub("", str(error)).strip()
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    told = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
+    return f"{type(error).__name__}: {' '.join(told)[:300]}"

@@ -10,10 +10,8 @@ This is the one module that knows Ray Tune.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
-from collections import defaultdict
 from typing import Any
 
 import ray
@@ -21,29 +19,17 @@ from ray import tune
 from ray.actor import ActorHandle
 from ray.tune.search import Searcher
 
+from orchestrator.core.placement import Placement
+from orchestrator.mailboxes import Desk, Order
 from orchestrator.ray_groups import KeptGroup
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 
 _METRIC = "ended"
+_AGAIN_SECONDS = 5.0  # after which a group that waits says so
 # A sliver of a resource that every head node has: the trial's own share must not come out of
 # what its workers need (asking for no resource at all is refused by Tune).
 _HEAD_SHARE = {"node:__internal_head__": 0.001}
 _DESK, _GROUP, _REPORT = "desk", "group", "report"
-
-
-class Desk:
-    """Where groups get their next trial."""
-
-    def __init__(self) -> None:
-        self._given: defaultdict[str, asyncio.Queue[Assignment | None]] = defaultdict(asyncio.Queue)
-
-    async def put(self, group: str, given: Assignment | None) -> None:
-        """Lays down a group's next trial; None: there is none."""
-        self._given[group].put_nowait(given)
-
-    async def take(self, group: str) -> Assignment | None:
-        """Waits for it."""
-        return await self._given[group].get()
 
 
 class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
@@ -57,10 +43,12 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def step(self) -> dict[str, Any]:
         """Waits for a trial, runs it and reports its outcome."""
-        given = ray.get(self._desk.take.remote(self._name))
-        if given is None:
-            return {_METRIC: 0, "done": True}
-        return {_REPORT: self.run(given), _METRIC: 1}
+        given = ray.get(self._desk.take.remote(self._name, _AGAIN_SECONDS))
+        if isinstance(given, Assignment):
+            return {_REPORT: self.run(given), _METRIC: 1}
+        if given is Order.RELEASE:
+            self._kept.stop()
+        return {_METRIC: 0, "done": given is Order.LEAVE}
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs one trial."""
@@ -83,6 +71,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         self._desk = desk
         self._numbers: dict[str, int] = {}  # of the trial that a group runs
         self._idle: list[str] = []  # groups that wait for one
+        self._places: dict[str, Placement] = {}  # where groups have workers
 
     def __reduce__(self) -> tuple[type[PlanSearcher], tuple[None, None]]:
         # Tune keeps a copy of its searcher beside its results; ours resumes from the study, and
@@ -91,54 +80,82 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Another group, which Tune has room for; None if it has nothing to run now."""
-        assert self._driver is not None
-        given = self._driver.propose()
+        given = self._proposed()
         if given is None:
             self._dismiss()
             finished: str = Searcher.FINISHED
             return finished
         if isinstance(given, Later):
             return None
-        self._hand(trial_id, given)
+        if self._idle:
+            self._hand(given)
+            return None
+        self._hand(given, trial_id)
         return {_DESK: self._desk, _GROUP: trial_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Passes a report on, and gives groups that are free their next trial."""
+        """Passes a report on, and gives groups that are free their next trial.
+
+        A group that waits reports now and then that it does: there may be room by now.
+        """
         assert self._driver is not None
-        if _REPORT not in result:
-            return
-        del self._numbers[trial_id]
-        self._driver.conclude(result[_REPORT])
-        self._idle.append(trial_id)
+        if _REPORT in result:
+            del self._numbers[trial_id]
+            if result[_REPORT].lost:
+                self._places.pop(trial_id, None)
+            self._driver.conclude(result[_REPORT])
+            self._idle.append(trial_id)
         while self._idle:
-            given = self._driver.propose()
+            given = self._proposed()
             if given is None:
                 self._dismiss()
             elif isinstance(given, Later):
                 return
             else:
-                self._hand(self._idle.pop(), given)
+                self._hand(given)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """A group is gone; if it had a trial, its runner died."""
         assert self._driver is not None
+        self._places.pop(trial_id, None)
         if trial_id in self._idle:
             self._idle.remove(trial_id)
         if (number := self._numbers.pop(trial_id, None)) is not None:
             self._driver.lose(number)
 
-    def _hand(self, group: str, given: Assignment) -> None:
+    def _proposed(self) -> Assignment | Later | None:
+        assert self._driver is not None
+        warm = (self._places.get(group) for group in self._idle)
+        return self._driver.propose([place for place in warm if place is not None])
+
+    def _hand(self, given: Assignment, started: str | None = None) -> None:
+        """Gives a trial to the group that is just started, or to the best of those that wait.
+
+        That is the one whose workers are where it runs, else one whose workers have to go.
+        """
         assert self._desk is not None
+        leaving = [group for group in self._idle if self._places.get(group) in given.evicted]
+        there = [group for group in self._idle if self._places.get(group) == given.placement]
+        bare = [group for group in self._idle if group not in self._places]
+        group = started or next(iter([*there, *leaving, *bare, *self._idle]))
+        for other in leaving:
+            del self._places[other]
+            if other != group:
+                self._desk.put.remote(other, Order.RELEASE)
+        if started is None:
+            self._idle.remove(group)
         self._numbers[group] = given.request.number
+        if given.placement is not None:
+            self._places[group] = given.placement
         self._desk.put.remote(group, given)
 
     def _dismiss(self) -> None:
         """Lets the groups go that wait."""
         assert self._desk is not None
         for group in self._idle:
-            self._desk.put.remote(group, None)
+            self._desk.put.remote(group, Order.LEAVE)
         self._idle.clear()
 
     def save(self, checkpoint_path: str) -> None:

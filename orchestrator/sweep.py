@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.placement import Node, room_for_groups, words
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import TracedForecasts
 from orchestrator.listener import AbstractListener
+from orchestrator.losing import LosableDriver
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
+from orchestrator.places import study_storage
+from orchestrator.placing import PlacingDriver
 from orchestrator.ray_cluster import connected
+from orchestrator.ray_metrics import RayMetrics
+from orchestrator.ray_nodes import RayNodes
 from orchestrator.ray_trace import BackgroundTrace
-from orchestrator.study import Study, check_study, earlier_studies
+from orchestrator.study import Study, check_study, earlier_studies, sole_driver
 from orchestrator.termination import termination_as
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts
@@ -24,6 +30,8 @@ from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.preparation import prepare
+
+MOST_GROUPS = 1000  # that are started where nobody says how many
 
 
 class Stopped(Exception):
@@ -49,16 +57,18 @@ def run_sweep(
 
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
+        StudyLost: If the study's storage went away, for longer than the sweep waits.
         KeyboardInterrupt: On Ctrl-C, after the trial under way was closed and all were told.
     """
     model = prepare(spec)
     check_tracking(spec)
     check_study(spec, name)
-    tracking = (MlflowListener(),) if spec.tracking.enabled else ()
-    with connected(spec) as cluster:
+    with sole_driver(spec, name) as lock, connected(spec) as cluster:
         space = sweep_space(spec, model, cluster)
+        nodes = RayNodes(cluster.device, spec.cluster.cpus_per_worker)
+        groups = _groups(spec, space, nodes.up())
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
-        study = Study(spec, name, space, earlier)
+        study = Study(spec, name, space, earlier, lock)
         begun = SweepStarted(
             study=name,
             spec=spec,
@@ -67,25 +77,38 @@ def run_sweep(
             memory_limit_bytes=cluster.memory_limit_bytes,
             at=time.time(),
             proofs=study.proofs(),
+            groups=groups,
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)
+        told = (*_derived(spec), *listeners)
         try:
-            driver = Driver(study, cluster, (*tracking, *listeners), begun, forecasts=forecasts)
+            driver = Driver(study, cluster, told, begun, forecasts=forecasts)
             if warning := _short_lived(spec):
                 driver.note(warning)
-            _run(driver)
+            if others := len(nodes.all_up()) - len(nodes.up()):
+                driver.note(f"nodes with other GPUs are left alone: {others}")
+            study.say_through(driver.note)
+            _run(driver, study, nodes, groups)
         finally:
+            nodes.close()
             tracing.stop()
-            for listener in (*listeners, *tracking):
+            for listener in reversed(told):
                 listener.close()
     return driver.state
+
+
+def _derived(spec: SweepSpec) -> Iterator[AbstractListener]:
+    """Who keeps what others read of a sweep, all of it derived from the study."""
+    if spec.tracking.enabled:
+        yield MlflowListener()
+    yield RayMetrics()
 
 
 def _short_lived(spec: SweepSpec) -> str | None:
     """What to say if the study is kept where Ray unpacked a job, and would go with it."""
     folder = Path(spec.study.folder).absolute()
-    if spec.study.storage or _JOB_FOLDER not in folder.parts:
+    if study_storage(spec) or _JOB_FOLDER not in folder.parts:
         return None
     return (
         f"the study is kept in {folder}, which Ray removes some time after the job:"
@@ -100,38 +123,58 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     """The legal plans of a spec on a cluster.
 
     Raises:
-        SpecError: If there are none, or the cluster has no room for so many groups.
+        SpecError: If there are none.
     """
     around = Surroundings(spec=spec, model=model, cluster=cluster)
-    space = build_space(around, spec.cluster.ranks_of(cluster.slots))
-    _check_room(spec, space, cluster)
-    return space
+    return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
-def _check_room(spec: SweepSpec, space: Space, cluster: ClusterFacts) -> None:
-    """Groups keep their workers: with too many of them, each would wait for the others."""
-    table, groups = space.table, spec.cluster.groups
-    ranks = int((table.column("tensor") * table.column("pipeline") * table.column("data")).max())
-    if groups > 1 and groups * ranks > cluster.slots:
-        fault = Fault(
-            path="cluster.groups",
-            value=str(groups),
-            advice=f"plans take up to {ranks} of the cluster's {cluster.slots} ranks:"
-            f" at most {max(cluster.slots // ranks, 1)} fit at the same time",
-        )
-        raise SpecError("specification", (fault,))
+def _groups(spec: SweepSpec, space: Space, nodes: Sequence[Node]) -> int:
+    """How many trials run at the same time.
+
+    Raises:
+        SpecError: If there is no room for as many as are asked for: groups keep their workers,
+            and each would wait for the others.
+    """
+    asked, share = spec.cluster.groups, spec.cluster.share_nodes
+    if asked == 1 or (asked == "auto" and spec.cluster.workers == "auto"):
+        return 1
+    tensor = space.table.column("tensor")
+    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
+    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
+    most = MOST_GROUPS if asked == "auto" else asked
+    fit = min(room_for_groups(*shape, nodes, most, share=share) for shape in shapes)
+    if asked in ("auto", fit):
+        return max(fit, 1)
+    own = "" if share else " on nodes of their own; cluster.share_nodes: true lets them share"
+    fault = Fault(
+        path="cluster.groups",
+        value=str(asked),
+        advice=f"plans take up to {ranks.max()} ranks, and there is {words(nodes)}: at most"
+        f" {max(fit, 1)} of them fit at the same time{own}",
+    )
+    raise SpecError("specification", (fault,))
 
 
-def _run(driver: Driver) -> None:
+def _run(driver: Driver, study: Study, nodes: RayNodes, groups: int) -> None:
     from orchestrator.ray_tune import run_trials  # imports Ray, which reads its environment then
 
+    asked = driver.state.spec.cluster
+    placing = PlacingDriver(
+        driver, nodes, share=asked.share_nodes, wait_seconds=asked.wait_minutes * 60
+    )
     driver.repair()
+    losable = LosableDriver(placing)
     try:
         with termination_as(Stopped):
-            run_trials(driver, driver.state.spec.cluster.groups)
+            run_trials(losable, groups)
     except KeyboardInterrupt:
+        study.hurry()
         driver.cancel("stopped by Ctrl-C")
         raise
     except Stopped as stopped:
+        study.hurry()
         driver.cancel(str(stopped))
+    if losable.lost is not None:
+        raise losable.lost
     driver.end("Ray Tune has no more trials")

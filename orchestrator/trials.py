@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.placement import Placement
 from search_spaces.outcome import Outcome
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
@@ -19,6 +21,9 @@ class Assignment:
     deadline_seconds: float
     folder: str  # where relative paths start
     fresh: bool = False
+    placement: Placement | None = None  # None: wherever there is room
+    evicted: tuple[Placement, ...] = ()  # of groups that wait, whose workers have to go for it
+    doors: tuple[tuple[str, str], ...] = ()  # of its nodes: ids, and where each is knocked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +41,20 @@ class TrialReport:
     notes: tuple[str, ...]
     started_at: float
     ended_at: float
+    lost: tuple[str, ...] = ()  # ids of nodes that went while it ran
+    workers_seconds: float = 0.0  # from `started_at` until its workers were ready
 
 
 class AbstractDriver(ABC):
     """Who decides what is tried next."""
 
     @abstractmethod
-    def propose(self) -> Assignment | Later | None:
-        """The next trial; None: the sweep is over."""
+    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
+        """The next trial; None: the sweep is over.
+
+        Args:
+            idle: Where groups have workers that wait for one.
+        """
 
     @abstractmethod
     def conclude(self, report: TrialReport) -> None:

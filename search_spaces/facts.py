@@ -61,14 +61,16 @@ class ModelFacts:
 class ClusterFacts:
     """What is known of the machines before a trial runs.
 
-    `slots` is how many ranks fit at once; `memory_limit_bytes` is per rank, None where
-    nothing limits it but the machine. `lacks` names what a worker's machine cannot do, each
-    with the reason and the remedy in one sentence (see `workers.doctor` for the names).
+    `slots` is how many ranks fit at once, `node_slots` how many of them on one node, None where
+    nobody knows; `memory_limit_bytes` is per rank, None where nothing limits it but the machine.
+    `lacks` names what a worker's machine cannot do, each with the reason and the remedy in one
+    sentence (see `workers.doctor` for the names).
     """
 
     device: str  # "cpu" or "cuda"
     slots: int
     memory_limit_bytes: int | None
+    node_slots: int | None = None
     lacks: tuple[tuple[str, str], ...] = ()
 
     def lack(self, feature: str) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.postgres import Server, postgres_server
 
 # the same examples every run: a red build means a change, not luck
 settings.register_profile(
@@ -51,3 +54,16 @@ def _turn(item: pytest.Item) -> int:
 
 def _shares_ranks(nodeid: str) -> bool:
     return nodeid.startswith(_WORKERS) and not nodeid.startswith(_ALONE)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One PostgreSQL server for all tests of this process."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Server) -> str:
+    """The URL of a database of the test's own."""
+    return postgres.new_database()

@@ -17,7 +17,10 @@ MAX_LINES = 300
 ONLY_IN = {
     "ray.tune": ("orchestrator/ray_tune",),
     "ray.train": ("orchestrator/ray_train",),
+    "ray.util.metrics": ("orchestrator/ray_metrics",),
     "optuna": ("orchestrator/study",),
+    "sqlalchemy": ("orchestrator/study",),
+    "psycopg": (),
     "mlflow": ("orchestrator/mlflow_tracking",),
     "torch": ("workers/",),
     "transformers": ("workers/",),

@@ -21,10 +21,12 @@ from search_spaces.forecast.scales import probability_below
 from search_spaces.forecast.seconds import step_terms
 from search_spaces.forecast.work import Work, together, work_of
 from search_spaces.hardware import Device, DeviceError, known_device
+from search_spaces.spec.schema import GIB
 from workers.trace import trace
 
 PRIORS = Path(__file__).with_name("priors")
 Footprints = Callable[[Model, frozenset[Wanted]], Footprint]
+_NOMINAL = 0.1  # the share by which what is printed on a device may differ from what it reports
 # which categories a table's figure counts: tensors alone, the allocator's segments too, or all
 _COUNTED = {
     "allocated": [name not in ("outside", "fragmentation") for name in CATEGORIES],
@@ -156,14 +158,21 @@ def _groups(runs: Sequence[Run]) -> Iterator[tuple[Model, Device, list[int]]]:
 
 
 def device_of(run: Run) -> Device | None:
-    """The catalogue's device, with the memory that the table states; None: nobody knows it."""
+    """The catalogue's device; None if nobody knows it.
+
+    Where a table states another memory than any device of that name has, it is a budget, and the
+    device has that much.
+    """
     name = run.device
     memory = run.device_memory_gib
     for spelt in ([f"{name}-{memory:g}GB"] if memory else []) + [name]:
         try:
-            return known_device(spelt)
+            known = known_device(spelt)
         except DeviceError:
             continue
+        stated = round(GIB * memory) if memory else known.memory_bytes
+        near = abs(stated / known.memory_bytes - 1) < _NOMINAL
+        return known if near else replace(known, memory_bytes=stated)
     return None
 
 

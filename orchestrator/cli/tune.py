@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING_FOUND = 1
 EXIT_INTERRUPTED = 130
+EXIT_STUDY_LOST = 75  # as sysexits has it: try again later
 
 
 def tune(
@@ -29,6 +31,12 @@ def tune(
     ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Plain lines instead of the live view.")
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Events as lines of JSON on stdout, instead of view and report."
+        ),
     ] = False,
     proof: Annotated[
         bool | None,
@@ -49,9 +57,10 @@ def tune(
     spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes, proof=proof)
     name = study_name(spec, spec_path)
 
+    from orchestrator.event_log import EventFile, EventStream, events_file
     from orchestrator.forecasting.taught import taught_by
     from orchestrator.report import render_report
-    from orchestrator.study import check_study
+    from orchestrator.study import StudyLost, check_study
     from orchestrator.sweep import run_sweep
     from orchestrator.view import make_view
     from search_spaces.forecast.belief import shipped_belief
@@ -63,12 +72,18 @@ def tune(
     if records is not None:
         belief = taught_by(belief, records, tuned=spec, tuned_name=name)
     remember(spec, name)
+    view = EventStream(sys.stdout) if json else make_view(plain)
+    listeners = [view, EventFile(events_file(spec, name), say_error)]
     try:
-        state = run_sweep(spec, name, [make_view(plain)], belief)
+        state = run_sweep(spec, name, listeners, belief)
     except KeyboardInterrupt:
         say_error(f"Stopped. To go on where it stopped: {command_line('tune', spec_path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    page().print(render_report(state, ui_hint(spec, spec_path)))
+    except StudyLost as lost:
+        say_error(str(lost))
+        raise typer.Exit(EXIT_STUDY_LOST) from None
+    if not json:
+        page().print(render_report(state, ui_hint(spec, spec_path)))
     if state.best is None:
         say_error(why_nothing(state))
         raise typer.Exit(EXIT_NOTHING_FOUND)

@@ -19,13 +19,13 @@ def ui(
     """Open the MLflow UI on a sweep; Ctrl-C ends it."""
     spec, name = spec_and_name(spec_path)
 
-    from orchestrator.mlflow_tracking import ui_address, ui_command
+    from orchestrator.mlflow_tracking import ui_address, ui_command, ui_environment
 
     # MLflow's own first page shows none of the runs
     say(f"The trials: {ui_address(spec, name, port=port)}")
 
     command = ui_command(spec, port=port)
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, {**os.environ, **ui_environment(spec)})
     except OSError as error:
         raise UserError(f"cannot start {command[0]}: {error.strerror}") from None

@@ -19,6 +19,19 @@ from search_spaces.outcome import (
 RESIDUAL_SHARE = 0.05
 RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
+DRIVER_DIED_TWICE = Crashed(
+    cause="driver_lost",
+    rank=None,
+    phase="running the trial",
+    detail="the driver died in this trial, and again when it was run once more",
+)
+RUNNER_DIED = Crashed(
+    cause="worker_died",
+    rank=None,
+    phase="running the trial",
+    detail="the actor that ran the trial died without a report",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
@@ -53,6 +66,15 @@ def outcome_of_death(death: Death, announced: tuple[Outcome, ...]) -> Outcome:
             costs=None,
         )
     return Crashed(cause="worker_died", rank=death.rank, phase=death.doing, detail=death.detail)
+
+
+def may_be_a_lost_node(outcome: Outcome) -> bool:
+    """Whether the outcome of a group that died is what it is when a node goes."""
+    match outcome:
+        case Crashed(cause="worker_died" | "collective") | TimedOut():
+            return True
+        case _:
+            return False
 
 
 def reason_to_replace(outcome: Outcome) -> str | None:

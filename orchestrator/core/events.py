@@ -13,6 +13,8 @@ from search_spaces.spec.schema import SweepSpec
 if TYPE_CHECKING:
     from search_spaces.space import Space
 
+LIKELY_TO_FIT = "likely to fit"  # with these words a reason says how likely that is
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
@@ -25,6 +27,7 @@ class SweepStarted:
     memory_limit_bytes: int | None  # per rank; None until a trial tells the device's
     at: float
     proofs: tuple[Record, ...] = ()
+    groups: int = 1  # trials that can be under way at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,11 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan was handed out; or again, as the proof of the trial of that number."""
+    """A plan was handed out; or again, as the proof of the trial of that number.
+
+    `ask_seconds` is what choosing the plan took, forecasts and search together; None where there
+    was no choice: the first plan, one that is run once more, a proof.
+    """
 
     number: int
     plan: Plan
@@ -47,14 +54,20 @@ class TrialStarted:
     at: float
     forecast: Expectation | None = None  # None where nothing could be forecast by then
     proof: bool = False
+    ask_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """An outcome, of a trial or of a proof, came back and was told to the study."""
+    """An outcome, of a trial or of a proof, came back and was told to the study.
+
+    `waited_seconds` is from when it was handed out until its workers were ready for it: room was
+    found, and workers started where there were none. None where nobody lived to tell.
+    """
 
     record: Record
     at: float
+    waited_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

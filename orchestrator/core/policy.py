@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.core.ranking import measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
 from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured
+from search_spaces.outcome import Cancelled, Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 
@@ -42,7 +42,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         untried: Legal plans of which no trial has ended or is under way.
     """
     budget = state.spec.budget
-    if len(state.records) + len(state.running) >= budget.trials:
+    if _counted(state) + len(state.running) >= budget.trials:
         return Stop(reason=f"the budget of {budget.trials} trials is used")
     if now - state.started_at >= budget.minutes * 60:
         return Stop(reason=f"the budget of {budget.minutes:g} minutes is used")
@@ -50,9 +50,10 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         return Stop(reason=f"the budget of {budget.gpu_hours:g} GPU-hours is used")
     if untried == 0:
         return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
-    waited = trials_since_best(state.records, state.goal)
-    if budget.patience is not None and state.best and waited >= budget.patience:
-        return Stop(reason=f"the last {waited} trials gave no better plan")
+    if budget.patience is not None and state.best is not None:
+        waited = trials_since_best(state.records, state.goal)
+        if waited >= budget.patience:
+            return Stop(reason=f"the last {waited} trials gave no better plan")
     if not _tried(state, state.space.baseline):
         return Try(plan=state.space.baseline, why="the plan that one would start with")
     return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
@@ -99,6 +100,11 @@ def rival(state: SweepState, plan: Plan) -> Estimate | None:
 def rank_hours(records: Iterable[Record]) -> float:
     """Hours that the ranks of all trials took together."""
     return sum(r.plan.world_size * (r.ended_at - r.started_at) for r in records) / 3600
+
+
+def _counted(state: SweepState) -> int:
+    """Trials that have an outcome; one that was cut short is run again."""
+    return sum(not isinstance(record.outcome, Cancelled) for record in state.records)
 
 
 def _tried(state: SweepState, plan: Plan) -> bool:

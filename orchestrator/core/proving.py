@@ -138,9 +138,13 @@ def failures(
 
 
 def candidates(records: Iterable[Record], failed: Mapping[int, str], goal: Goal) -> list[Record]:
-    """The best plan and its statistical equals, those aside whose proof failed; most room first."""
+    """The best plan and its statistical equals, those aside whose proof failed.
+
+    The one with most room first; where room is what is wanted, the fastest.
+    """
     standing = [record for record in records if record.number not in failed]
-    return sorted(equals_of_the_best(standing, goal), key=_share)
+    equal = equals_of_the_best(standing, goal)
+    return sorted(equal, key=_slowness if goal.metric == "headroom" else _share)
 
 
 def next_proof(
@@ -183,6 +187,10 @@ def _losses(record: Record) -> tuple[float, ...]:
 def _differences(plan: Plan, other: Plan) -> int:
     theirs = other.as_dict()
     return sum(value != theirs[name] for name, value in plan.as_dict().items())
+
+
+def _slowness(record: Record) -> float:
+    return -throughput(record)
 
 
 def _share(record: Record) -> float:

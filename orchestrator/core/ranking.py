@@ -32,13 +32,8 @@ def score(record: Record, goal: Goal) -> float:
 
 def ranked(records: Iterable[Record], goal: Goal) -> list[Record]:
     """The feasible records, the best first; of equals the one with the lower peak."""
-
-    def order(record: Record) -> tuple[float, int]:
-        outcome = record.outcome
-        peak = outcome.memory.peak_bytes if isinstance(outcome, Measured) else 0
-        return (-score(record, goal), peak)
-
-    return sorted((record for record in records if goal.feasible(record)), key=order)
+    feasible = (record for record in records if goal.feasible(record))
+    return sorted(feasible, key=lambda record: (-score(record, goal), _peak(record)))
 
 
 def best(records: Iterable[Record], goal: Goal) -> Record | None:
@@ -48,15 +43,13 @@ def best(records: Iterable[Record], goal: Goal) -> Record | None:
 
 def equals_of_the_best(records: Iterable[Record], goal: Goal) -> list[Record]:
     """The feasible records whose interval overlaps the best one's, best first."""
-    order = ranked(records, goal)
-    top = goal.value(order[0]) if order else None
+    known = [(record, reached) for record in records if (reached := goal.value(record))]
+    order = sorted(known, key=lambda each: (-each[1].value, _peak(each[0])))
+    # of thousands of records few are near the best: whether others are feasible does not matter
+    top = next((reached for record, reached in order if goal.feasible(record)), None)
     if top is None:
         return []
-    return [
-        record
-        for record in order
-        if (reached := goal.value(record)) is not None and reached.overlaps(top)
-    ]
+    return [record for record, reached in order if reached.overlaps(top) and goal.feasible(record)]
 
 
 def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
@@ -86,3 +79,7 @@ def trials_since_best(records: Sequence[Record], goal: Goal) -> int:
     if top is None:
         return len(records)
     return sum(record.ended_at > top.ended_at for record in records)
+
+
+def _peak(record: Record) -> int:
+    return record.outcome.memory.peak_bytes if isinstance(record.outcome, Measured) else 0

@@ -70,7 +70,7 @@ class SweepState:
 
     @property
     def equals(self) -> list[Record]:
-        """The best trials, which are statistically equal: the one that leaves most room first."""
+        """The best trials, which are statistically equal, in the order in which they are proven."""
         return candidates(self.records, self.failed_proofs, self.goal)
 
     @property

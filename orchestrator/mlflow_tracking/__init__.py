@@ -6,6 +6,19 @@ Importing mlflow takes seconds, so that only `writer` does, in the listener's th
 from __future__ import annotations
 
 from orchestrator.mlflow_tracking.listener import MlflowListener
-from orchestrator.mlflow_tracking.store import check_tracking, store_uri, ui_address, ui_command
+from orchestrator.mlflow_tracking.store import (
+    check_tracking,
+    store_uri,
+    ui_address,
+    ui_command,
+    ui_environment,
+)
 
-__all__ = ["MlflowListener", "check_tracking", "store_uri", "ui_address", "ui_command"]
+__all__ = [
+    "MlflowListener",
+    "check_tracking",
+    "store_uri",
+    "ui_address",
+    "ui_command",
+    "ui_environment",
+]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import yaml
-
 from orchestrator.core.ranking import counts
 from orchestrator.core.state import SweepState
 from orchestrator.fingerprint import package_versions, system_facts
-from orchestrator.mlflow_tracking.store import without_password
+from orchestrator.report.beside import beside_sentence
 from orchestrator.report.sentences import (
     answer,
     equals_sentence,
@@ -22,6 +20,7 @@ from orchestrator.report.sentences import (
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import counts_words
 from search_spaces.record import Fingerprint
+from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 
 
@@ -29,7 +28,7 @@ def at_start(spec: SweepSpec) -> dict[str, str]:
     """The specification without passwords, this machine, and the packages installed here."""
     packages = "\n".join(f"{name}=={version}" for name, version in package_versions(every=True))
     return {
-        "spec.yaml": _spec_yaml(spec),
+        "spec.yaml": spec_to_yaml(spec),
         "system.json": _json(system_facts()),
         "packages.txt": packages + "\n",
     }
@@ -55,7 +54,7 @@ def answer_markdown(state: SweepState) -> str:
     if state.best is not None:
         sentences += proof_sentences(state)
         sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
-        sentences.append(left_sentence(state))
+        sentences += [beside_sentence(state), left_sentence(state)]
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"
     sentences.append(f"trials: {told}")
@@ -63,14 +62,6 @@ def answer_markdown(state: SweepState) -> str:
         sentences.append(f"ended: {state.ended.reason}")
     lines = [f"- {sentence}" for sentence in sentences if sentence]
     return "\n".join([f"**plimsoll {state.study}**", "", *lines])
-
-
-def _spec_yaml(spec: SweepSpec) -> str:
-    values = spec.model_dump(mode="json")
-    for section, key in (("study", "storage"), ("tracking", "uri")):
-        if values[section][key]:
-            values[section][key] = without_password(values[section][key])
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _json(value: object) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, final
 
@@ -20,11 +22,15 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
+from orchestrator.mlflow_tracking.store import store_uri
+from orchestrator.retrying import Away, Patience
+from search_spaces.spec.addresses import without_secrets
 
 if TYPE_CHECKING:
     from orchestrator.mlflow_tracking.writer import StudyWriter
 
 CLOSE_SECONDS = 60.0
+_LAST_SECONDS = 10.0  # that a store is tried again at the end, if it does not answer
 
 # mlflow reads these when it is imported or calls a server. Without them it sends telemetry,
 # and asks a server that is gone for minutes before it says so.
@@ -67,6 +73,7 @@ class MlflowListener(AbstractListener):
     ) -> None:
         self._say = say
         self._close_seconds = close_seconds
+        self._last_seconds = min(close_seconds / 2, _LAST_SECONDS)
         self._items: SimpleQueue[_Item | None] = SimpleQueue()
         self._last: SweepState | None = None
         self._writer: StudyWriter | None = None
@@ -103,26 +110,41 @@ class MlflowListener(AbstractListener):
 
     def _work(self) -> None:
         _quieten()
+        while (item := self._next()) is not None:
+            if isinstance(item[0], TrialStarted):
+                time.sleep(_HEAD_START_SECONDS)
+            patience = Patience("MLflow", self._last_seconds if item[0] is None else 0.0)
+            with contextlib.suppress(Away):
+                patience.call(partial(self._try, item))
+
+    def _next(self) -> _Item | None:
+        """What is to be written; while the store is broken, only the newest of what waits."""
+        item = self._items.get()
+        while self._problem and item is not None and item[0] is not None:
+            if self._items.empty():
+                break
+            item = self._items.get()
+        return item
+
+    def _try(self, item: _Item, _: int) -> None:
         # here, since importing mlflow takes seconds
         from orchestrator.mlflow_tracking.writer import TRACKING_ERRORS
 
-        while (item := self._items.get()) is not None:
-            if isinstance(item[0], TrialStarted):
-                time.sleep(_HEAD_START_SECONDS)
-            try:
-                self._handle(*item)
-            except TRACKING_ERRORS as error:
-                self._problem = " ".join(str(error).split())[:300] or type(error).__name__
-            else:
-                self._problem = None  # each call brings MLflow up with the whole state
+        try:
+            self._handle(*item)
+        except TRACKING_ERRORS as error:
+            self._writer = None  # what came through, though its answer was lost, is looked up
+            told = " ".join(str(error).split())[:300] or type(error).__name__
+            self._problem = without_secrets(told, store_uri(item[1].spec))
+            raise Away(self._problem) from error
+        self._problem = None  # each call brings MLflow up with the whole state
 
     def _handle(self, event: Event | None, state: SweepState) -> None:
         from orchestrator.mlflow_tracking.writer import StudyWriter
 
         if self._writer is None:
             self._writer = StudyWriter(state)
-        if isinstance(event, GroupStarted):
-            self._writer.describe_workers(state)
+        self._writer.describe_workers(state)
         self._writer.add_missing(state)
         if event is None:
             self._writer.finish(state)

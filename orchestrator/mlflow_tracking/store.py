@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import sqlite3
 import sys
 import urllib.error
@@ -13,11 +12,19 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrator.mlflow_tracking.database import (
+    check_database,
+    check_sqlite_revision,
+    experiment_id,
+)
 from orchestrator.mlflow_tracking.view_state import VIEW_QUERY
+from orchestrator.places import tracking_uri
 from search_spaces.errors import StudyError
+from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 
 _SQLITE = "sqlite:///"
+_DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
 _CONNECT_SECONDS = 5.0
 _EXPERIMENTS = "/api/2.0/mlflow/experiments/search?max_results=1"
 # Credentials that plug-ins of mlflow find in ways of their own; we cannot try those.
@@ -30,8 +37,8 @@ def study_folder(spec: SweepSpec) -> Path:
 
 
 def store_uri(spec: SweepSpec) -> str:
-    """The MLflow tracking URI: the spec's own, or SQLite in the folder of the studies."""
-    return spec.tracking.uri or f"{_SQLITE}{study_folder(spec) / 'mlflow.db'}"
+    """The MLflow tracking URI: the one that is named, or SQLite in the folder of the studies."""
+    return tracking_uri(spec) or f"{_SQLITE}{study_folder(spec) / 'mlflow.db'}"
 
 
 def artifact_uri(spec: SweepSpec) -> str | None:
@@ -53,42 +60,33 @@ def ui_command(spec: SweepSpec, *, port: int = 5000) -> list[str]:
     server, its page is opened in the browser instead.
     """
     if is_server(spec):
-        return [sys.executable, "-m", "webbrowser", store_uri(spec)]
+        return [sys.executable, "-m", "webbrowser", without_password(store_uri(spec))]
     artifacts = artifact_uri(spec)
     assert artifacts is not None
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", store_uri(spec)]
+    command = [sys.executable, "-m", "mlflow", "ui"]
+    if not ui_environment(spec):
+        command += ["--backend-store-uri", store_uri(spec)]
     command += ["--default-artifact-root", artifacts]
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+
+
+def ui_environment(spec: SweepSpec) -> dict[str, str]:
+    """What that process is told by its environment: its arguments can be seen by everybody."""
+    uri = store_uri(spec)
+    return {} if is_server(spec) or uri.startswith(_SQLITE) else {"MLFLOW_BACKEND_STORE_URI": uri}
 
 
 def ui_address(spec: SweepSpec, study: str, *, port: int = 5000) -> str:
     """The page of the sweep in the UI, with the columns that tell plans apart.
 
-    Without the view if the store holds no such experiment yet, or is not a local file.
+    Without the view if the store holds no such experiment yet, or is no database.
     """
     home = f"http://127.0.0.1:{port}"
     uri, name = store_uri(spec), spec.tracking.experiment or study
-    if is_server(spec) or not uri.startswith(_SQLITE):
+    if is_server(spec) or not _is_database(uri):
         return without_password(uri) if is_server(spec) else home
-    identity = _experiment_id(Path(uri.removeprefix(_SQLITE)), name)
+    identity = experiment_id(uri, name)
     return home if identity is None else f"{home}/#/experiments/{identity}/runs?{VIEW_QUERY}"
-
-
-def _experiment_id(path: Path, name: str) -> str | None:
-    if not path.is_file():
-        return None
-    query = "SELECT experiment_id FROM experiments WHERE name = ?"
-    try:
-        with closing(sqlite3.connect(path, timeout=_CONNECT_SECONDS)) as connection:
-            row = connection.execute(query, (name,)).fetchone()
-    except sqlite3.Error:
-        return None  # no page is lost for want of a shortcut to it
-    return None if row is None else str(row[0])
-
-
-def without_password(uri: str) -> str:
-    """The URI fit to be shown: `postgresql://user:***@host/db`."""
-    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", uri)
 
 
 def check_tracking(spec: SweepSpec) -> None:
@@ -109,14 +107,18 @@ def check_tracking(spec: SweepSpec) -> None:
         _check_server(uri)
     elif scheme in ("", "file"):
         _check_folder(Path(uri.removeprefix("file://")))
-    elif scheme.partition("+")[0] in ("postgresql", "mysql", "mssql"):
-        _check_database(uri)
+    elif _is_database(uri):
+        check_database(uri)
     elif not scheme.startswith("databricks"):
         shown = without_password(uri)
         raise StudyError(
             f"tracking.uri is {shown}: MLflow has no such store; use sqlite:///..., http://...,"
             " postgresql://... or leave it out"
         )
+
+
+def _is_database(uri: str) -> bool:
+    return urlsplit(uri).scheme.partition("+")[0] in _DATABASES
 
 
 def _check_folder(folder: Path) -> None:
@@ -137,6 +139,7 @@ def _check_sqlite(path: Path) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=_CONNECT_SECONDS)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
+            check_sqlite_revision(connection, f"{_SQLITE}{path}")
     except sqlite3.Error as error:
         raise StudyError(f"the MLflow store {path} cannot be opened: {error}") from error
 
@@ -181,21 +184,3 @@ def _credentials(uri: str) -> str | None:
         return None
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or parts.password or ""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-def _check_database(uri: str) -> None:
-    # late: only a database server needs it, and it takes a third of a second to import
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import SQLAlchemyError
-
-    shown = without_password(uri)
-    try:
-        engine = create_engine(uri)
-        with engine.connect():
-            pass
-        engine.dispose()
-    except ImportError as error:
-        raise StudyError(f"the MLflow store {shown} needs a driver: {error}") from error
-    except SQLAlchemyError as error:
-        reason = str(error).splitlines()[0]
-        raise StudyError(f"the MLflow store {shown} cannot be opened: {reason}") from error

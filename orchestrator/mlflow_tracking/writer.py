@@ -13,17 +13,18 @@ from typing import Any, final
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking import artifacts, fields
+from orchestrator.mlflow_tracking.database import made_once
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
-from search_spaces.record import Record
+from orchestrator.study.databases import DATABASE_ERRORS
+from search_spaces.record import Fingerprint, Record
 
 # What a store or a server that breaks raises; requests' errors are OSErrors.
-TRACKING_ERRORS = (MlflowException, SQLAlchemyError, OSError)
+TRACKING_ERRORS = (MlflowException, *DATABASE_ERRORS, OSError)
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
@@ -41,7 +42,9 @@ class StudyWriter:
     """
 
     def __init__(self, state: SweepState) -> None:
-        self._client = MlflowClient(tracking_uri=store_uri(state.spec))
+        uri = store_uri(state.spec)
+        self._client: MlflowClient = made_once(uri, lambda: MlflowClient(tracking_uri=uri))
+        self._described: Fingerprint | None = None
         self._study = state.study
         self._user = _user()
         self._experiment = self._find_experiment(state)
@@ -65,8 +68,10 @@ class StudyWriter:
                 self._written.add(_identity(proof))
 
     def describe_workers(self, state: SweepState) -> None:
-        """Adds what the workers' machine is to the artifacts."""
-        self._write_artifacts(artifacts.workers(state.fingerprint))
+        """Adds what the workers' machine is to the artifacts, when that is news."""
+        if state.fingerprint != self._described:
+            self._write_artifacts(artifacts.workers(state.fingerprint))
+            self._described = state.fingerprint
 
     def finish(self, state: SweepState) -> None:
         """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
@@ -76,6 +81,7 @@ class StudyWriter:
         proven = "no" if proof is None else f"trial {proof.number}"
         self._client.set_tag(self._parent, "proven", proven)
         self._write_artifacts(artifacts.at_end(state))
+        self._delete_twins()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
         when = None if ended is None else _ms(ended.at)
@@ -112,9 +118,9 @@ class StudyWriter:
         ours = {_identity(record) for record in records}
         for parent, runs in children.items():
             if any(_identity_of_run(run) in ours for run in runs):
-                for run in runs:
+                for run in sorted(runs, key=_has_ended):  # of two, the one that has ended counts
                     self._runs_by_trial[_identity_of_run(run)] = run.info.run_id
-                    if run.info.status != "RUNNING":
+                    if _has_ended(run):
                         self._written.add(_identity_of_run(run))
                 return parent
         # also the one of a driver that died before it wrote its first trial
@@ -172,6 +178,23 @@ class StudyWriter:
         self._runs_by_trial[_identity(record)] = run_id
         return run_id
 
+    def _delete_twins(self) -> None:
+        """Runs that were begun twice: mlflow asks again when an answer is lost on its way."""
+        ours = {self._parent, *self._runs_by_trial.values()}
+        began = self._client.get_run(self._parent).info.start_time
+        runs = list(self._runs())
+        parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
+        for run in runs:
+            if run.info.run_id in ours | parents:
+                continue
+            parent = run.data.tags.get("mlflow.parentRunId")
+            if parent == self._parent:
+                twin = _identity_of_run(run) in self._runs_by_trial
+            else:
+                twin = parent is None and run.info.start_time == began
+            if twin:
+                self._client.delete_run(run.info.run_id)
+
     def _add_progress(self, state: SweepState, index: int) -> None:
         """The sweep's figures after the record at `index`, one point of each series."""
         when, step = _ms(state.records[index].ended_at), index + 1
@@ -198,6 +221,10 @@ def _identity(record: Record) -> _Identity:
 
 def _identity_of_run(run: Run) -> _Identity:
     return run.data.tags.get("plimsoll.trial", ""), run.info.start_time
+
+
+def _has_ended(run: Run) -> bool:
+    return bool(run.info.status != "RUNNING")
 
 
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:

@@ -64,6 +64,7 @@ class Question:
             device=self.kind,
             slots=ranks,
             memory_limit_bytes=self.limit_bytes,
+            node_slots=None if self.kind == "cpu" else self.device.node_devices,
             lacks=self.lacks,
         )
         return Surroundings(spec=self.spec, model=self.model, cluster=cluster)

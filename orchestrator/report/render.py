@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from orchestrator.core.state import SweepState
+from orchestrator.report.beside import beside_sentence
 from orchestrator.report.sentences import (
     answer,
     budget_sentence,
@@ -97,6 +98,8 @@ def _answer(state: SweepState) -> Iterator[str]:
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy
+        if beside := beside_sentence(state):
+            yield beside
         if left := left_sentence(state):
             yield left
 

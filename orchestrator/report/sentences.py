@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.core.goal import WORDS, keeps_headroom
-from orchestrator.core.ranking import best, score
+from orchestrator.core.ranking import best, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words
@@ -119,18 +119,22 @@ def _better_by(ratio: float, metric: Metric) -> str:
 
 
 def equals_sentence(state: SweepState) -> str:
-    """Which of the plans that equal the best one leaves the most memory free; empty if none."""
+    """Which of the plans that equal the best one is to be preferred; empty if none equals it."""
     equal = state.equals
     if len(equal) < 2:
         return ""
     numbers = [str(record.number) for record in sorted(equal, key=lambda one: one.number)]
     named = ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
     told = f"= statistically equal to the best ({len(equal)} plans in all, trials {named})"
-    roomy = equal[0]
-    if roomy != max(equal, key=lambda record: score(record, state.goal)):
-        told += f"; trial {roomy.number} leaves the most memory free, {100 * _share(roomy):.0f} %"
-        told += " of the limit used"
-    return told
+    first = equal[0]
+    if first == max(equal, key=lambda record: score(record, state.goal)):
+        return told
+    if state.goal.metric == "headroom":
+        return f"{told}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
+    used = 100 * _share(first)
+    return (
+        f"{told}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit used"
+    )
 
 
 def _share(record: Record) -> float:

@@ -9,7 +9,7 @@ Machine Learning, section 3.6).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -40,6 +40,12 @@ class Observations:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def noisier(self, by: float) -> Self:
+        """With so much more noise in each value; what is a bound stays as sharp as it is."""
+        if not by:
+            return self
+        return replace(self, noise=np.where(self.side == 0, np.hypot(self.noise, by), self.noise))
 
     def take(self, which: slice) -> Self:
         """Some of them."""
@@ -75,11 +81,16 @@ class Posterior:
 
     def explained(self, covariance: Numbers) -> Numbers:
         """The variance that the observations take away, point by point."""
-        if not len(self.weights):
-            return np.zeros(len(covariance))
-        part = solve_triangular(self.root, covariance.T, lower=True, check_finite=False)
+        part = self.whitened(covariance)
         taken: Numbers = np.einsum("ij,ij->j", part, part)
         return taken
+
+    def whitened(self, covariance: Numbers) -> Numbers:
+        """Of shape (observations, points): products of columns are what two points lose at once."""
+        if not len(self.weights):
+            return np.zeros((0, len(covariance)))
+        part: Numbers = solve_triangular(self.root, covariance.T, lower=True, check_finite=False)
+        return part
 
 
 def posterior(prior: Numbers, mean: Numbers, seen: Observations) -> Posterior:

@@ -8,73 +8,32 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtr
 
-from orchestrator.search.aim import Aim
+from orchestrator.search.acquisition import LEAST_FITS, Judged, acceptable, improvement, promise
 from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.surrogate import Learned, Rows, Structure, Surrogate
+from orchestrator.search.options import Choice, Options
+from orchestrator.search.several import Doubts
+from orchestrator.search.surrogate import Belief, Learned, Rows, Structure, Surrogate
 
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
 _COMMON_RATE = 1.0
 _COMMON_SHARE = 0.3
+_UNTOLD_NOISES = (0.0, 0.1, 0.3)  # of throughput: trials on machines with other work differ so
 _COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
 _SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
-_BREAKS = Structure(offset=0.5, slope=0.0, effects=0.0, smooth=1.5, alone=0.2, distance=1.0)
-_SURE = 0.9  # P(fits) that the first trials have, where there are such candidates
-_CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
-_LEAST_FITS = 0.5
-_LAST = 1e-3
-_NOTHING = 1e-7  # what will not fit is not tried for less, while there is anything else
+_BREAKS = Structure(
+    offset=0.5, slope=0.0, effects=0.0, smooth=1.5, alone=0.2, distance=1.0, noise=0.0
+)
+_TAILS = 4  # degrees of freedom of Student's t: how far peaks may lie from what is believed
 _DREAMT = 1e-3  # how exactly a trial under way is taken to end as expected
 _SOME = 1000  # candidates of each sort that are looked at where there are very many
 _TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
 _UNLIKELY = 0.05  # that any candidate left is better than `Search.left` says
 _CHUNK = 4096  # candidates that are believed about at once
-_FASTEST = Aim()
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Options:
-    """All candidates, as a search sees them.
-
-    `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
-    a standard deviation of each of a forecast's coefficients moves it (candidates, coefficients).
-    `seconds` is what a trial of each is expected to take; `aim` says what is wanted of them.
-    """
-
-    features: Numbers
-    log_rate: Numbers | None
-    log_share: Numbers | None
-    rate_parts: Numbers | None = None
-    share_parts: Numbers | None = None
-    seconds: Numbers | None = None
-    aim: Aim = _FASTEST
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What to try next, and what is expected of it.
-
-    `gain` is what is expected of what is wanted over the best known, less 1, and `best` that one's
-    candidate; None while none is known. `saving` is the share of a run's time (or price) that
-    knowing it is expected to save, the chance counted that it is no better or does not fit;
-    infinite while none is known. `worth` is what candidates were compared by. `reaches` is the
-    chance that its throughput is as high as asked; None if nothing is asked.
-    """
-
-    row: int
-    fits: float
-    worth: float
-    saving: float
-    gain: float | None = None
-    best: int | None = None
-    reaches: float | None = None
 
 
 class Search:
@@ -87,7 +46,9 @@ class Search:
         places = options.features
         sure = options.share_parts is not None
         common = _COMMON_SHARE_BESIDE if sure else _COMMON_SHARE
-        self._rate = Surrogate(places, options.log_rate, _COMMON_RATE, options.rate_parts)
+        self._rate = Surrogate(
+            places, options.log_rate, _COMMON_RATE, options.rate_parts, noises=_UNTOLD_NOISES
+        )
         self._share = Surrogate(places, options.log_share, common, options.share_parts)
         self._broken = Surrogate(places, np.full(len(options), -_SELDOM), 0.0, structure=_BREAKS)
         self._random = np.random.default_rng(seed)
@@ -99,29 +60,69 @@ class Search:
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
     ) -> Choice:
-        """The best candidate to try.
+        """The best candidate to try: see `several`."""
+        return self.several(1, sights, free, pending, seconds)[0]
+
+    def several(
+        self,
+        count: int,
+        sights: Sequence[Sight],
+        free: Flags,
+        pending: Sequence[int] = (),
+        seconds: Numbers | None = None,
+    ) -> list[Choice]:
+        """The best candidates to try at once, from one fit; so many, or as many as are free.
 
         Args:
+            count: How many.
             sights: What trials have shown.
             free: Which candidates may be tried, of shape (candidates,); at least one.
             pending: Candidates of trials under way: taken to end as expected, so that what is
-                gained is gained over them too.
+                gained is gained over them too. So are those chosen before.
             seconds: What a trial of each takes now, in place of what the options say.
         """
         learned = self._learned(telling(sights))
         best = self._best(learned, sights)
         rows = self._considered(free, best)
-        seen = self._judged(dreaming := self._dreaming(learned, pending), rows)
+        dreaming = self._dreaming(learned, pending)
+        believed = self._believed(dreaming, rows)
+        line = -np.inf if best is None else max(best.value, self._under_way(dreaming, pending))
         takes = self._options.seconds if seconds is None else seconds
-        gained = None
-        if best is not None:
-            line = max(best.value, self._under_way(dreaming, pending))
-            gained = _improvement(seen.mean, seen.deviation, line)
-        worth = _promise(seen) if gained is None else _acceptable(gained * seen.reach, seen.fits)
-        if gained is not None and takes is not None:
-            worth = worth / takes[rows]
+        doubts: Doubts | None = None
+        choices = list[Choice]()
+        left = np.arange(len(rows))  # places of those that are not chosen yet
+        while True:
+            there = rows[left]
+            seen = self._seen(believed.take(left), there)
+            gained = None if best is None else improvement(seen.mean, seen.deviation, line)
+            worth = promise(seen) if gained is None else acceptable(gained * seen.reach, seen.fits)
+            if gained is not None and takes is not None:
+                worth = worth / takes[there]
+            at = self._highest(worth)
+            choices.append(self._choice(at, there, seen, worth, gained, best))
+            if len(choices) == count or len(left) == 1:
+                return choices
+            if doubts is None:
+                doubts = Doubts(dreaming.rate, rows, believed.rate.deviation, _DREAMT)
+            doubted = doubts.without(int(left[at]))
+            believed = believed._replace(rate=believed.rate._replace(deviation=doubted))
+            left = np.delete(left, at)
+            if seen.chance[at] >= LEAST_FITS:
+                line = max(line, float(seen.mean[at]))
+
+    def _highest(self, worth: Numbers) -> int:
         top = np.flatnonzero(worth >= worth.max() - 1e-12 * abs(worth.max()))
-        at = int(self._random.choice(top))
+        return int(self._random.choice(top))
+
+    def _choice(
+        self,
+        at: int,
+        rows: Rows,
+        seen: Judged,
+        worth: Numbers,
+        gained: Numbers | None,
+        best: _Known | None,
+    ) -> Choice:
         return Choice(
             row=int(rows[at]),
             fits=float(seen.fits[at]),
@@ -136,14 +137,15 @@ class Search:
         """How much better than the best known one any free candidate is at most, as a ratio.
 
         Holds with 95 %, by what is believed: the chances of all candidates to be better still, and
-        to fit, add up to 5 % (Boole's inequality). None while nothing was measured.
+        to fit, add up to 5 % (Boole's inequality). Errors of memory count as normal: far ones are
+        shared by many plans, and would count once for each. None while nothing was measured.
         """
         learned = self._learned(telling(sights))
         best, rows = self._best(learned, sights), np.flatnonzero(free)
         if best is None:
             return None
         parts = [
-            self._judged(learned, some)
+            self._judged(learned, some, tails=np.inf)
             for some in np.array_split(rows, -(-len(rows) // _CHUNK))
             if len(some)
         ]
@@ -184,19 +186,25 @@ class Search:
         if not pending:
             return -np.inf
         seen = self._judged(dreaming, np.array(pending, dtype=np.intp))
-        probable = seen.mean[seen.chance >= _LEAST_FITS]
+        probable = seen.mean[seen.chance >= LEAST_FITS]
         return float(probable.max(initial=-np.inf))
 
-    def _judged(self, learned: _Learned, rows: Rows) -> _Judged:
+    def _judged(self, learned: _Learned, rows: Rows, tails: float = _TAILS) -> Judged:
         """What is expected of candidates."""
-        rate, share = learned.rate.of(rows), learned.share.of(rows)
+        return self._seen(self._believed(learned, rows), rows, tails)
+
+    def _believed(self, learned: _Learned, rows: Rows) -> _Believed:
+        broken = None if learned.broken is None else learned.broken.of(rows)
+        return _Believed(learned.rate.of(rows), learned.share.of(rows), broken)
+
+    def _seen(self, believed: _Believed, rows: Rows, tails: float = _TAILS) -> Judged:
+        rate, share, broken = believed
         mean, deviation = self._aim.expected(rate, share, rows)
         beyond = self._aim.beyond(rate, rows)
-        fits = ndtr((self._aim.line - share.mean) / share.deviation)
-        if learned.broken is not None:
-            broken = learned.broken.of(rows)
+        fits = stdtr(tails, (self._aim.line - share.mean) / share.deviation)
+        if broken is not None:
             fits = fits * ndtr(-broken.mean / broken.deviation)
-        return _Judged(
+        return Judged(
             mean=mean,
             deviation=deviation,
             fits=fits,
@@ -244,6 +252,19 @@ class _Known(NamedTuple):
     value: float
 
 
+class _Believed(NamedTuple):
+    """What is believed of candidates; of breakages nothing while nothing broke."""
+
+    rate: Belief
+    share: Belief
+    broken: Belief | None
+
+    def take(self, which: Rows) -> _Believed:
+        """Of some of them."""
+        broken = None if self.broken is None else self.broken.take(which)
+        return _Believed(self.rate.take(which), self.share.take(which), broken)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Learned:
     """What sights taught; of breakages nothing while nothing broke."""
@@ -252,45 +273,3 @@ class _Learned:
     rate: Learned
     share: Learned
     broken: Learned | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Judged:
-    """Of candidates: what is wanted of them, and the chances that they fit and reach the least."""
-
-    mean: Numbers
-    deviation: Numbers
-    fits: Numbers
-    reach: Numbers
-
-    @property
-    def chance(self) -> Numbers:
-        """That a candidate is an answer."""
-        return self.fits * self.reach
-
-
-def _promise(seen: _Judged) -> Numbers:
-    """What candidates are compared by while there is nothing to compare with.
-
-    What is surely feasible and fast: it shows most of what memory is left, without running out.
-    """
-    hope = np.exp(seen.mean - seen.mean.max()) * seen.reach
-    promise: Numbers = hope * seen.fits**_CAUTION + (seen.fits >= _SURE)
-    return promise
-
-
-def _acceptable(gained: Numbers, fits: Numbers) -> Numbers:
-    """What gains are worth by the chance to fit: what will not is tried when nothing else pays."""
-    unlikely = fits < _LEAST_FITS
-    worth: Numbers = gained * fits**_CAUTION * np.where(unlikely, _LAST, 1.0)
-    if unlikely.all():
-        return worth
-    return np.where(unlikely & (worth < _NOTHING), -1.0, worth)
-
-
-def _improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
-    """What is expected to be gained of the logarithm over the best (Jones et al. 1998)."""
-    place = (mean - best) / deviation
-    density = np.exp(-0.5 * place**2) / np.sqrt(2 * np.pi)
-    found: Numbers = deviation * (place * ndtr(place) + density)
-    return found

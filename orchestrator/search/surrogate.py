@@ -8,8 +8,8 @@ with the forecast x, corrections c_k of its coefficients times how much of x eac
 offset a and a slope b that say how far the forecast is to be trusted, what each knob does by
 itself, e, a smooth function f of all knobs (Matern 5/2, Rasmussen & Williams 2006, section 4.2) and
 what each plan has to itself, g. All are normal, so that coefficients and the rest are estimated at
-once and in closed form. How large b, e, f and g are, and how smooth f is, is chosen by the evidence
-among few values, weighed by what is usual.
+once and in closed form. How large b, e, f and g are, how smooth f is, and how much noise values
+have that they do not tell, is chosen by the evidence among few values, weighed by what is usual.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """Standard deviations of the parts of y, and the distance over which f changes."""
+    """Standard deviations of the parts of y, and the distance over which f changes.
+
+    `noise` is that of each value beside its own: a machine with other work is steady within a
+    trial and slower in the next. Who does not reckon with it believes in a wild f, of which any
+    untried candidate may be the peak.
+    """
 
     offset: float
     slope: float
@@ -35,6 +40,7 @@ class Structure:
     smooth: float
     alone: float
     distance: float
+    noise: float
 
 
 # of which one is chosen; the first of each is what is usual with a good forecast
@@ -44,6 +50,7 @@ _SMOOTH = (0.1, 0.03, 0.3, 1.0)
 _ALONE = (0.01, 0.04)
 _DISTANCES = (1.0, 0.5, 2.0)
 _USUAL = 0.2  # nats of evidence that each step away from the usual costs
+_UNTOLD = 2.0  # and that noise costs beyond what values tell: it explains anything
 # The structure is chosen anew with each of the first observations, then with each fifth more
 _FEW, _MORE = 12, 1.2
 _JUDGED = 60  # observations that a structure is judged by, the last ones
@@ -54,6 +61,10 @@ class Belief(NamedTuple):
 
     mean: Numbers
     deviation: Numbers
+
+    def take(self, which: Rows) -> Belief:
+        """Of some of them."""
+        return Belief(self.mean[which], self.deviation[which])
 
 
 class Surrogate:
@@ -66,6 +77,7 @@ class Surrogate:
         offset: float,
         parts: Numbers | None = None,
         structure: Structure | None = None,
+        noises: tuple[float, ...] = (0.0,),
     ) -> None:
         """Believes the forecast.
 
@@ -77,6 +89,7 @@ class Surrogate:
             parts: Of shape (candidates, coefficients): by how much a standard deviation of each
                 of the forecast's coefficients moves each candidate.
             structure: In place of what evidence would choose.
+            noises: Which values' untold noise may have, from the usual one up.
         """
         self._features = features.astype(np.float64)
         self._forecast = np.zeros(len(features)) if forecast is None else forecast
@@ -85,6 +98,7 @@ class Surrogate:
         self._effects = _main_effects(self._features)
         self._offset = offset
         self._parts = np.zeros((len(features), 0)) if parts is None else parts
+        self._noises = noises
         self._given = structure is not None
         self._structure = structure  # as chosen last, from so many observations
         self._chosen_from = 0
@@ -104,7 +118,7 @@ class Surrogate:
             self._structure = self._chosen(rows[judged], seen.take(judged))
             self._chosen_from = len(rows)
         prior = self.covariance(self._structure, rows, rows)
-        found = posterior(prior, self._forecast[rows], seen)
+        found = posterior(prior, self._forecast[rows], seen.noisier(self._structure.noise))
         return Learned(surrogate=self, structure=self._structure, rows=rows, posterior=found)
 
     def before(self, structure: Structure, rows: Rows) -> tuple[Numbers, Numbers]:
@@ -120,7 +134,11 @@ class Surrogate:
         return self._forecast[rows], variance
 
     def _chosen(self, rows: Rows, seen: Observations) -> Structure:
-        """The best structure, part by part: each part's values in turn, until none is better."""
+        """The best structure: with each noise part by part, until no other value is better.
+
+        By noise first, since a wild f and much noise explain the same, and neither is found from
+        the other by changing one part.
+        """
         choices = [
             _SLOPES if self._told else (0.0,),
             _EFFECTS,
@@ -132,8 +150,9 @@ class Surrogate:
 
         def judged(at: tuple[int, ...]) -> float:
             if at not in known:
-                slope, effects, smooth, alone, distance = (
-                    values[place] for values, place in zip(choices, at, strict=True)
+                slope, effects, smooth, alone, distance, noise = (
+                    values[place]
+                    for values, place in zip((*choices, self._noises), at, strict=True)
                 )
                 structure = Structure(
                     offset=self._offset,
@@ -142,24 +161,25 @@ class Surrogate:
                     smooth=smooth,
                     alone=alone,
                     distance=distance,
+                    noise=noise,
                 )
                 prior = self.covariance(structure, rows, rows)
-                found = posterior(prior, self._forecast[rows], seen)
-                away = sum(place > 0 for place in at)
-                known[at] = found.log_evidence - _USUAL * away, structure
+                found = posterior(prior, self._forecast[rows], seen.noisier(noise))
+                cost = _USUAL * sum(place > 0 for place in at[:-1]) + _UNTOLD * (at[-1] > 0)
+                known[at] = found.log_evidence - cost, structure
             return known[at][0]
 
-        best: tuple[int, ...] = (0,) * len(choices)
-        before: tuple[int, ...] | None = None
-        while best != before and len(rows):
-            before = best
-            for part, values in enumerate(choices):
-                neighbours = (
-                    (*best[:part], place, *best[part + 1 :]) for place in range(len(values))
-                )
-                best = max(neighbours, key=judged)
-        judged(best)
-        return known[best][1]
+        for noise in range(len(self._noises)):
+            best, before = (*(0 for _ in choices), noise), None
+            judged(best)
+            while best != before and len(rows):
+                before = best
+                for part, values in enumerate(choices):
+                    neighbours = (
+                        (*best[:part], place, *best[part + 1 :]) for place in range(len(values))
+                    )
+                    best = max(neighbours, key=judged)
+        return max(known.values(), key=lambda found: found[0])[1]
 
     def covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
         """Covariances of y without noise between candidates and others."""

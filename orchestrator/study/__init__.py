@@ -1,18 +1,24 @@
 """The study: every trial of a sweep, kept by Optuna. The one package that knows Optuna."""
 
 from orchestrator.study.earlier import earlier_studies
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.opening import check_study
+from orchestrator.study.plimsoll_sampler import PlimsollSampler
 from orchestrator.study.reading import load_end, load_proofs, load_records
 from orchestrator.study.storage import storage_url
-from orchestrator.study.store import Asked, Interrupted, Study, check_study
+from orchestrator.study.store import Asked, Interrupted, Study, StudyLost
 
 __all__ = [
     "Asked",
     "Interrupted",
+    "PlimsollSampler",
     "Study",
+    "StudyLost",
     "check_study",
     "earlier_studies",
     "load_end",
     "load_proofs",
     "load_records",
+    "sole_driver",
     "storage_url",
 ]

@@ -10,8 +10,9 @@ from pathlib import Path
 import optuna
 
 from orchestrator.core.likeness import differences, doubt
+from orchestrator.places import study_storage
 from orchestrator.study.records import records_of
-from orchestrator.study.storage import STUDY_FILE, open_storage, storage_errors
+from orchestrator.study.storage import STUDY_FILE, brief_storage, storage_errors
 from orchestrator.study.subject import is_same_job
 from search_spaces.errors import StudyError
 from search_spaces.record import Fingerprint, Record
@@ -41,11 +42,10 @@ def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
     Those that cannot be read are passed over: a search can do without.
     """
     found = []
-    for study in _studies(spec):
-        if study.study_name != name and is_same_job(study, spec):
-            records = tuple(record for record in records_of(study) if record.fingerprint)
-            if records:
-                found.append(EarlierStudy(name=study.study_name, records=records))
+    for study in _same_jobs(spec, but=name):
+        records = tuple(record for record in records_of(study) if record.fingerprint)
+        if records:
+            found.append(EarlierStudy(name=study.study_name, records=records))
     return tuple(found)
 
 
@@ -79,14 +79,14 @@ def _different(record: Record, ours: Fingerprint) -> Sequence[str]:
     return differences(record.fingerprint, ours) if record.fingerprint else ()
 
 
-def _studies(spec: SweepSpec) -> Iterator[optuna.Study]:
-    folder = Path(spec.study.folder)
-    urls = [spec.study.storage] if spec.study.storage else _files(folder)
-    for url in urls:
-        with contextlib.suppress(StudyError), storage_errors(url):
-            storage = open_storage(url)
-            for name in optuna.get_all_study_names(storage):
-                yield optuna.load_study(study_name=name, storage=storage)
+def _same_jobs(spec: SweepSpec, but: str) -> Iterator[optuna.Study]:
+    storage = study_storage(spec)
+    for url in [storage] if storage else _files(Path(spec.study.folder)):
+        with contextlib.suppress(StudyError), storage_errors(url), brief_storage(url) as opened:
+            # all names and attributes at once: a shared storage may hold hundreds of studies
+            for frozen in opened.get_all_studies():
+                if frozen.study_name != but and is_same_job(frozen.user_attrs, spec):
+                    yield optuna.load_study(study_name=frozen.study_name, storage=opened)
 
 
 def _files(folder: Path) -> list[str]:

@@ -14,7 +14,8 @@ from orchestrator.core.goal import Goal
 from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.core.ranking import limit_of
 from orchestrator.search.evidence import Sight
-from orchestrator.search.search import Choice, Options, Search
+from orchestrator.search.options import Choice, Options
+from orchestrator.search.search import Search
 from orchestrator.study.aims import aim_of
 from orchestrator.study.earlier import EarlierStudy, Lesson, lessons
 from orchestrator.study.features import place, table_features
@@ -34,6 +35,10 @@ from search_spaces.spec.schema import SweepSpec
 MOST = 200_000  # plans that are searched; of more, those that promise most and some by chance
 _TOO_LARGE = 10.0  # what a peak over the limit costs a plan's promise, as logarithms
 _DOUBT = 0.7  # deviation of what a knob does to memory from one end to the other, and of the level
+# For so many trials under way, one more is chosen from each fit: what the last of them is chosen
+# without are the results of 2 % of what runs, and the fit's time is shared by all
+_PER_CHOICE = 50
+Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 Numbers = NDArray[np.float64]
 
@@ -69,19 +74,13 @@ class PlimsollProposer(AbstractProposer):
             free = known.free  # that a plan is hopeless is no proof
         if not free[ground.pool].any():
             ground = self._ground = self._begun(known)
-        seconds = ground.seconds.of(ground.step_seconds, known.records, _there(known))
-        choice = ground.search.next(
-            ground.sights,
-            free[ground.pool],
-            [row for plan in known.running for row in ground.rows_of(plan)],
-            seconds,
-        )
+        choice, seconds = ground.ready(free) or ground.choose(known, free)
         plan = ground.table.plan(choice.row)
         return Proposal(
             plan=plan,
             why=self._why(choice, plan, ground),
             saving=choice.saving,
-            seconds=float(seconds[choice.row]),
+            seconds=seconds,
         )
 
     def left(self, known: Known) -> float | None:
@@ -170,11 +169,38 @@ class _Ground:
         self._others: list[Sight] | None = None  # None until it is known what the study runs on
         self._before: dict[int, str] = {}  # candidates that another study has measured
         self._seen: set[int] = set()
+        self._rows: dict[Plan, list[int]] = {}
+        self._ready: list[tuple[Choice, float]] = []  # chosen with the last one that was taken
 
     @property
     def sights(self) -> list[Sight]:
         """What is known: that of other studies first, the latest last."""
         return (self._others or []) + self._own
+
+    def ready(self, free: Flags) -> tuple[Choice, float] | None:
+        """A choice of the last fit that may still be tried; None if there is none.
+
+        Args:
+            free: Which of the space's candidates may be.
+        """
+        while self._ready:
+            choice, seconds = self._ready.pop(0)
+            if free[self.pool[choice.row]]:
+                return choice, seconds
+        return None
+
+    def choose(self, known: Known, free: Flags) -> tuple[Choice, float]:
+        """The best candidate, and what its trial is expected to take; others are kept ready."""
+        seconds = self.seconds.of(self.step_seconds, known.records, _there(known))
+        choices = self.search.several(
+            1 + len(known.running) // _PER_CHOICE,
+            self.sights,
+            free[self.pool],
+            [row for plan in known.running for row in self.rows_of(plan)],
+            seconds,
+        )
+        self._ready = [(choice, float(seconds[choice.row])) for choice in choices]
+        return self._ready.pop(0)
 
     def learn(
         self, records: Sequence[Record], spec: SweepSpec, earlier: Sequence[EarlierStudy]
@@ -217,8 +243,10 @@ class _Ground:
                 yield sight
 
     def rows_of(self, plan: Plan) -> list[int]:
-        rows: list[int] = self.table.rows_of(plan).tolist()
-        return rows
+        """The candidates that are this plan; looked up once, since to find them is to read all."""
+        if plan not in self._rows:
+            self._rows[plan] = self.table.rows_of(plan).tolist()
+        return self._rows[plan]
 
 
 def _by_direction(table: PlanTable, searched: Distributions) -> tuple[Numbers, Numbers]:

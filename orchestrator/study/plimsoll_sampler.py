@@ -15,8 +15,10 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.core.events import LIKELY_TO_FIT
 from orchestrator.search.evidence import Sight
-from orchestrator.search.search import Choice, Options, Search
+from orchestrator.search.options import Choice, Options
+from orchestrator.search.search import Search
 from orchestrator.study.constraint import CONSTRAINT
 from orchestrator.study.features import features
 from search_spaces.spec.objective_section import Metric
@@ -40,7 +42,8 @@ class PlimsollSampler(BaseSampler):
     Values of the study are throughputs (or, where it minimises, times): above 0, compared by their
     logarithms. The constraint `memory` of a trial is what it held or wanted over the limit, less
     1; a pruned trial with a broken one ran out of memory and is known to have wanted at least that.
-    No candidate is proposed twice.
+    One that failed broke for reasons of its own, which its neighbours may share. No candidate is
+    proposed twice while there are others.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class PlimsollSampler(BaseSampler):
         log_rate: Numbers | None = None,
         log_share: Numbers | None = None,
         seconds: Numbers | None = None,
+        noise: float = 0.01,
         seed: int = 0,
     ) -> None:
         """Learns nothing yet.
@@ -62,11 +66,13 @@ class PlimsollSampler(BaseSampler):
             log_rate: Forecast logarithms of the candidates' throughputs.
             log_share: Forecast logarithms of their peaks over the memory limit.
             seconds: What a trial of each is expected to take.
+            noise: By which share two values of one candidate differ, a standard deviation.
             seed: Of what is drawn.
         """
         self._given = None if candidates is None else tuple(candidates)
         self._distributions = None if distributions is None else dict(distributions)
         self._forecasts = (log_rate, log_share, seconds)
+        self._noise = noise
         self._random = np.random.default_rng(seed)
         self._independent = RandomSampler(seed=seed)
         self._shared = IntersectionSearchSpace()
@@ -93,7 +99,7 @@ class PlimsollSampler(BaseSampler):
             free[row] = False
             if one.state in (TrialState.RUNNING, TrialState.WAITING):
                 pending.append(row)
-            elif (sight := sight_of(one, row, study.direction)) is not None:
+            elif (sight := self._sight_of(one, row, study.direction)) is not None:
                 sights.append(sight)
         if not free.any():
             free[:] = True  # Optuna asks on: what was tried may be tried again
@@ -145,6 +151,27 @@ class PlimsollSampler(BaseSampler):
     ) -> Any:
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
+    def _sight_of(self, trial: FrozenTrial, row: int, direction: StudyDirection) -> Sight | None:
+        """What an ended trial showed; None if nothing of its candidate."""
+        excess = trial.constraints.get(CONSTRAINT)
+        share = None if excess is None else float(np.log(max(1 + excess, 1e-6)))
+        match trial.state:
+            case TrialState.COMPLETE if math.isfinite(trial.values[0]) and trial.values[0] > 0:
+                logarithm = math.log(trial.values[0])
+                return Sight(
+                    row=row,
+                    log_rate=logarithm if direction == StudyDirection.MAXIMIZE else -logarithm,
+                    rate_noise=self._noise,
+                    log_share=share,
+                    fitted=True,
+                )
+            case TrialState.PRUNED if excess is not None and excess > 0:
+                return Sight(row=row, log_share=share, ran_out=True)
+            case TrialState.FAIL:
+                return Sight(row=row, broke=True)
+            case _:
+                return None
+
     def _enumerated(self, space: Mapping[str, BaseDistribution]) -> tuple[Params, ...]:
         grid = [_values(distribution) for distribution in space.values()]
         if all(grid) and math.prod(map(len, grid)) <= _MOST:
@@ -178,26 +205,11 @@ class _Ground:
         return self._rows.get(_key(params, self._space))
 
 
-def sight_of(trial: FrozenTrial, row: int, direction: StudyDirection) -> Sight | None:
-    """What an ended trial showed; None if nothing of its candidate."""
-    excess = trial.constraints.get(CONSTRAINT)
-    share = None if excess is None else float(np.log(max(1 + excess, 1e-6)))
-    if trial.state == TrialState.COMPLETE:
-        value = trial.values[0]
-        if not (math.isfinite(value) and value > 0):
-            return None
-        rate = math.log(value) if direction == StudyDirection.MAXIMIZE else -math.log(value)
-        return Sight(row=row, log_rate=rate, log_share=share, fitted=True)
-    if trial.state == TrialState.PRUNED and excess is not None and excess > 0:
-        return Sight(row=row, log_share=share, ran_out=True)
-    return None
-
-
 def sentence(
     choice: Choice, params: Params, best: Params | None, metric: Metric = "samples_per_second"
 ) -> str:
     """Why a candidate is asked for."""
-    likely = f"{choice.fits:.0%} likely to fit"
+    likely = f"{choice.fits:.0%} {LIKELY_TO_FIT}"
     if choice.reaches is not None:
         likely += f", {choice.reaches:.0%} to be as fast as asked"
     if choice.gain is None or best is None:

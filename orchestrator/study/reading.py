@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import optuna
@@ -12,12 +11,20 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.study.ends import kept_end
 from orchestrator.study.proofs import kept_proofs
 from orchestrator.study.records import records_of
-from orchestrator.study.storage import open_storage, storage_errors, storage_url
+from orchestrator.study.storage import (
+    brief_storage,
+    holds_studies,
+    shown_url,
+    sqlite_path,
+    storage_errors,
+    storage_url,
+)
 from search_spaces.errors import StudyError
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 
 Held = TypeVar("Held")
+_SHOWN = 20  # names of studies
 
 
 def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
@@ -49,12 +56,23 @@ def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
 
 def _load(spec: SweepSpec, name: str, held: Callable[[optuna.Study], Held]) -> Held:
     url = storage_url(spec, name)
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        raise StudyError(f"there is no study {name} yet: {url} does not exist; run plimsoll tune")
+    shown = shown_url(url)
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise StudyError(f"there is no study {name} yet: {shown} does not exist; run plimsoll tune")
     with storage_errors(url):
-        storage = open_storage(url)
-        try:
-            study = optuna.load_study(study_name=name, storage=storage)
-        except KeyError as error:
-            raise StudyError(f"{url} holds no study {name}; run plimsoll tune") from error
-        return held(study)
+        if not holds_studies(url):
+            raise StudyError(f"{shown} holds no study yet; run plimsoll tune")
+        with brief_storage(url) as storage:
+            names = optuna.get_all_study_names(storage)
+            if name in names:
+                return held(optuna.load_study(study_name=name, storage=storage))
+    raise StudyError(f"{shown} holds no study {name}; run plimsoll tune{_others(names)}")
+
+
+def _others(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(sorted(names)[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f", or name one that it holds: {shown}{more}"

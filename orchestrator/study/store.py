@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import optuna
-from optuna.samplers import RandomSampler
-from optuna.storages import RDBStorage
-from optuna.trial import Trial, TrialState, create_trial
+from optuna.trial import Trial, TrialState
 
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import score
+from orchestrator.retrying import Away, Clock, Patience
 from orchestrator.study.constraint import constraints_of
 from orchestrator.study.earlier import EarlierStudy, sources
 from orchestrator.study.ends import keep_end
+from orchestrator.study.ledger import Entry, Ledger
+from orchestrator.study.locks import AbstractLock
+from orchestrator.study.opening import study_in
 from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proofs import keep_proof, kept_proofs
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
 from orchestrator.study.records import RECORD, record_of, record_to_json, records_of
 from orchestrator.study.sampler import OptunaProposer
-from orchestrator.study.storage import open_storage, storage_errors, storage_url
-from orchestrator.study.subject import check_subject
+from orchestrator.study.storage import open_storage, shown_url, storage_errors, storage_url
+from orchestrator.study.untold import keep_untold, read_untold, untold_file
+from search_spaces.errors import StudyError
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
@@ -55,11 +58,25 @@ class Interrupted:
     retry_of: int | None  # the trial of which it was the second try
 
 
+class StudyLost(StudyError):
+    """The storage went away in mid-sweep, for longer than the sweep waits."""
+
+
 class Study:
-    """The trials of one sweep. Not safe for two drivers at once."""
+    """The trials of one sweep. One driver writes it at a time: see `sole_driver`.
+
+    Raises:
+        StudyLost: From any method that writes, if the storage is away for too long.
+    """
 
     def __init__(
-        self, spec: SweepSpec, name: str, space: Space, earlier: Sequence[EarlierStudy] = ()
+        self,
+        spec: SweepSpec,
+        name: str,
+        space: Space,
+        earlier: Sequence[EarlierStudy] = (),
+        lock: AbstractLock | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Opens the study, or makes it.
 
@@ -68,6 +85,8 @@ class Study:
             name: The study's.
             space: What may be tried.
             earlier: Other studies of the same job, which may be evidence.
+            lock: What says that no other driver writes it; None if there can be no other.
+            clock: By which waiting for a storage ends.
 
         Raises:
             StudyError: If the storage cannot be opened, or the study measured another job.
@@ -75,10 +94,16 @@ class Study:
         self._space = space
         self._goal = Goal.of(spec)
         self._kept = for_keeping(distributions(space))
-        with storage_errors(storage_url(spec, name)):
-            self._storage, self._study = _open_study(spec, name)
-            self._id = self._storage.get_study_id_from_name(name)
+        self._name, self._url = name, storage_url(spec, name)
+        self._minutes = spec.study.wait_minutes
+        self._untold = untold_file(spec, name)
+        self._patience = Patience("the study's storage", 60 * self._minutes, clock)
+        with storage_errors(self._url), self._losses():
+            storage = open_storage(self._url)
+            self._study = study_in(storage, spec, name)
+            self._ledger = Ledger(storage, self._study, self._patience, lock)
             self._finish_half_told()
+            self._tell_untold()
             self._records = list(records_of(self._study))
         self._free = np.ones(len(space.table), dtype=bool)  # the candidates that nobody took
         for record in self._records:
@@ -89,21 +114,32 @@ class Study:
         self._proposer = _proposer(space, spec, seed, earlier)
         self._earlier = earlier
 
+    def say_through(self, say: Callable[[str], None]) -> None:
+        """Lets it be known when the storage goes away, and when it is back."""
+        self._patience.say = say
+
+    def hurry(self) -> None:
+        """Waits no longer for a storage that is away: somebody waits for the end."""
+        self._patience.hurry()
+
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
         return tuple(sorted(self._records, key=lambda record: record.number))
 
     def proofs(self) -> tuple[Record, ...]:
         """Every proof that came to an end, in their order."""
-        return kept_proofs(self._study)
+        with self._losses():
+            return self._ledger.call(kept_proofs)
 
     def keep_proof(self, proof: Record) -> None:
         """Writes a proof down; its trial has ended and stays as it is."""
-        keep_proof(self._study, proof)
+        with self._losses(proof):
+            self._ledger.call(lambda study: keep_proof(study, proof))
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Writes down how the sweep ended."""
-        keep_end(self._study, ended)
+        with self._losses():
+            self._ledger.call(lambda study: keep_end(study, ended))
 
     def untried(self) -> Candidates:
         """Candidates of which no trial has ended or is under way, in the space's order."""
@@ -129,21 +165,14 @@ class Study:
         return self._proposer.left(self._known(prospects)) if self._free.any() else 1.0
 
     def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> Asked:
-        """Opens a trial of a plan.
-
-        One commit: a driver that dies in it leaves either no trial or one that says what it is.
-        """
+        """Opens a trial of a plan."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
         known = parameters(plan, self._kept)
-        template = create_trial(
-            state=TrialState.RUNNING,
-            params=known,
-            distributions=None if known is None else self._kept,
-            user_attrs=attributes,
-        )
-        trial = Trial(self._study, self._storage.create_new_trial(self._id, template))
+        template = {"params": known, "distributions": None if known is None else self._kept}
+        with self._losses():
+            trial = self._ledger.open(attributes, template)
         self._take(plan)
         self._open[trial.number] = trial, plan
         return Asked(number=trial.number, plan=plan)
@@ -154,14 +183,16 @@ class Study:
         Out of memory is a broken constraint of a trial without a value (samplers skip failed
         trials, and would forget it); what says nothing of the space is a failure.
         """
-        trial, _ = self._open.pop(record.number)
-        trial.set_user_attr(RECORD, record_to_json(record))
+        trial, _ = self._open[record.number]
+        with self._losses(record):
+            self._ledger.close(trial._trial_id, self._entry(record))
+        del self._open[record.number]
         self._records.append(record)
-        self._close(trial, record)
 
     def interrupted(self) -> tuple[Interrupted, ...]:
         """Trials that an earlier driver left open."""
-        left = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        with self._losses():
+            left = self._ledger.running()
         return tuple(
             Interrupted(
                 number=trial.number,
@@ -178,12 +209,13 @@ class Study:
         Does nothing to a trial that has ended: who stops a sweep may come just too late.
         """
         opened = self._open.pop(number, None)
-        trial = opened[0] if opened else Trial(self._study, self._trial_id(number))
+        if record is None and opened:
+            self._free[self._space.table.rows_of(opened[1])] = True
+        with self._losses(record):
+            self._ledger.fail(number, None if record is None else record_to_json(record))
         if record is not None:
-            trial.set_user_attr(RECORD, record_to_json(record))
             self._records.append(record)
             self._take(record.plan)
-        self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def _known(self, prospects: Prospects | None) -> Known:
         return Known(
@@ -196,33 +228,50 @@ class Study:
     def _take(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
 
-    def _close(self, trial: Trial, record: Record) -> None:
-        for name, missed in constraints_of(record, self._goal).items():
-            trial.set_constraint(name, missed)
-        match record.outcome:
-            case Measured():
-                self._end(trial, TrialState.COMPLETE, (score(record, self._goal),))
-            case OutOfMemory():
-                self._end(trial, TrialState.PRUNED)
-            case _:
-                self._end(trial, TrialState.FAIL)
-
-    def _end(self, trial: Trial, state: TrialState, values: tuple[float] | None = None) -> None:
-        # `Study.tell` would read the whole trial twice more, a third of what telling takes
-        self._storage.set_trial_state_values(trial._trial_id, state, values)
+    def _entry(self, record: Record) -> Entry:
+        states = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
+        measured = isinstance(record.outcome, Measured)
+        return Entry(
+            record=record_to_json(record),
+            constraints=constraints_of(record, self._goal),
+            state=states.get(type(record.outcome), TrialState.FAIL),
+            value=score(record, self._goal) if measured else None,
+        )
 
     def _finish_half_told(self) -> None:
         """Closes trials whose driver died when their record was written, but they still open."""
-        for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if RECORD not in left.user_attrs:
-                continue
-            record = record_of(left)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Optuna's, if the constraint was told as well
-                self._close(Trial(self._study, left._trial_id), record)
+        for left in self._ledger.running():
+            if RECORD in left.user_attrs:
+                self._ledger.close(left._trial_id, self._entry(record_of(left)))
 
-    def _trial_id(self, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+    def _tell_untold(self) -> None:
+        """Tells what an earlier driver could not, of trials that nobody has ended since."""
+        running = {trial.number: trial for trial in self._ledger.running()}
+        for record in read_untold(self._untold):
+            if record.proof:
+                self._ledger.call(partial(keep_proof, proof=record))
+                continue
+            left = running.pop(record.number, None)
+            if left is not None and left.user_attrs.get(_PLAN) == record.plan.as_dict():
+                self._ledger.close(left._trial_id, self._entry(record))
+        with contextlib.suppress(OSError):
+            self._untold.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _losses(self, record: Record | None = None) -> Iterator[None]:
+        """Turns a storage that stays away into an error, with what is done about a result."""
+        try:
+            yield
+        except Away as away:
+            kept = ""
+            if record is not None:
+                noted = keep_untold(self._untold, record)
+                kept = f" and the result of trial {record.number} in {self._untold}" * noted
+            raise StudyLost(
+                f"study.storage {shown_url(self._url)} is away ({away}), for longer than"
+                f" study.wait_minutes ({self._minutes:g}): all that was told is kept there{kept};"
+                " the same command goes on where the sweep stopped"
+            ) from away
 
 
 def _proposer(
@@ -232,28 +281,3 @@ def _proposer(
     if sampler == "plimsoll":
         return PlimsollProposer(space, spec, seed, earlier)
     return OptunaProposer(space, sampler, Goal.of(spec), seed)
-
-
-def check_study(spec: SweepSpec, name: str) -> None:
-    """Tries the study before a sweep starts; makes it if there is none.
-
-    Raises:
-        StudyError: If the storage cannot be opened, or the study measured another job.
-    """
-    with storage_errors(storage_url(spec, name)):
-        _open_study(spec, name)
-
-
-def _open_study(spec: SweepSpec, name: str) -> tuple[RDBStorage, optuna.Study]:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = open_storage(storage_url(spec, name))
-    study = optuna.create_study(
-        study_name=name,
-        storage=storage,
-        direction="maximize",
-        sampler=RandomSampler(),  # never asked: proposers are
-        load_if_exists=True,
-    )
-    measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
-    check_subject(study, spec, name, measured=measured)
-    return storage, study

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import optuna
 
 from search_spaces.errors import StudyError
@@ -14,10 +17,10 @@ _SUBJECT = "subject"
 _SAME = ("model", "data", "train")
 
 
-def is_same_job(study: optuna.Study, spec: SweepSpec) -> bool:
-    """Whether a study measured the model, data and training of a spec, on whatever cluster."""
+def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
+    """Whether the study with these attributes measured the spec's job, on whatever cluster."""
     subject = spec.model_dump(mode="json", include=set(_SAME))
-    known = study.user_attrs.get(_SUBJECT, {})
+    known = attributes.get(_SUBJECT, {})
     return all(known.get(section) == subject[section] for section in _SAME)
 
 

@@ -98,7 +98,8 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
     spent, deadline = now - trial.at, trial.deadline_seconds
     late = "bold red" if spent > deadline else "bright_black"
     ran = f"{duration(spent)} of at most {duration(deadline)}"
-    expected = "" if trial.forecast is None else f" · forecast {forecast_words(trial.forecast)}"
+    forecast = trial.forecast
+    expected = f" · forecast {forecast_words(forecast, trial.why)}" if forecast else ""
     yield "", Text.assemble((f"{ran}{expected} · {trial.why}", late))
 
 

@@ -68,7 +68,7 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
         case TrialStarted(proof=True, number=number, plan=plan):
             yield f"proof of trial {number} starts, in workers of its own: {plan_words(plan)}"
         case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
-            expected = "" if forecast is None else f"; forecast {forecast_words(forecast)}"
+            expected = f"; forecast {forecast_words(forecast, why)}" if forecast else ""
             yield f"trial {number} starts: {plan_words(plan)} ({why}{expected})"
         case TrialEnded(record=record) if record.proof:
             yield _proof_ended(record, state)

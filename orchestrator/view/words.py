@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from orchestrator.core.events import LIKELY_TO_FIT
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation
 from search_spaces.outcome import Measured, Outcome, OutOfMemory, Refused, sentence
@@ -66,9 +67,14 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: Expectation) -> str:
-    """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure."""
-    return f"{rate(forecast.samples_per_second.value)} samples/s, {_peak_words(forecast)}"
+def forecast_words(forecast: Expectation, why: str) -> str:
+    """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure.
+
+    Unless the reason for the trial says it, which knows what other trials showed beside.
+    """
+    told = LIKELY_TO_FIT in why
+    peak = f"{gib(forecast.peak_bytes.value)} GiB" if told else _peak_words(forecast)
+    return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 
 
 def _peak_words(forecast: Expectation) -> str:

@@ -12,6 +12,19 @@ def tensor_has_a_plan(plan: Plan, around: Surroundings) -> str | None:
     return f"tensor {plan.tensor}: {refused}" if plan.tensor > 1 and refused else None
 
 
+def tensor_stays_inside_a_node(plan: Plan, around: Surroundings) -> str | None:
+    """Tensor ranks exchange activations in every block, for which links between nodes are slow.
+
+    Source:
+        Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters,
+        section 3.2: tensor parallelism up to the GPUs of a node, pipelines across nodes.
+    """
+    slots = around.cluster.node_slots
+    if slots is None or plan.tensor <= slots:
+        return None
+    return f"tensor {plan.tensor} is more than the {slots} ranks that one node has room for"
+
+
 def tensor_divides(plan: Plan, around: Surroundings) -> str | None:
     """What a tensor rank computes is a whole share of heads and of hidden units."""
     if plan.tensor == 1:
@@ -87,6 +100,7 @@ def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
 RULES: tuple[Rule, ...] = (
     tensor_trains_all_weights,
     tensor_has_a_plan,
+    tensor_stays_inside_a_node,
     tensor_divides,
     sequence_can_be_split,
     sequence_divides,

@@ -15,12 +15,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from search_spaces.errors import Fault, SpecError
+from search_spaces.spec.addresses import without_password
 from search_spaces.spec.faults import schema_faults, stray_booleans
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.section import section_of
 from search_spaces.spec.tree import SpecDumper, read_tree
 
 MAX_FILE_BYTES = 2**20  # a specification is a page of text; more is the wrong file
+ADDRESSES = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
 MAX_NAME_LENGTH = 128  # as `StudySpec.name` has it
 
 
@@ -71,8 +73,14 @@ def study_name(spec: SweepSpec, path: Path) -> str:
 
 
 def spec_to_yaml(spec: SweepSpec) -> str:
-    """The whole specification, defaults included, as YAML that `load_spec` reads back."""
+    """The whole specification, defaults included, as YAML that `load_spec` reads back.
+
+    Passwords in addresses are left out: the text is written to files.
+    """
     tree = spec.model_dump(mode="json")
+    for section, key in ADDRESSES:
+        if tree[section][key]:
+            tree[section][key] = without_password(tree[section][key])
     # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
     return yaml.dump(tree, Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
 

@@ -100,10 +100,22 @@ class ClusterSpec(Section):
         default="auto",
         description="ranks of a plan, one per GPU or CPU slot; auto takes all there are",
     )
-    groups: Count = Field(
-        default=1,
-        description="trials that run at the same time, each on workers of its own; those that share"
-        " a machine disturb each other's measurements",
+    groups: Count | Literal["auto"] = Field(
+        default="auto",
+        description="trials that run at the same time, each on workers of its own; auto: where"
+        " workers is a number, as many as have nodes to themselves, else one",
+    )
+    share_nodes: bool = Field(
+        default=False,
+        description="let trials that run at the same time share nodes, where they disturb each"
+        " other's measurements",
+    )
+    wait_minutes: float = Field(
+        default=5.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="how long to wait for nodes of a cluster that was joined, which an autoscaler"
+        " may bring or which were lost",
     )
     gpu: str | None = Field(
         default=None,
@@ -137,7 +149,8 @@ class ClusterSpec(Section):
 
     def ranks_of(self, slots: int) -> int:
         """Ranks of a plan on a cluster that has room for so many."""
-        return max(slots // self.groups, 1) if self.workers == "auto" else self.workers
+        groups = 1 if self.groups == "auto" else self.groups
+        return max(slots // groups, 1) if self.workers == "auto" else self.workers
 
 
 class BudgetSpec(Section):
@@ -183,8 +196,15 @@ class StudySpec(Section):
     )
     storage: str | None = Field(
         default=None,
-        description="an Optuna storage URL (sqlite:///..., postgresql://...);"
-        " nothing: SQLite in the study's folder",
+        description="an Optuna storage URL (sqlite:///..., postgresql://...); nothing: what the"
+        " environment variable PLIMSOLL_STUDY_STORAGE names, else SQLite in the study's folder."
+        " Copies of a specification are kept without the password in it",
+    )
+    wait_minutes: float = Field(
+        default=10.0,
+        ge=0,
+        le=1440,
+        description="how long a sweep waits for a storage that goes away in the middle of it",
     )
     sampler: Sampler = Field(
         default="plimsoll",
@@ -203,7 +223,9 @@ class TrackingSpec(Section):
 
     enabled: bool = Field(default=True, description="log the sweep to MLflow")
     uri: str | None = Field(
-        default=None, description="MLflow tracking URI; nothing: SQLite in study.folder"
+        default=None,
+        description="MLflow tracking URI; nothing: what the environment variable"
+        " MLFLOW_TRACKING_URI names, else SQLite in study.folder",
     )
     experiment: str | None = Field(
         default=None, min_length=1, description="MLflow experiment; nothing: the study's name"

@@ -180,11 +180,15 @@ def test_each_event_comes_with_the_state_after_it(sweep: Make) -> None:
 
 
 def test_records_are_what_was_reported(sweep: Make) -> None:
-    ours = sweep(trials=11)
-    ours.run(iter(every_outcome()))
+    """What was cut short takes nothing from the budget."""
+    ours = sweep(trials=10)
+    *others, cancelled = every_outcome()
+    assert isinstance(cancelled, Cancelled)
+    outcomes = (*others[:9], cancelled, *others[9:])
+    ours.run(iter(outcomes))
 
     records = ours.driver.state.records
-    assert [record.outcome for record in records] == list(every_outcome())
+    assert [record.outcome for record in records] == list(outcomes)
     assert records == load_records(ours.spec, "demo")
     assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
     assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
@@ -457,3 +461,47 @@ def test_a_plan_that_the_space_dropped_is_not_retried(tmp_path: Path) -> None:
 
     narrow = Sweep(make_spec(study=study, space={"micro_batch": [1]}, budget={"trials": 4}))
     assert {plan.micro_batch for plan in narrow.run()} == {1}
+
+
+@dataclass
+class Slow(AbstractForecasts):
+    """Has none, and takes its time to say so."""
+
+    seconds: float
+    clock: Clock | None = None
+
+    def prospects(self, state: SweepState) -> Prospects | None:
+        if self.clock is not None:
+            self.clock.now += self.seconds
+        return None
+
+    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+        return None
+
+    def problem(self) -> str | None:
+        return None
+
+
+def test_an_ask_is_timed_where_there_was_a_choice(sweep: Make) -> None:
+    slow = Slow(0.75)
+    ours = sweep(slow)
+    slow.clock = ours.clock
+    ours.run()
+
+    asks = [event.ask_seconds for event, _ in ours.ears.heard if isinstance(event, TrialStarted)]
+    assert asks == [None, 0.75, 0.75]  # the first plan is nobody's choice
+
+
+def test_waiting_is_from_the_handing_out_until_workers_are_ready(sweep: Make) -> None:
+    """Two seconds until a runner takes it, five until its workers are there; lost: nobody knows."""
+    ours = sweep()
+    given = ours.ask()
+    handed = ours.clock.now
+    ours.report(given, make_measured(), started_at=handed + 2, workers_seconds=5.0)
+    ours.driver.lose(ours.ask().request.number)
+    behind = ours.ask()
+    # another host's clock may be behind ours
+    ours.report(behind, make_measured(), started_at=ours.clock.now - 3, workers_seconds=1.0)
+
+    ends = [event for event, _ in ours.ears.heard if isinstance(event, TrialEnded)]
+    assert [end.waited_seconds for end in ends] == [7.0, None, 1.0]

@@ -218,6 +218,12 @@ def test_the_answer_says_by_what_it_is_best() -> None:
 
     roomy = make_state(outcomes, make_spec(objective={"metric": "headroom"}))
     assert "trial 0 is best by the memory that it leaves free (" in words(roomy)
+    assert "statistically equal" not in words(roomy)
+    close = [make_measured(30.0, 0.3), make_measured(50.0, 0.302)]
+    told = words(make_state(close, make_spec(objective={"metric": "headroom"})))
+    assert (
+        "equal to the best (2 plans in all, trials 0, 1); trial 1 is the fastest, 50 samp" in told
+    )
     priced = make_spec(
         cluster={"workers": 2, "memory_gib": 0.5, "price_per_gpu_hour": 2.0},
         objective={"metric": "samples_per_price"},

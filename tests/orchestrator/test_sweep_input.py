@@ -92,9 +92,9 @@ FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         {"train": {"global_batch": 7, "sequence_length": 32}},
         ("train.global_batch is 7", "the nearest that works is 6"),
     ),
-    "study-without-driver": (
-        {"study": {"storage": "postgresql://ann:hunter2@db.invalid/sweeps"}},
-        ("study.storage postgresql://db.invalid/sweeps cannot be opened", "not installed"),
+    "study-nobody-answers": (
+        {"study": {"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"}},
+        ("study.storage postgresql://127.0.0.1:9/sweeps cannot be opened", "Connection refused"),
     ),
     "study-that-is-text": (
         {"study": {"storage": "sqlite:///text.txt"}},

@@ -89,6 +89,11 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
         around(cluster=EIGHT, model=a_model(tensor=TensorFacts(refusal="no plan splits it"))),
         "tensor 2: no plan splits it",
     ),
+    "tensor_stays_inside_a_node": (
+        a_plan(tensor=4),
+        around(cluster=a_cluster(slots=8, node_slots=2)),
+        "tensor 4 is more than the 2 ranks that one node has room for",
+    ),
     "tensor_divides": (
         a_plan(tensor=8, data=1, accumulation=8),
         around(cluster=EIGHT),

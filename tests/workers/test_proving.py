@@ -384,18 +384,18 @@ def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> 
 
 @thorough
 def test_a_proof_meets_the_longest_samples_beside_the_optimizers_states(tmp_path: Path) -> None:
-    """Which a trial's first step, before there are any, does not.
+    """Which a trial's first step, before there are any, does not: all the states are on top.
 
     Embedding and logits take more than 32 MiB each, which glibc gives back at once: what is
-    held is then no matter of luck.
+    held is then no matter of luck. The longest samples take so much that both peaks are theirs.
     """
     wide = {"hidden_size": 448, "intermediate_size": 64, "vocab_size": 20_000}
     wide |= {"tie_word_embeddings": False}
     spec = a_spec(
         model=LLAMA | {"config": LLAMA["config"] | wide},
-        data={"lengths": {4: 2000, 128: 1}},
+        data={"lengths": {4: 2000, 256: 1}},
         cluster={"memory_gib": 2},
-        train={"global_batch": 4, "sequence_length": 128},
+        train={"global_batch": 4, "sequence_length": 256},
         objective={"max_steps": 6, "max_seconds": 30},
     )
     knobs = {"data": 1, "micro_batch": 4, "accumulation": 1}
@@ -412,4 +412,4 @@ def test_a_proof_meets_the_longest_samples_beside_the_optimizers_states(tmp_path
     assert isinstance(proof, Measured), proof
     states = proof.memory.anatomy.optimizer_states
     assert states > 128 * 2**20
-    assert proof.memory.peak_bytes > trial.memory.peak_bytes + 0.3 * states
+    assert proof.memory.peak_bytes > trial.memory.peak_bytes + 0.7 * states

@@ -10,7 +10,8 @@ import numpy as np
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
 from orchestrator.search.evidence import Sight
-from orchestrator.search.search import Options, Search
+from orchestrator.search.options import Options
+from orchestrator.search.search import Search
 from orchestrator.study.features import features
 
 

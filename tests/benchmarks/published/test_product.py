@@ -51,6 +51,25 @@ def test_a_linear_loss_has_no_logits(tmp_path: Path, ours: Ours) -> None:
     assert none < kept / 2
 
 
+@pytest.mark.parametrize(
+    ("gpu", "stated", "gib"),
+    [
+        ("A100-80GB", "80", 79.15),  # what is printed on it, not what it reports
+        ("A100", "40", 39.4),  # another device of that name
+        ("A100-80GB", "20", 20.0),  # a budget
+        ("cpu", "0.105", 0.105),
+    ],
+)
+def test_the_memory_that_a_table_states_is_the_limit(
+    tmp_path: Path, ours: Ours, gpu: str, stated: str, gib: float
+) -> None:
+    run = read_one(tmp_path, **SMALL, gpu=gpu, gpu_mem_gib=stated)
+    laid = lay([run], ours.footprints)
+
+    assert laid is not None
+    assert laid.limit_bytes[0] / GIB == pytest.approx(gib, rel=2e-3)
+
+
 def test_megatron_splits_the_loss_over_the_vocabulary(tmp_path: Path, cache: Path) -> None:
     words = {
         "tp": "2",

@@ -66,6 +66,22 @@ def test_a_set_is_a_surface(tmp_path: Path) -> None:
     assert len(surface.log_rate) == 12
 
 
+@pytest.mark.parametrize(
+    "told", [{"oom": "true"}, {"notes": "RUN FAILED: ..."}, {"notes": "planner: r_cost=inf"}]
+)
+def test_what_failed_has_no_throughput_whatever_its_row_says(
+    tmp_path: Path, told: dict[str, str]
+) -> None:
+    """The fastest by its row; a planner's guess, or what it reached until it ended."""
+    made = few()
+    fastest = max(range(len(made)), key=lambda at: made[at]["samples_per_s"])
+    made[fastest] |= told
+    surface = surface_of(write_csv(tmp_path / "failed.csv", made), 2)
+
+    assert int(np.isnan(surface.rate).sum()) == 1
+    assert surface.best < made[fastest]["samples_per_s"]
+
+
 def test_repeats_stay_trials_of_one_candidate(tmp_path: Path) -> None:
     write_table(tmp_path, "table", rows())
     surface = surface_of(tmp_path)

@@ -64,6 +64,16 @@ def test_of_equals_the_one_with_most_room_goes_first() -> None:
     assert state.to_prove == state.records[2]
 
 
+def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
+    """Where room is wanted: a peak a thousandth of the limit lower is no reason to run slower."""
+    trials = make_measured(20.0, 0.400), make_measured(36.0, 0.401), make_measured(50.0, 0.43)
+    state = searched(trials, objective={"metric": "headroom"})
+
+    assert numbers(state.equals) == [1, 0]
+    assert state.to_prove == state.records[1]
+    assert after_proof(state, 1).best == state.records[1]
+
+
 def test_a_proof_that_holds_is_the_answer_and_the_end() -> None:
     state = after_proof(searched(), 2)
 

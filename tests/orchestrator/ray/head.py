@@ -1,4 +1,7 @@
-"""A Ray head of the test's own, with job server and, where asked, token authentication."""
+"""A Ray head of the test's own, with job server and, where asked, token authentication; and nodes.
+
+Ends only what it started: `ray stop` would end every Ray on the machine.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,45 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.orchestrator.ray.cli import environment
 
 BIN = Path(sys.executable).parent
 START_SECONDS = 200
+_NODE_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a node runs: its address, and what its commands begin with."""
+
+    address: str
+    inside: tuple[str, ...] = ()
+
+
+LOCAL = Host("127.0.0.1")
+SESSION = "TEST_SESSION"  # in the environment: the head's folder
+PID = "TEST_HEAD"  # and its process, which leads its group
+# Begins a command to which one folder is empty, as on a machine of its own
+APART = (
+    "unshare",
+    *(() if os.getuid() == 0 else ("--user", "--map-root-user")),
+    "--mount",
+    "sh",
+    "-c",
+    'mount -t tmpfs tmpfs "$0" && exec "$@"',
+)
+
+
+def can_be_apart() -> bool:
+    """Whether this machine lets a process have mounts of its own."""
+    try:
+        return not subprocess.run([*APART, "/mnt", "true"], check=False).returncode
+    except FileNotFoundError:
+        return False
 
 
 def free_port() -> int:
@@ -30,67 +63,149 @@ def free_port() -> int:
         return port
 
 
-@contextlib.contextmanager
-def ray_head(home: Path, *, token: bool, **extra: str) -> Iterator[dict[str, str]]:
-    """Starts a head of 2 CPUs; gives the environment in which clients reach it.
+@dataclass(frozen=True)
+class Ports:
+    """Where a head listens."""
 
-    Ends only what it started: `ray stop` would end every Ray on the machine.
+    gcs: int = field(default_factory=free_port)
+    dashboard: int = field(default_factory=free_port)
+    client: int = field(default_factory=free_port)
+
+
+@contextlib.contextmanager
+def ray_head(
+    home: Path,
+    *,
+    token: bool,
+    cpus: int = 2,
+    ports: Ports | None = None,
+    host: Host = LOCAL,
+    metrics_port: int = 0,
+    **extra: str,
+) -> Iterator[dict[str, str]]:
+    """Starts a head; gives the environment in which clients reach it.
+
+    Args:
+        home: Of its processes.
+        token: Whether clients need one; another one each time, unless `extra` names it.
+        cpus: Of the head.
+        ports: Where it listens; free ones if None.
+        host: Where it runs.
+        metrics_port: Where it tells metrics; a free one if 0.
+        extra: More of the environment.
     """
     auth = {"RAY_AUTH_MODE": "disabled"}
     if token:
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     path = f"{BIN}:{os.environ['PATH']}"
-    environ = environment(home, **auth, **extra, PATH=path, RAY_USAGE_STATS_ENABLED="0")
-    gcs, dashboard, client = free_port(), free_port(), free_port()
+    environ = environment(home, **{**auth, **extra}, PATH=path, RAY_USAGE_STATS_ENABLED="0")
+    ports = ports or Ports()
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # sockets
-        head = subprocess.Popen(
-            [
-                str(BIN / "ray"),
-                "start",
-                "--head",
-                "--block",
-                "--num-cpus=2",
-                f"--port={gcs}",
-                f"--dashboard-port={dashboard}",
-                f"--ray-client-server-port={client}",
-                "--dashboard-agent-listen-port=0",
-                "--min-worker-port=0",
-                "--max-worker-port=0",
-                "--object-store-memory=100000000",
-                f"--temp-dir={session}",
-            ],
-            env=environ,
-            cwd=home,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        address = f"http://127.0.0.1:{dashboard}"
-        try:
-            _wait_until_it_serves(address, environ.get("RAY_AUTH_TOKEN"))
+        options = [
+            "--head",
+            f"--port={ports.gcs}",
+            "--dashboard-host=0.0.0.0",
+            f"--dashboard-port={ports.dashboard}",
+            f"--ray-client-server-port={ports.client}",
+            f"--temp-dir={session}",
+            f"--metrics-export-port={metrics_port or free_port()}",
+        ]
+        with _started(host, options, cpus, environ, home) as head:
+            address = f"http://{host.address}:{ports.dashboard}"
+            _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
             yield {
                 **environ,
                 "RAY_API_SERVER_ADDRESS": address,
-                "RAY_ADDRESS": f"127.0.0.1:{gcs}",
+                "RAY_ADDRESS": f"{host.address}:{ports.gcs}",
+                SESSION: session,
+                PID: str(head.pid),
             }
-        finally:
-            head.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                head.wait(20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(head.pid, signal.SIGKILL)
-            head.wait(10)
 
 
-def _wait_until_it_serves(address: str, token: str | None) -> None:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"{address}/api/jobs/", headers=headers)
-    until = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=5):
+@contextlib.contextmanager
+def ray_node(
+    environ: dict[str, str], home: Path, name: str, *, cpus: int = 1, host: Host = LOCAL
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts one more node of a head's cluster; gives its process, which leads its group.
+
+    Its session's folder is its own, though it has the name of the head's: nodes of one machine
+    would unpack a job's files over each other.
+    """
+    apart = (*host.inside, *APART, environ[SESSION])
+    host = replace(host, inside=apart)
+    options = [f"--address={environ['RAY_ADDRESS']}", f"--node-name={name}"]
+    for _ in range(_NODE_TRIES):
+        log = home / f"node-{name}.log"
+        with _started(host, options, cpus, environ, home, log) as node:
+            if _is_up(node, log):
+                yield node
                 return
-        except (urllib.error.URLError, OSError):
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.5)
+    raise TimeoutError(f"node {name} does not come up: {log.read_text()}")
+
+
+def _is_up(node: subprocess.Popen[bytes], log: Path) -> bool:
+    """Waits until the node is, or has given up: Ray does so after 30 s, however busy a machine."""
+    while node.poll() is None:
+        if "Ray runtime started" in log.read_text():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+@contextlib.contextmanager
+def _started(
+    host: Host,
+    options: list[str],
+    cpus: int,
+    environ: dict[str, str],
+    home: Path,
+    log: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        *host.inside,
+        str(BIN / "ray"),
+        "start",
+        "--block",
+        f"--num-cpus={cpus}",
+        f"--memory={2**31}",
+        "--object-store-memory=100000000",
+        "--dashboard-agent-listen-port=0",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        *([] if host.address == LOCAL.address else [f"--node-ip-address={host.address}"]),
+        *options,
+    ]
+    with (log or Path(os.devnull)).open("wb") as output:
+        node = subprocess.Popen(
+            command,
+            env=environ,
+            cwd=home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield node
+    finally:
+        node.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.wait(20)
+        kill(node)
+        node.wait(10)
+
+
+def kill(node: subprocess.Popen[bytes]) -> None:
+    """Ends a node at once, with all its processes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+
+
+def _wait_until_it_serves(host: Host, address: str, token: str | None) -> None:
+    """Asks from where the head is: it may be in a network of its own."""
+    header = ["--header", f"Authorization: Bearer {token}"] if token else []
+    ask = [*host.inside, "curl", "--silent", "--fail", "--max-time", "5", "--output", "/dev/null"]
+    until = time.monotonic() + START_SECONDS
+    while subprocess.run([*ask, *header, f"{address}/api/jobs/"], check=False).returncode:
+        if time.monotonic() > until:
+            raise TimeoutError(f"no head serves at {address}")
+        time.sleep(0.5)

@@ -18,7 +18,7 @@ SPEC = """
 model:
   name: gpt2
   config: {n_layer: 1, n_embd: 32, n_head: 2, vocab_size: 64, n_positions: 16}
-cluster: {device: cpu, workers: 1, groups: 2, memory_gib: 0.5}
+cluster: {device: cpu, workers: 1, groups: 2, share_nodes: true, memory_gib: 0.5}
 train: {global_batch: 16, sequence_length: 16, precision: fp32}
 space: {micro_batch: [1, 2, 4, 8], checkpoint_ratio: [0.0, 1.0], attention: [sdpa]}
 objective: {max_seconds: 3, interval: 0.0001, max_steps: 100000, racing: false}
@@ -75,10 +75,14 @@ def test_the_proof_has_the_machine_to_itself(
 
 
 def test_more_groups_than_there_is_room_for_are_refused(folder: Path) -> None:
-    (folder / "many.yaml").write_text(SPEC.replace("groups: 2", "groups: 2000"))
+    """Nor two that are to have the only node to themselves."""
+    for asked, given, words in (
+        ("groups: 2", "groups: 2000", "cluster.groups is 2000: plans take up to 1 ranks"),
+        ("share_nodes: true", "share_nodes: false", "at most 1 of them fit at the same time on"),
+    ):
+        (folder / "many.yaml").write_text(SPEC.replace(asked, given))
+        refused = plimsoll("tune", "many.yaml", folder=folder)
 
-    refused = plimsoll("tune", "many.yaml", folder=folder)
-
-    assert refused.returncode == 2
-    assert "cluster.groups is 2000: plans take up to 1 of the cluster's" in refused.stderr
-    assert "Traceback" not in refused.stderr
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr

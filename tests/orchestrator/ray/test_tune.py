@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
+from orchestrator.core.placement import Placement
 from orchestrator.ray_cluster import settle_ray
+from orchestrator.ray_groups import KeptGroup
 from orchestrator.ray_tune import GroupRunner, run_trials
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.outcome import Cancelled
@@ -32,7 +35,7 @@ class Counting(AbstractDriver):
     beside_last: set[int] = field(default_factory=set)
     given: int = 0
 
-    def propose(self) -> Assignment | Later | None:
+    def propose(self, _: Sequence[Placement] = ()) -> Assignment | Later | None:
         if self.given > LAST:
             return None
         if self.given == LAST and self.running:
@@ -76,15 +79,28 @@ class Dying(GroupRunner):
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Counting]:
+def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Ray, and a folder that all its processes know."""
+    folder = tmp_path_factory.mktemp("left")
     settle_ray()
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
-    counting = Counting()
+    ray.init(
+        num_cpus=1,
+        include_dashboard=False,
+        object_store_memory=2**27,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"LEFT": str(folder)}},
+    )
     try:
-        run_trials(counting, GROUPS, Dying)
-        yield counting
+        yield folder
     finally:
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def driver(left: object) -> Counting:
+    counting = Counting()
+    run_trials(counting, GROUPS, Dying)
+    return counting
 
 
 def test_every_trial_ends_once(driver: Counting) -> None:
@@ -102,3 +118,107 @@ def test_groups_outlive_their_trials(driver: Counting) -> None:
 def test_a_trial_that_waits_for_others_runs_when_they_have_ended(driver: Counting) -> None:
     assert not driver.beside_last
     assert LAST in driver.processes
+
+
+SMALL_A, SMALL_B, LARGE = (
+    Placement((("a", 1),)),
+    Placement((("b", 1),)),
+    Placement((("a", 1), ("b", 1))),
+)
+AWAITED_SECONDS = 2.0  # for nodes that come back, while nothing runs
+
+
+@dataclass
+class Crowded(AbstractDriver):
+    """Two small trials side by side, one that needs both nodes, and one whose node is awaited."""
+
+    idle: list[list[Placement]] = field(default_factory=list)
+    ended: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
+    given: int = 0
+    since: float | None = None
+
+    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
+        number = self.given
+        if number == 4:
+            return None
+        if number >= 2 and self.running:
+            return Later()
+        if number == 3:
+            self.since = self.since or time.monotonic()
+            if time.monotonic() < self.since + AWAITED_SECONDS:
+                return Later()
+        self.given += 1
+        self.running.add(number)
+        self.idle.append(sorted(idle, key=lambda place: place.parts))
+        return Assignment(
+            request=TrialRequest(number=number, plan=make_plan(), spec=make_spec()),
+            device="cpu",
+            deadline_seconds=60,
+            folder=".",
+            placement=[SMALL_A, SMALL_B, LARGE, LARGE][number],
+            evicted=tuple(idle) if number == 2 else (),
+        )
+
+    def conclude(self, report: TrialReport) -> None:
+        self.running.remove(report.number)
+        self.ended[report.number] = report.notes
+
+    def lose(self, number: int) -> None:
+        raise AssertionError(number)
+
+
+class Workers(KeptGroup):
+    """Writes a file when they have to go."""
+
+    def stop(self) -> None:
+        Path(os.environ["LEFT"], str(os.getpid())).touch()
+
+
+class Warm(GroupRunner):
+    """Tells its process."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self._kept = Workers()
+
+    def run(self, given: Assignment) -> TrialReport:
+        time.sleep(1)
+        return TrialReport(
+            number=given.request.number,
+            outcome=Cancelled(detail="nothing was run"),
+            fingerprint=None,
+            notes=(str(os.getpid()),),
+            started_at=0.0,
+            ended_at=1.0,
+        )
+
+    def cleanup(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def crowded(left: Path) -> tuple[Crowded, list[str]]:
+    """The driver after its trials, and the processes whose workers had to go."""
+    deciding = Crowded()
+    run_trials(deciding, 2, Warm)
+    return deciding, [file.name for file in left.iterdir()]
+
+
+def test_workers_in_the_way_are_let_go(crowded: tuple[Crowded, list[str]]) -> None:
+    """Of the two groups that wait one takes the large trial, the other lets its workers go."""
+    driver, gone = crowded
+
+    small = {driver.ended[0][0], driver.ended[1][0]}
+    assert len(small) == 2
+    assert driver.idle[2] == [SMALL_A, SMALL_B]
+    assert gone == list(small - {driver.ended[2][0]})
+
+
+def test_a_trial_whose_node_is_awaited_runs_on_the_workers_that_are_there(
+    crowded: tuple[Crowded, list[str]],
+) -> None:
+    driver, _ = crowded
+
+    assert driver.idle[3] == [LARGE]
+    assert driver.ended[3] == driver.ended[2]

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from orchestrator.search.aim import Aim
 from orchestrator.search.evidence import Sight, rates, shares
-from orchestrator.search.search import Options, Search
+from orchestrator.search.options import Options
+from orchestrator.search.search import Search
 from orchestrator.search.surrogate import Surrogate
 
 # two knobs of twelve steps: speed grows with both, memory too
@@ -82,12 +84,24 @@ def test_what_ran_out_is_learned_from() -> None:
     assert np.median(ran_out) <= 3
 
 
+@pytest.mark.parametrize("over", [-0.6, 0.1, 0.9])
+def test_beliefs_of_memory_have_the_tails_of_their_errors(over: float) -> None:
+    """Nothing is known but a forecast: the chance to fit is that of Student's t, 4 degrees."""
+    share = np.full(len(PLACES), over)
+    known = Surrogate(PLACES, share, 0.3).learn(*shares([])).of(np.array([0]))
+    chance = stats.t(df=4).cdf(-over / known.deviation[0])
+
+    choice = Search(told(LOG_RATE, share)).next([], np.ones(len(PLACES), dtype=bool))
+
+    assert choice.fits == pytest.approx(chance)
+
+
 def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
     """The best is found after a few of 70 trials; a third of all candidates would run out."""
     rows = searched(told(LOG_RATE, LOG_SHARE), 0, 70)
 
     assert trials_to_best(rows) <= 5
-    assert RAN_OUT[rows].sum() <= 2
+    assert RAN_OUT[rows].sum() <= 4  # 23 would be by chance
 
 
 def test_trials_under_way_are_not_asked_for_again() -> None:
@@ -131,7 +145,7 @@ def test_what_is_gained_is_gained_over_trials_under_way() -> None:
     beside = search.next([sight_of(0)], free, [first.row])
 
     assert alone.saving > 0.4
-    assert beside.saving < 0.1 * alone.saving
+    assert beside.saving < 0.2 * alone.saving
     assert beside.best == 0
 
 
@@ -269,3 +283,43 @@ def test_how_much_better_a_price_may_get_is_bounded() -> None:
     gain = value[last] - np.sort(value)[-2]
     assert left is not None
     assert gain < np.log(left) < gain + 0.1
+
+
+def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
+    """All are twice as fast as the measured one, and expected at nearly three times the limit."""
+    count = 3000
+    options = Options(
+        features=np.linspace(0, 1, count)[:, None],
+        log_rate=np.where(np.arange(count) > 0, np.log(2), 0.0),
+        log_share=np.where(np.arange(count) > 0, 1.0, -0.5),
+    )
+    free = np.arange(count) > 0
+
+    left = Search(options).left([Sight(row=0, log_rate=0.0, log_share=-0.5)], free)
+
+    assert left is not None
+    assert left < 1.1
+
+
+def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> None:
+    """Each trial is off by 40 %, and says 3 %; the best and 23 others were tried.
+
+    Whoever takes such readings at their word believes in half as much again, in the mean.
+    """
+    fits = np.flatnonzero(~RAN_OUT)
+    best = fits[LOG_RATE[fits].argmax()]
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        tried = np.append(rng.choice(np.setdiff1d(fits, [best]), 23, replace=False), best)
+        sights = [
+            replace(sight_of(row, noise=0.4 * rng.normal()), rate_noise=0.03)
+            for row in tried.tolist()
+        ]
+        free = np.ones(len(PLACES), dtype=bool)
+        free[tried] = False
+        found.append(Search(told(LOG_RATE, LOG_SHARE)).left(sights, free))
+
+    left = np.array(found, dtype=float)
+    assert left.mean() < 1.35
+    assert left.max() < 1.6

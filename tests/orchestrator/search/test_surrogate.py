@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from orchestrator.search.evidence import Sight, rates
-from orchestrator.search.surrogate import Surrogate
+from orchestrator.search.gaussian import Numbers
+from orchestrator.search.surrogate import Structure, Surrogate
 
 # six knobs of two and three values
 PLACES = np.array(
@@ -36,3 +38,24 @@ def test_what_a_forecast_misjudges_of_a_knob_is_learned_from_a_few_trials() -> N
         errors.append(np.abs(believed.mean - truth[rest]).mean())
         assert (np.abs(believed.mean - truth[rest]) < 3 * believed.deviation).all()
     assert np.mean(errors) < 0.15
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_that_values_do_not_tell_is_learned_and_explains_no_steady_ones(seed: int) -> None:
+    """A busy machine is off by 40 % from trial to trial, each of which says 3 %."""
+    rng = np.random.default_rng(seed)
+    places = np.array(list(itertools.product(np.linspace(0, 1, 12), repeat=2)))
+    forecast = places @ np.array([0.8, 0.3])
+    hill = -2.0 * ((places - 0.6) ** 2).sum(axis=1)
+    rows = rng.permutation(len(places))[:24]
+
+    def learned(off: Numbers) -> Structure:
+        surrogate = Surrogate(places, forecast, 1.0, noises=(0.0, 0.1, 0.3))
+        sights = [
+            Sight(row=int(row), log_rate=float((forecast + off)[row]), rate_noise=0.03)
+            for row in rows
+        ]
+        return surrogate.learn(*rates(sights)).structure
+
+    assert learned(0.4 * rng.normal(size=len(places))).noise == 0.3
+    assert learned(hill + 0.03 * rng.normal(size=len(places))).noise == 0.0

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.study.values import study_spec
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +19,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty storage, of each kind that studies are kept in."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/all.db"
+    url: str = request.getfixturevalue("database")
+    return url
+
+
+@pytest.fixture
+def spec(storage: str, tmp_path: Path) -> SweepSpec:
+    """A sweep whose study is kept there."""
+    return study_spec(tmp_path / "runs", "random", study={"storage": storage})

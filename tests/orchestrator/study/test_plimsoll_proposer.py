@@ -179,3 +179,33 @@ def test_other_workers_cost_their_start() -> None:
 
     assert takes[world == 1] - takes[world == 2].max() == pytest.approx(RESTART_SECONDS)
     assert seconds.of(None, [], None).std() == 0
+
+
+def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
+    """What came in between is not known to them yet; a plan that went meanwhile is left out."""
+    prospects, free = prospects_of(space), np.ones(len(space.table), dtype=bool)
+    baseline = make_record(0, space.baseline, outcome_of(space.baseline))
+    running = list(space.candidates)[1::2][: 2 * plimsoll_proposer._PER_CHOICE]
+    for plan in (space.baseline, *running):
+        free[space.table.rows_of(plan)] = False
+
+    def asked(*, news: bool, gone: Plan | None = None) -> list[Plan]:
+        """The first three plans; after the first of them a record may come in, or a plan go."""
+        proposer, left, plans = PlimsollProposer(space, SPEC, seed=0), free.copy(), list[Plan]()
+        records = [baseline]
+        for _ in range(3):
+            known = Known(
+                records=records, free=left, running=tuple(running + plans), prospects=prospects
+            )
+            plans.append(proposer.propose(known).plan)
+            left[space.table.rows_of(plans[-1])] = False
+            if news:
+                records = [baseline, make_record(1, running[0], outcome_of(running[0]))]
+            if gone is not None:
+                left[space.table.rows_of(gone)] = False
+        return plans
+
+    first, second, third = asked(news=False)
+    assert len({first, second, third}) == 3
+    assert asked(news=True) == [first, second, third]
+    assert asked(news=False, gone=second)[:2] == [first, third]

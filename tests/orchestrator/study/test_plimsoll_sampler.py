@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,8 @@ def share(params: dict[str, Any]) -> float:
     return states + params["batch"] * 0.03 * (1 - 0.9 * params["ratio"])
 
 
+LOG_SPEED = np.log([speed(c) for c in CANDIDATES])
+ROOT = Path(__file__).parents[3]
 BEST = max(speed(c) for c in CANDIDATES if share(c) <= 1)
 
 
@@ -104,6 +108,61 @@ def test_any_study_can_be_asked() -> None:
     assert study.best_value < 1.15
 
 
+def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a training that is arithmetic: the best there is in a dozen trials."""
+    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+    def train_some_steps(batch: int, recomputed: float) -> tuple[float, float]:
+        tried = {"stage": 0, "batch": batch, "ratio": recomputed}
+        if share(tried) > 1:
+            raise MemoryError
+        return speed(tried), share(tried)
+
+    names: dict[str, Any] = {"train_some_steps": train_some_steps, "limit": 1.0}
+    exec(example, names)
+
+    study = names["study"]
+    grid = itertools.product((0,), range(1, 65), (0.0, 0.25, 0.5, 0.75, 1.0))
+    points = [dict(zip(SPACE, point, strict=True)) for point in grid]
+    assert study.best_value >= 0.95 * max(speed(p) for p in points if share(p) <= 1)
+    assert len(study.get_trials(states=(TrialState.PRUNED,))) <= 4
+    assert "likely to fit" in capsys.readouterr().out
+
+
+def test_failures_teach_what_to_leave_alone() -> None:
+    """Large batches fail, for no reason of memory, and are expected to be the fastest."""
+    study = optuna.create_study(
+        direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, log_rate=LOG_SPEED)
+    )
+    for _ in range(12):
+        trial = study.ask(SPACE)
+        if trial.params["batch"] >= 16:
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            study.tell(trial, speed(trial.params))
+
+    # told nothing, it goes through the 27 that fail one after the other
+    assert best_of(study) == max(speed(c) for c in CANDIDATES if c["batch"] < 16)
+
+
+def test_what_is_noisy_is_believed_less() -> None:
+    """The same two values promise something else where either may be off by a third."""
+    told = {}
+    for noise in (0.01, 0.3):
+        study = optuna.create_study(
+            direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, noise=noise)
+        )
+        for params, value in ((CANDIDATES[0], 1.0), (CANDIDATES[-1], 8.0)):
+            study.enqueue_trial(params)
+            study.tell(study.ask(SPACE), value)
+        study.ask(SPACE)
+        reason = study.trials[-1].user_attrs[WHY]
+        told[noise] = int(re.findall(r"([+-]\d+)%", reason)[0])
+
+    assert told[0.01] != told[0.3]
+
+
 def test_trials_under_way_are_not_repeated() -> None:
     study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE))
     asked = [study.ask(SPACE).params for _ in range(6)]
@@ -135,7 +194,7 @@ def test_points_are_as_far_apart_as_their_values() -> None:
 
 
 def test_a_reason_names_what_is_tested() -> None:
-    from orchestrator.search.search import Choice
+    from orchestrator.search.options import Choice
 
     choice = Choice(row=1, fits=0.91, worth=0.1, saving=0.01, gain=0.06, best=0)
 

@@ -27,15 +27,11 @@ def refused(folder: Path, storage: str | None) -> str:
 @pytest.mark.parametrize(
     ("storage", "words"),
     [
-        (
-            f"postgresql://ann:{SECRET}@db.example:5432/sweeps",
-            "the Python package psycopg, is not installed",
-        ),
-        (
-            f"postgresql://ann:{SECRET}@x@db.example/sweeps",
-            "the Python package psycopg, is not installed",
-        ),
-        (f"postgresql://db.example/sweeps?user=ann&password={SECRET}", "psycopg, is not installed"),
+        (f"postgresql://ann:{SECRET}@127.0.0.1:9/sweeps", "Connection refused"),
+        (f"postgresql://ann:{SECRET}@x@127.0.0.1:9/sweeps", ""),  # an @ that is not quoted
+        (f"postgresql://ann:{SECRET}/x@127.0.0.1:9/sweeps", "Connection refused"),  # nor a slash
+        (f"postgresql://127.0.0.1:9/sweeps?user=ann&password={SECRET}", "Connection refused"),
+        (f"postgresql+pg8000://ann:{SECRET}@db.example/sweeps", "pg8000, is not installed"),
         (f"mysql://ann:{SECRET}@db.example/sweeps", "MySQLdb, is not installed"),
         (f"carrier-pigeon://ann:{SECRET}@loft", "carrier"),
         (f"ann:{SECRET}@db.example", "parse"),

@@ -71,6 +71,18 @@ def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
     assert "peak 97 %: above the line" in shown(busy_state(), 160)
 
 
+def started(number: int, why: str) -> TrialStarted:
+    """With a forecast that says 93 %."""
+    return TrialStarted(
+        number=number,
+        plan=make_plan(),
+        why=why,
+        deadline_seconds=60.0,
+        at=BEGAN + 40,
+        forecast=make_expectation(12.34, 0.9),
+    )
+
+
 def test_forecasts_stand_beside_what_was_measured() -> None:
     state = make_state([make_measured(41.2), make_oom(1.31)])
     expected = [make_expectation(39.8), make_expectation(80.0, 1.2)]
@@ -79,14 +91,7 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
         for record, forecast in zip(state.records, expected, strict=True)
     )
     state = replace(state, records=records)
-    trial = TrialStarted(
-        number=2,
-        plan=make_plan(),
-        why="proposed by tpe",
-        deadline_seconds=60.0,
-        at=BEGAN + 40,
-        forecast=make_expectation(12.34, 0.9),
-    )
+    trial = started(2, "proposed by tpe")
     running = advance(state, trial)
 
     wide, narrow = shown(running, 160), shown(running, 80)
@@ -98,6 +103,16 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
     assert "41.20 samples/s ± 1.5 % (forecast 39.8); peak 0.300 GiB (forecast 0.250), 60" in ended
     (begun,) = plain_lines_of(trial, running)
     assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, fits with 93 %)" in begun
+
+
+def test_the_chance_to_fit_is_told_once() -> None:
+    """By the reason where it says so, which knows what trials showed beside the forecast."""
+    trial = started(0, "90% likely to fit")
+    running = advance(make_state([]), trial)
+
+    (begun,) = plain_lines_of(trial, running)
+    assert "(90% likely to fit; forecast 12.3 samples/s, 0.450 GiB)" in begun
+    assert "forecast 12.3 samples/s, 0.450 GiB · 90% likely to fit" in shown(running, 160)
 
 
 def test_the_first_moments_have_a_picture_too() -> None:

@@ -1,0 +1,220 @@
+"""Who hands out trials on a simulated cluster: Plimsoll's driver, or Ray's OptunaSearch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from benchmarks.naps import BATCH, LIMIT_BYTES, Nap, NapReport, SleepingDriver, Told
+from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
+from benchmarks.virtual import AbstractFront, Clock
+from orchestrator.core.events import SweepStarted
+from orchestrator.core.placement import Node
+from orchestrator.event_log import EventFile
+from orchestrator.nodes import AbstractNodes
+from orchestrator.placing import PlacingDriver
+from orchestrator.ray_metrics import RayMetrics
+from orchestrator.study import Study
+from orchestrator.trials import Assignment
+from search_spaces.facts import ClusterFacts
+from search_spaces.outcome import Measured
+from search_spaces.request import TrialRequest
+from search_spaces.rules import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import SweepSpec
+from workers.models import describe
+
+GPUS = 8  # of a node; a trial takes them all
+REFUSED_SECONDS = 0.0  # that plain Ray Tune's trial takes of a plan which no rule allows
+
+
+def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
+    """Sixteen thousand plans on the eight ranks of a node.
+
+    Every combination is legal: plain Ray Tune, which knows no rules, would spend most of its trials
+    on what is not, and what is compared here is how much a driver can do.
+    """
+    return SweepSpec.model_validate(
+        {
+            "model": "gpt2",
+            "cluster": {"device": "cuda", "workers": GPUS, "groups": groups},
+            "train": {"global_batch": BATCH, "sequence_length": 1024},
+            "space": {
+                "micro_batch": [1, 2, 4, 8, 16, 32, 64],
+                "zero_stage": [0, 2, 3],
+                "tensor": [1],
+                "checkpoint_ratio": [part / 12 for part in range(1, 13)],
+                "checkpoint_mode": ["full", "selective"],
+                "attention": ["sdpa", "eager"],
+                "optimizer": ["adamw_fused", "adamw_foreach"],
+                "loader_workers": [0, 1, 2, 4],
+            },
+            "budget": {"trials": trials, "minutes": 1e6},
+            "proof": {"enabled": False},
+            "study": {"folder": folder, "warm_start": False},
+        }
+    )
+
+
+def cluster_of(nodes: int) -> ClusterFacts:
+    """So many nodes of eight GPUs."""
+    return ClusterFacts(
+        device="cuda", slots=GPUS * nodes, node_slots=GPUS, memory_limit_bytes=LIMIT_BYTES
+    )
+
+
+def space_of(spec: SweepSpec, cluster: ClusterFacts) -> Space:
+    """The legal plans."""
+    model = describe(spec.model, spec.train)
+    return build_space(Surroundings(spec=spec, model=model, cluster=cluster), GPUS)
+
+
+@final
+class StandingNodes(AbstractNodes):
+    """So many nodes that stay up."""
+
+    def __init__(self, count: int) -> None:
+        self._nodes = tuple(Node(id=f"node-{at:05}", slots=GPUS) for at in range(count))
+
+    def up(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def ask_for(self, ranks: int) -> None:
+        raise AssertionError(f"there is room for every group, and no need of {ranks} ranks")
+
+
+@final
+class _Desk:
+    """Stands where Ray's actor passes trials on to groups."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.put = self
+
+    def remote(self, group: str, given: Any) -> None:
+        """Keeps it for the group."""
+        self.given[group] = given
+
+
+@final
+class PlimsollFront(AbstractFront):
+    """All of a sweep's driver but Ray: searcher, placement, search, study, events and metrics.
+
+    What Ray Tune itself does with a result is measured apart and passed to `tune_seconds`.
+    """
+
+    def __init__(
+        self, spec: SweepSpec, space: Space, nodes: int, clock: Clock, tune_seconds: float
+    ) -> None:
+        from orchestrator.ray_tune import PlanSearcher
+
+        study = Study(spec, "naps", space)
+        begun = SweepStarted(
+            study="naps",
+            spec=spec,
+            space=space,
+            records=(),
+            memory_limit_bytes=LIMIT_BYTES,
+            at=clock(),
+            groups=nodes,
+        )
+        self._listeners = (EventFile(Path(spec.study.folder, "events.jsonl"), print), RayMetrics())
+        self.driver = SleepingDriver(
+            Told(space.table), study, cluster_of(nodes), self._listeners, begun, clock
+        )
+        placing = PlacingDriver(
+            self.driver, StandingNodes(nodes), share=False, wait_seconds=60, clock=clock
+        )
+        self._desk, self._clock, self._tune_seconds = _Desk(), clock, tune_seconds
+        self._searcher = PlanSearcher(placing, self._desk)
+
+    def ask(self, group: int) -> float | None:
+        name = str(group)
+        if name not in self._desk.given:
+            with self._clock:
+                self._searcher.suggest(name)
+        given = self._desk.given.get(name)
+        return given.seconds if isinstance(given, Nap) else None
+
+    def tell(self, group: int, began: float, ended: float) -> None:
+        """Tells, and asks for the same group at once: so does Ray Tune's result."""
+        given = self._desk.given.pop(str(group))
+        report = NapReport(
+            number=given.request.number,
+            outcome=given.outcome,
+            fingerprint=None,
+            notes=(),
+            started_at=began,
+            ended_at=ended,
+            group=group,
+        )
+        with self._clock:
+            self._searcher.on_trial_result(str(group), {"report": report})
+        self._clock.pass_by(self._tune_seconds)
+
+    def close(self) -> None:
+        """Ends what listens."""
+        for listener in self._listeners:
+            listener.close()
+
+
+@final
+class OptunaFront(AbstractFront):
+    """Ray's `OptunaSearch` as a careful user takes it: TPE in memory, a plan that fails is worth 0.
+
+    What Ray Tune itself does with a trial is not here; it is measured apart and passed to
+    `tune_seconds`.
+    """
+
+    def __init__(self, spec: SweepSpec, space: Space, clock: Clock, tune_seconds: float) -> None:
+        from ray import tune
+        from ray.tune.search.optuna import OptunaSearch
+
+        self._spec, self._space, self._clock = spec, space, clock
+        self._told = Told(space.table)
+        self._left = spec.budget.trials
+        self._tune_seconds = tune_seconds
+        self._rates: dict[int, float] = {}
+        self._names: dict[int, str] = {}
+        self.refused = 0
+        self._search = OptunaSearch(
+            {name: tune.choice(list(values)) for name, values in choices(space).items()},
+            metric="rate",
+            mode="max",
+        )
+
+    def ask(self, group: int) -> float | None:
+        if not self._left:
+            return None
+        self._left -= 1
+        name = self._names[group] = f"trial-{self._left}"
+        with self._clock:
+            config = self._search.suggest(name)
+        self._clock.pass_by(self._tune_seconds)
+        return self._nap(group, config)
+
+    def tell(self, group: int, began: float, ended: float) -> None:
+        with self._clock:
+            self._search.on_trial_complete(self._names[group], {"rate": self._rates[group]})
+
+    def _nap(self, group: int, config: Mapping[str, Any]) -> float:
+        plan = plan_of(self._space, config)
+        if plan is None:
+            self.refused += 1
+            self._rates[group] = WORTHLESS
+            return REFUSED_SECONDS
+        request = TrialRequest(number=0, plan=plan, spec=self._spec)
+        nap = self._told.nap(
+            Assignment(request=request, device="cuda", deadline_seconds=0, folder="")
+        )
+        outcome = nap.outcome
+        reached = isinstance(outcome, Measured)
+        self._rates[group] = outcome.samples_per_second.value if reached else WORTHLESS
+        return nap.seconds
+
+
+def real_clock(name: str) -> Clock:
+    """A clock that runs with the wall's, or with this process's CPU."""
+    return Clock({"wall": time.perf_counter, "cpu": time.process_time}[name])

@@ -1,0 +1,95 @@
+"""Actors that pass things on: trials to groups, requests to ranks, outcomes back.
+
+Ray starts a process for each and imports this module there, so that it imports next to nothing:
+with Ray Tune and Train each took three seconds of a core before the first trial could begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+    from orchestrator.trials import Assignment
+    from search_spaces.outcome import Outcome
+    from search_spaces.record import Fingerprint
+    from search_spaces.request import TrialRequest
+
+
+class Order(Enum):
+    """What a group is told that gets no trial."""
+
+    LEAVE = "leave"  # there are no more
+    RELEASE = "release"  # others need its nodes: it goes on without workers
+    WAIT = "wait"  # nothing was decided; it asks again
+
+
+class Desk:
+    """Where groups get their next trial."""
+
+    def __init__(self) -> None:
+        self._given: defaultdict[str, asyncio.Queue[Assignment | Order]] = defaultdict(
+            asyncio.Queue
+        )
+
+    async def put(self, group: str, given: Assignment | Order) -> None:
+        """Lays down what a group is to do next."""
+        self._given[group].put_nowait(given)
+
+    async def take(self, group: str, seconds: float) -> Assignment | Order:
+        """Waits for it, so long and no longer."""
+        try:
+            return await asyncio.wait_for(self._given[group].get(), seconds)
+        except TimeoutError:
+            return Order.WAIT
+
+
+class Mailbox:
+    """Requests on their way to the ranks, and what comes back. Lives as long as its group."""
+
+    def __init__(self, world_size: int) -> None:
+        self._requests: list[asyncio.Queue[TrialRequest | None]]
+        self._requests = [asyncio.Queue() for _ in range(world_size)]
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        self._announced: dict[int, Outcome] = {}
+        self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
+
+    async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
+        """A rank is up."""
+        await self._ready.put((worker, seen))
+
+    async def members(self) -> list[tuple[ActorHandle, Fingerprint]]:
+        """All ranks, once they are up."""
+        return [await self._ready.get() for _ in self._requests]
+
+    async def next(self, rank: int) -> TrialRequest | None:
+        """The next request for a rank; None asks it to leave."""
+        return await self._requests[rank].get()
+
+    async def announce(self, rank: int, outcome: Outcome) -> None:
+        """A rank tells its own ending, before the ranks agree."""
+        self._announced[rank] = outcome
+
+    async def announced(self) -> list[Outcome]:
+        """What the ranks told of the trial under way, in the order of ranks."""
+        return [self._announced[rank] for rank in sorted(self._announced)]
+
+    async def post(self, outcome: Outcome) -> None:
+        """Rank 0 tells what the ranks agreed on."""
+        await self._outcomes.put(outcome)
+
+    async def run(self, request: TrialRequest) -> Outcome:
+        """Hands a request to all ranks and waits for the outcome."""
+        self._announced.clear()
+        for queue in self._requests:
+            queue.put_nowait(request)
+        return await self._outcomes.get()
+
+    async def dismiss(self) -> None:
+        """Asks all ranks to leave."""
+        for queue in self._requests:
+            queue.put_nowait(None)

@@ -1,0 +1,31 @@
+"""Where the study and MLflow are: what the specification names, else the environment.
+
+The one place where that is decided, so that all commands agree.
+"""
+
+from __future__ import annotations
+
+import os
+
+from search_spaces.spec.addresses import without_password
+from search_spaces.spec.schema import SweepSpec
+
+STORAGE_VARIABLE = "PLIMSOLL_STUDY_STORAGE"
+TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
+
+
+def study_storage(spec: SweepSpec) -> str | None:
+    """The database that holds the study; None: a file in the study's folder."""
+    return _named(spec.study.storage, STORAGE_VARIABLE)
+
+
+def tracking_uri(spec: SweepSpec) -> str | None:
+    """The MLflow store or server; None: a file in the folder of the studies."""
+    return _named(spec.tracking.uri, TRACKING_VARIABLE)
+
+
+def _named(address: str | None, variable: str) -> str | None:
+    given = os.environ.get(variable) or None
+    # the copy of a specification in a study's folder names the database without its password
+    same = given is not None and address is not None and without_password(given) == address
+    return given if address is None or same else address

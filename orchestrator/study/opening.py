@@ -1,0 +1,45 @@
+"""A study in its storage: found or made, and of this job."""
+
+from __future__ import annotations
+
+import optuna
+from optuna.samplers import RandomSampler
+from optuna.storages import RDBStorage
+
+from orchestrator.study.locks import refuse_second_driver
+from orchestrator.study.records import RECORD
+from orchestrator.study.storage import brief_storage, storage_errors, storage_url
+from orchestrator.study.subject import check_subject
+from search_spaces.spec.schema import SweepSpec
+
+
+def check_study(spec: SweepSpec, name: str) -> None:
+    """Tries the study before a sweep starts; makes it if there is none.
+
+    Raises:
+        StudyError: If the storage cannot be opened, another driver tunes the study, or it
+            measured another job.
+    """
+    url = storage_url(spec, name)
+    with storage_errors(url), brief_storage(url) as storage:
+        refuse_second_driver(spec, name)
+        study_in(storage, spec, name)
+
+
+def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
+    """The study, made if there is none.
+
+    Raises:
+        StudyError: If it measured another job.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name=name,
+        storage=storage,
+        direction="maximize",
+        sampler=RandomSampler(),  # never asked: proposers are
+        load_if_exists=True,
+    )
+    measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+    check_subject(study, spec, name, measured=measured)
+    return study

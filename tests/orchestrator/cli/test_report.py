@@ -1,0 +1,31 @@
+"""`plimsoll report` of a sweep that ended before: what it reads is in the study alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.latest import remember
+from orchestrator.study import load_end
+from tests.orchestrator.records import make_measured, make_spec
+from tests.orchestrator.test_driver import Sweep
+
+
+def test_it_tells_how_the_sweep_ended_and_what_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = Sweep(make_spec(budget={"trials": 3, "minutes": 10, "trial_seconds": 60}))
+    remember(ours.spec, "demo")
+    ours.run(iter([make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5, 0.5)]))
+    ended = load_end(ours.spec, "demo")
+    assert ended is not None
+
+    with pytest.raises(SystemExit) as caught:
+        main(["report"])
+
+    assert caught.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"left on the table: none of the {ended.untried} untried plans is" in told

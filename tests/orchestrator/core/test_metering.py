@@ -1,0 +1,104 @@
+"""The share of the groups' time in which they ran trials, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
+from orchestrator.core.metering import Meter, busy_share, metered
+from orchestrator.core.state import SweepState, advance, begin
+from search_spaces.outcome import Cancelled
+from tests.orchestrator.records import (
+    BEGAN,
+    make_measured,
+    make_record,
+    make_space,
+    make_spec,
+    some_plans,
+)
+
+SPEC = make_spec()
+SPACE = make_space(SPEC)
+PLANS = some_plans(SPACE, 4)
+
+
+def started(groups: int) -> SweepStarted:
+    return SweepStarted(
+        study="demo",
+        spec=SPEC,
+        space=SPACE,
+        records=(make_record(9, PLANS[3], make_measured()),),  # of an earlier driver
+        memory_limit_bytes=None,
+        at=BEGAN,
+        groups=groups,
+    )
+
+
+def handed(number: int, at: float) -> TrialStarted:
+    return TrialStarted(
+        number=number, plan=PLANS[number], why="", deadline_seconds=60, at=BEGAN + at
+    )
+
+
+def ended(number: int, at: float, waited: float | None) -> TrialEnded:
+    record = replace(make_record(number, PLANS[number], make_measured()), ended_at=BEGAN + at)
+    if waited is None:
+        record = replace(record, outcome=Cancelled(detail="its node is gone"))
+    return TrialEnded(record=record, at=BEGAN + at, waited_seconds=waited)
+
+
+def after(first: SweepStarted, *events: Event) -> tuple[Meter, SweepState]:
+    state = begin(first)
+    meter = metered(Meter(), first, state)
+    for event in events:
+        meter, state = metered(meter, event, state), advance(state, event)
+    return meter, state
+
+
+def share(meter: Meter, state: SweepState, at: float) -> float | None:
+    return busy_share(meter, state, BEGAN + at)
+
+
+def test_one_group_waits_runs_and_is_idle() -> None:
+    """Handed out at 10, workers ready at 14, ended at 20, nothing until 22."""
+    seen = after(started(1), handed(0, 10), ended(0, 20, waited=4))
+
+    assert share(*seen, at=20) == pytest.approx(6 / 10)
+    assert share(*seen, at=22) == pytest.approx(6 / 12)
+
+
+def test_what_is_under_way_counts_once_it_has_ended() -> None:
+    """Two groups from 0: one ran 2 to 10, the other is under way; then 10 to 16, nothing waited."""
+    until_ten = [handed(0, 0), handed(1, 0), ended(0, 10, waited=2)]
+
+    assert share(*after(started(2), *until_ten), at=10) == pytest.approx(8 / 10)
+    assert share(*after(started(2), *until_ten, handed(2, 10)), at=15) == pytest.approx(8 / 10)
+    both = after(started(2), *until_ten, handed(2, 10), ended(1, 16, waited=1))
+    # 8 of trial 0 and 15 of trial 1, over two groups' 16 s less the 6 s of trial 2
+    assert share(*both, at=16) == pytest.approx((8 + 15) / (32 - 6))
+
+
+def test_a_group_that_never_gets_a_trial_is_idle() -> None:
+    seen = after(started(4), handed(0, 0), ended(0, 10, waited=0))
+
+    assert share(*seen, at=10) == pytest.approx(10 / 40)
+
+
+def test_a_trial_that_never_told_when_it_began_is_idle() -> None:
+    lost = after(started(1), handed(0, 0), ended(0, 10, waited=None))
+
+    assert share(*lost, at=10) == 0
+
+
+def test_nothing_is_known_before_a_trial_of_this_driver_ends() -> None:
+    assert share(*after(started(1)), at=5) is None
+    assert share(*after(started(2), handed(0, 0)), at=5) is None
+
+
+def test_it_stands_still_when_the_sweep_is_over() -> None:
+    over = SweepEnded(reason="", at=BEGAN + 20)
+    seen = after(started(1), handed(0, 10), ended(0, 20, waited=5), over)
+
+    assert share(*seen, at=500) == pytest.approx(5 / 10)

@@ -1,0 +1,162 @@
+"""Readings held against the records that they are of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.events import TrialEnded, TrialStarted
+from orchestrator.core.metering import Meter
+from orchestrator.core.metrics import (
+    ASK_SECONDS,
+    BASELINE_RATE,
+    BEST_OBJECTIVE,
+    BEST_RATE,
+    GROUPS,
+    LABELS,
+    METRICS,
+    OUT_OF_MEMORY_SHARE,
+    PROOF_STATE,
+    RUNNING,
+    TRIALS,
+    WAIT_SECONDS,
+    Metric,
+    Reading,
+    current,
+    happened,
+    proof_state,
+    standing,
+)
+from search_spaces.outcome import Outcome
+from tests.orchestrator.records import (
+    BEGAN,
+    every_outcome,
+    make_measured,
+    make_oom,
+    make_record,
+    make_space,
+    make_spec,
+    make_state,
+    some_plans,
+)
+
+PLANS = some_plans(make_space(make_spec()), 3)
+
+
+def value(readings: list[Reading], of: Metric, **labels: str) -> float | None:
+    found = [r.value for r in readings if r.metric is of and dict(r.labels) == labels]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_each_outcome_is_counted_once() -> None:
+    ends = [
+        TrialEnded(record=make_record(n, PLANS[0], outcome), at=BEGAN)
+        for n, outcome in enumerate(every_outcome())
+    ]
+    counted = Counter[str]()
+    for end in ends:
+        for reading in happened(end):
+            assert reading.metric is TRIALS
+            counted[dict(reading.labels)["outcome"]] += int(reading.value)
+
+    assert counted == Counter(outcome.kind for outcome in every_outcome())
+
+
+def test_a_proof_is_no_trial_but_waits_for_workers() -> None:
+    proof = replace(make_record(0, PLANS[0], make_measured()), proof=True)
+    end = TrialEnded(record=proof, at=BEGAN, waited_seconds=7.5)
+
+    assert list(happened(end)) == [Reading(metric=WAIT_SECONDS, value=7.5)]
+
+
+@pytest.mark.parametrize(("taken", "told"), [(0.25, [0.25]), (0.0, [0.0]), (None, [])])
+def test_an_ask_is_told_where_there_was_one(taken: float | None, told: list[float]) -> None:
+    start = TrialStarted(
+        number=0, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN, ask_seconds=taken
+    )
+
+    readings = list(happened(start))
+
+    assert [reading.value for reading in readings] == told
+    assert all(reading.metric is ASK_SECONDS for reading in readings)
+
+
+def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> None:
+    state = make_state(
+        [make_measured(20.0), make_oom(), make_measured(50.0, 0.7), make_measured(90.0, 0.99)],
+        make_spec(objective={"headroom": 0.05}),
+    )
+    told = list(standing(state))
+
+    assert value(told, BEST_RATE) == 50.0  # the faster one leaves too little free
+    assert value(told, BASELINE_RATE) == 20.0
+    assert value(told, OUT_OF_MEMORY_SHARE) == 1 / 4
+    assert value(told, BEST_OBJECTIVE, metric="samples_per_second") == 50.0
+
+
+def test_the_objective_may_be_another_than_the_rate() -> None:
+    spec = make_spec(objective={"metric": "headroom"})
+    state = make_state([make_measured(50.0, 0.7), make_measured(40.0, 0.2)], spec)
+    told = list(standing(state))
+
+    assert value(told, BEST_RATE) == 40.0
+    assert value(told, BEST_OBJECTIVE, metric="headroom") == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("outcomes", [[], [make_oom()]])
+def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
+    state = make_state(outcomes)
+    told = list(standing(state))
+
+    assert value(told, BEST_RATE) is None
+    assert value(told, BASELINE_RATE) is None
+    assert value(told, OUT_OF_MEMORY_SHARE) == (1.0 if outcomes else None)
+
+
+def test_what_is_under_way_is_told_at_any_time() -> None:
+    start = TrialStarted(number=3, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN + 40)
+    state = replace(make_state([make_measured()]), running=(start,))
+    told = list(current(Meter(groups=8), state, BEGAN + 50))
+
+    assert value(told, RUNNING) == 1
+    assert value(told, GROUPS) == 8
+
+
+def test_a_proof_is_off_open_proven_or_failed() -> None:
+    proving = make_spec(proof={"enabled": True, "tries": 1})
+    measured = [make_measured(20.0), make_measured(50.0)]
+    state = make_state(measured, proving)
+    assert state.best is not None
+    proof = replace(state.best, proof=True, ended_at=state.best.ended_at + 100)
+    fails = replace(proof, outcome=make_oom())
+
+    states = {
+        "off": make_state(measured),
+        "open": state,
+        "proven": replace(state, proofs=(proof,)),
+        "failed": replace(state, proofs=(fails,)),
+    }
+
+    assert {name: proof_state(each) for name, each in states.items()} == {n: n for n in states}
+    for name, each in states.items():
+        told = list(standing(each))
+        shown = {s: value(told, PROOF_STATE, state=s) for s in states}
+        assert shown == {s: float(s == name) for s in states}
+
+
+def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
+    state = make_state(list(every_outcome()))
+    ends = [TrialEnded(record=record, at=BEGAN, waited_seconds=1) for record in state.records]
+    told = [
+        *(reading for end in ends for reading in happened(end)),
+        *standing(state),
+        *current(Meter(groups=1, first_at=BEGAN), state, BEGAN + 500),
+    ]
+
+    assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)
+    assert {r.metric for r in told} | {ASK_SECONDS} == set(METRICS)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert not any(set(metric.labels) & set(LABELS) for metric in METRICS)

@@ -1,0 +1,212 @@
+"""The event log: what is written is what happened, and is read back."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from orchestrator.core.events import Event, Noted, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.ranking import best
+from orchestrator.core.state import SweepState
+from orchestrator.event_log import (
+    EventFile,
+    EventStream,
+    Line,
+    from_json,
+    line_of,
+    read_events,
+    to_json,
+)
+from orchestrator.event_log.lines import TrialEndedLine, TrialStartedLine
+from orchestrator.event_log.making import without_secrets
+from search_spaces.errors import UserError
+from search_spaces.outcome import Crashed, Measured
+from tests.orchestrator.records import (
+    BEGAN,
+    every_outcome,
+    make_expectation,
+    make_records,
+    make_space,
+    make_spec,
+    sweep,
+)
+
+DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
+SPEC = make_spec(tracking={"experiment": "team"})
+RECORDS = make_records(make_space(SPEC), every_outcome())
+
+
+def a_sweep() -> list[tuple[Event, SweepState]]:
+    """Events of each kind; asks and waits have taken time."""
+    told = []
+    for event, state in sweep(SPEC, make_space(SPEC), RECORDS):
+        match event:
+            case TrialStarted():
+                forecast = make_expectation(rate=39.0)
+                told.append((replace(event, ask_seconds=0.25, forecast=forecast), state))
+            case TrialEnded():
+                told.append((replace(event, waited_seconds=1.5), state))
+            case _:
+                told.append((event, state))
+    return told
+
+
+def said(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_every_event_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "new" / "events.jsonl", said)
+    for event, state in a_sweep():
+        file.on_event(event, state)
+    file.close()
+
+    found = list(read_events(tmp_path / "new" / "events.jsonl"))
+
+    assert found == [line_of(event, state) for event, state in a_sweep()]
+    assert {type(line) for line in found} == set(get_args(Line))
+
+
+def test_lines_hold_what_the_records_hold() -> None:
+    lines = [line_of(event, state) for event, state in a_sweep()]
+    ends = [line for line in lines if isinstance(line, TrialEndedLine)]
+    top = best(RECORDS, a_sweep()[-1][1].goal)
+    assert top is not None
+
+    assert [line.trial for line in ends] == [record.number for record in RECORDS]
+    assert [line.plan_key for line in ends] == [record.plan.key for record in RECORDS]
+    assert [line.outcome for line in ends] == [record.outcome.kind for record in RECORDS]
+    for line, record in zip(ends, RECORDS, strict=True):
+        assert line.seconds == record.ended_at - record.started_at
+        assert line.waited_seconds == 1.5
+        rate = record.outcome.samples_per_second if isinstance(record.outcome, Measured) else None
+        assert line.samples_per_second == (rate and rate.value)
+    assert (ends[-1].best_trial, ends[-1].best_plan_key) == (top.number, top.plan.key)
+    started = next(line for line in lines if isinstance(line, TrialStartedLine))
+    assert (started.ask_seconds, started.forecast_samples_per_second) == (0.25, 39.0)
+
+
+def test_a_line_is_flat_json_with_a_time_in_utc() -> None:
+    stream = io.StringIO()
+    log = EventStream(stream)
+    for event, state in a_sweep():
+        log.on_event(event, state)
+    log.close()
+
+    for text, (event, _) in zip(stream.getvalue().splitlines(), a_sweep(), strict=True):
+        told = json.loads(text)
+        assert text.isascii()
+        assert not any(isinstance(value, dict | list) for value in told.values())
+        assert (told["version"], told["study"]) == (1, "demo")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", told["time"])
+        assert datetime.fromisoformat(told["time"]) == datetime.fromtimestamp(event.at, UTC)
+
+
+def test_a_driver_adds_to_what_one_before_left_torn(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    (start, begun), (second, then), *_ = a_sweep()
+    first = EventFile(path, said)
+    first.on_event(start, begun)
+    first.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])  # killed while it wrote
+
+    later = EventFile(path, said)
+    later.on_event(second, then)
+    later.close()
+
+    assert list(read_events(path)) == [line_of(start, begun), line_of(second, then)]
+
+
+def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -> None:
+    """A folder lies where the file should be, for a time; the rest is written."""
+    path, told = tmp_path / "events.jsonl", list[str]()
+    path.mkdir()
+    (start, begun), (second, then), *_ = a_sweep()
+    log = EventFile(path, told.append)
+    log.on_event(start, begun)
+    path.rmdir()
+    log.on_event(second, then)
+    log.close()
+
+    assert list(read_events(path)) == [line_of(second, then)]
+    assert len(told) == 1
+    assert "does not hold all events of the sweep: Is a directory" in told[0]
+
+
+def test_a_full_disk_is_told_of() -> None:
+    """The kernel's own full device takes no byte."""
+    told = list[str]()
+    log = EventFile(Path("/dev/full"), told.append)
+    for event, state in a_sweep():
+        log.on_event(event, state)
+    log.close()
+
+    assert told == ["/dev/full does not hold all events of the sweep: No space left on device"]
+
+
+def test_secrets_in_messages_are_not_written() -> None:
+    _, state = a_sweep()[-1]
+    text = (
+        "could not reach postgresql://ann:S3CRET@db/x or https://x?token=S3CRET&a=1:"
+        " password=S3CRET, api_key: S3CRET"
+    )
+    crashed = replace(
+        RECORDS[0],
+        outcome=Crashed(
+            cause="exception", rank=0, phase="build", detail=text, trace=f"Traceback: {text}"
+        ),
+    )
+    events: list[Event] = [
+        Noted(text=text, at=BEGAN),
+        SweepEnded(reason=text, at=BEGAN),
+        TrialEnded(record=crashed, at=BEGAN),
+    ]
+
+    for event in events:
+        written = to_json(line_of(event, state))
+        assert "S3CRET" not in written
+        assert "postgresql://ann:***@db/x" in written
+
+
+@pytest.mark.parametrize(
+    "text", ["the token budget is used", "ends at 10:30 @ noon", "http://host:5000/path"]
+)
+def test_messages_without_secrets_stay_as_they_are(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_a_line_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    text = to_json(line_of(*a_sweep()[0]))
+    path.write_text(text + "\n" + text.replace('"version":1', '"version":2') + "\n")
+
+    with pytest.raises(UserError, match=r"line 2 of .* is no event of version 1"):
+        list(read_events(path))
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        list(read_events(tmp_path / "nothing"))
+
+
+def test_a_field_of_a_later_release_is_passed_over() -> None:
+    line = line_of(*a_sweep()[0])
+
+    assert from_json(to_json(line).replace("{", '{"new": 1, ', 1)) == line
+
+
+def test_the_documentation_has_a_row_for_each_field() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    common = {"version", "time", "study", "event"}
+    for kind in get_args(Line):
+        name = next(field.default for field in fields(kind) if field.name == "event")
+        rows = text.partition(f"\n### `{name}`\n")[2].partition("\n##")[0]
+        documented = set(re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE))
+        assert documented == {field.name for field in fields(kind)} - common, name
+    shared = text.partition("\n## Events as lines of JSON\n")[2].partition("\n### ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", shared, re.MULTILINE)) == common

@@ -1,0 +1,151 @@
+"""A whole sweep on PostgreSQL: the server goes away and comes back, and no password is left."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.tune import EXIT_STUDY_LOST
+from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
+from orchestrator.study import load_records
+from orchestrator.study.untold import UNTOLD_FILE
+from search_spaces.spec.load import load_spec
+from tests.orchestrator.ray import awkward_model
+from tests.orchestrator.ray.cli import environment
+from tests.postgres import PASSWORD, QUOTED, Server
+
+ROOT = Path(__file__).parents[3]
+AWAY = "the study's storage is away ("
+# the address is named once in the file and once in the environment
+SPEC = """
+model: awkward_model:make
+cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
+train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
+space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
+objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000}}
+proof: {{enabled: false}}
+study: {{storage: "{storage}"}}
+"""
+
+
+def command(folder: Path, tracking: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from orchestrator.cli import main; main()", *arguments],
+        cwd=folder,
+        env=environment(folder, PYTHONPATH=str(ROOT), **{TRACKING_VARIABLE: tracking}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def reported(capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["report"])
+    written = capsys.readouterr()
+    return ended.value.code or 0, written.out + written.err
+
+
+def texts_in(folder: Path) -> list[str]:
+    return [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
+
+
+@pytest.mark.slow
+def test_a_sweep_outlives_its_database(
+    postgres: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    storage, tracking = postgres.new_database(), postgres.new_database()
+    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
+    asked = tmp_path / "sweep.yaml"
+    asked.write_text(SPEC.format(storage=storage))
+    sweep = command(tmp_path, tracking, "tune", "sweep.yaml", "--plain")
+    assert sweep.stdout is not None
+    lines: list[str] = []
+    with sweep.stdout:
+        for line in sweep.stdout:
+            lines.append(line)
+            if "trial 1 starts" in line:
+                postgres.stop()
+            if AWAY in line:  # the trial has ended, and could not be told
+                postgres.start()
+    said = "".join(lines)
+
+    assert sweep.wait(60) == 0, said
+    assert AWAY in said
+    assert "the study's storage is back after " in said
+    records = load_records(load_spec(asked), "sweep")
+    assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}
+
+    # without the specification, from the copy that has no password
+    monkeypatch.chdir(tmp_path)
+    code, told = reported(capsys)
+    assert code == 2
+    assert "no password supplied" in told
+    assert f"name it by {STORAGE_VARIABLE}" in told
+    monkeypatch.setenv(STORAGE_VARIABLE, storage)
+    code, table = reported(capsys)
+    assert code == 0, table
+    assert "measured        2" in table
+
+    asked.unlink()
+    for text in (said, told, table, *texts_in(tmp_path)):
+        assert PASSWORD not in text
+        assert QUOTED not in text
+    for database in (storage, tracking):
+        name = database.rpartition("/")[2]
+        dump = everything_in(postgres, name)
+        assert len(dump) > 1000
+        assert PASSWORD not in dump
+        assert QUOTED not in dump
+        assert ("trial_user_attributes" in dump) == (database == storage)
+
+
+@pytest.mark.thorough
+def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
+    postgres: Server, tmp_path: Path
+) -> None:
+    storage = postgres.new_database()
+    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
+    short = SPEC.replace("study: {{", "study: {{wait_minutes: 0.05, ").format(storage=storage)
+    asked = tmp_path / "sweep.yaml"
+    asked.write_text(short)
+    runs = tmp_path / "runs"
+    sweep = command(tmp_path, f"sqlite:///{runs}/mlflow.db", "tune", "sweep.yaml", "--plain")
+    assert sweep.stdout is not None
+    lines: list[str] = []
+    with sweep.stdout:
+        for line in sweep.stdout:
+            lines.append(line)
+            if "trial 1 starts" in line:
+                postgres.stop()
+    said = "".join(lines)
+    assert sweep.wait(60) == EXIT_STUDY_LOST, said
+    assert "the same command goes on where the sweep stopped" in lines[-1]
+    assert "Traceback" not in said
+    (untold,) = tmp_path.rglob(UNTOLD_FILE)
+
+    postgres.start()
+    again = command(tmp_path, f"sqlite:///{runs}/mlflow.db", "tune", "sweep.yaml", "--plain")
+    told = again.communicate(timeout=300)[0]
+    assert again.returncode == 0, told
+    assert not untold.exists()
+    records = load_records(load_spec(asked), "sweep")
+    assert [record.plan.micro_batch for record in records] == [1, 64]
+    assert [record.number for record in records] == [0, 1]  # and nothing ran again
+
+
+def everything_in(server: Server, database: str) -> str:
+    """Every row of every table."""
+    names = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database)
+    return "\n".join(
+        f"{name}: {row}" for (name,) in names for row in server.execute(f'TABLE "{name}"', database)
+    )

@@ -1,0 +1,212 @@
+"""A database that goes away in the middle of a sweep: real servers, and a line that is cut."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.retrying import Clock
+from orchestrator.study import Study, StudyLost, load_records, sole_driver, storage_url
+from orchestrator.study.storage import brief_storage
+from orchestrator.study.untold import UNTOLD_FILE
+from search_spaces.errors import StudyError
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import make_measured, make_record, make_space
+from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.postgres import PASSWORD, QUOTED, Server
+from tests.proxies import Proxy, proxy_to
+
+AWAY_SECONDS = 3.0  # longer than what is not told of
+
+
+class Hours:
+    """A clock that goes by itself when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.fixture
+def spec(database: str, tmp_path: Path) -> SweepSpec:
+    return study_spec(tmp_path, "random", study={"storage": database})
+
+
+@pytest.fixture
+def running(postgres: Server) -> Iterator[Server]:
+    """The server, which runs again after the test."""
+    yield postgres
+    if postgres.process is None:
+        postgres.start()
+
+
+def kept(spec: SweepSpec) -> list[tuple[int, TrialState]]:
+    with brief_storage(storage_url(spec, NAME)) as storage:
+        identity = storage.get_study_id_from_name(NAME)
+        return [(trial.number, trial.state) for trial in storage.get_all_trials(identity)]
+
+
+def comes_back(server: Server, seconds: float) -> threading.Thread:
+    def later() -> None:
+        time.sleep(seconds)
+        server.start()
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    return thread
+
+
+def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: Server) -> None:
+    said: list[str] = []
+    with sole_driver(spec, NAME) as lock:
+        study = Study(spec, NAME, make_space(spec), lock=lock)
+        study.say_through(said.append)
+        asked = study.ask(study.propose().plan, "proposed")
+        running.stop()
+        thread = comes_back(running, AWAY_SECONDS)
+
+        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        run(study, 2)
+        thread.join()
+
+        with pytest.raises(StudyError, match="another driver"), sole_driver(spec, NAME):
+            pass  # the lock was lost with the server, and is held again
+
+    assert [record.number for record in load_records(spec, NAME)] == [0, 1, 2]
+    assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
+    away, back = said
+    assert away.startswith("the study's storage is away (")
+    assert "waiting for it up to" in away
+    assert back.startswith("the study's storage is back after ")
+
+
+def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
+    spec: SweepSpec, running: Server, tmp_path: Path
+) -> None:
+    hours = Hours()
+    study = Study(spec, NAME, make_space(spec), clock=hours.clock)
+    run(study, 1)
+    first, second = (study.ask(study.propose().plan, "proposed") for _ in range(2))
+    running.stop()
+
+    with pytest.raises(StudyLost) as caught:
+        study.tell(make_record(first.number, first.plan, make_measured(30.0)))
+    waited = hours.now
+    with pytest.raises(StudyLost):  # the other group's trial, which ended later: nobody waits again
+        study.tell(make_record(second.number, second.plan, make_measured(31.0)))
+
+    message = str(caught.value)
+    assert message.startswith("study.storage postgresql://127.0.0.1:")
+    assert "for longer than study.wait_minutes (10)" in message
+    assert f"the result of trial 1 in {tmp_path / NAME / UNTOLD_FILE}" in message
+    assert "\n" not in message
+    assert not {PASSWORD, QUOTED} & set(message.split(":"))
+    assert 600 <= waited == hours.now < 700
+    assert hours.pauses[:3] == [0.25, 0.5, 1.0]
+    assert max(hours.pauses) == 15.0
+
+    running.start()
+    again = open_study(spec)
+    assert again.interrupted() == ()
+    assert [record.outcome for record in again.records()][1:] == [
+        make_measured(30.0),
+        make_measured(31.0),
+    ]
+    assert not (tmp_path / NAME / UNTOLD_FILE).exists()
+    assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
+
+
+def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
+    spec: SweepSpec, running: Server
+) -> None:
+    study = Study(spec, NAME, make_space(spec), clock=Hours().clock)
+    asked = study.ask(study.propose().plan, "proposed")
+    running.stop()
+    with pytest.raises(StudyLost):
+        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+    running.start()
+    elsewhere = spec.model_copy(
+        update={"study": spec.study.model_copy(update={"folder": f"{spec.study.folder}-2"})}
+    )
+    other = open_study(elsewhere)  # a driver on another machine, which has no such file
+    other.abandon(asked.number)
+    again = other.ask(asked.plan, "once more", retry_of=asked.number)
+    other.tell(make_record(again.number, again.plan, make_measured(28.0)))
+
+    assert [record.number for record in open_study(spec).records()] == [again.number]
+
+
+@pytest.fixture
+def line(postgres: Server) -> Iterator[Proxy]:
+    with proxy_to(postgres.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(spec: SweepSpec, postgres: Server, line: Proxy) -> SweepSpec:
+    """The same study, by way of the proxy."""
+    assert spec.study.storage is not None
+    url = spec.study.storage.replace(f":{postgres.port}/", f":{line.port}/")
+    return spec.model_copy(update={"study": spec.study.model_copy(update={"storage": url})})
+
+
+@pytest.mark.parametrize("commits", range(1, 7))
+def test_a_commit_whose_answer_was_lost_tells_once(
+    commits: int, spec: SweepSpec, through: SweepSpec, line: Proxy
+) -> None:
+    """Whichever of the commits it is that a result takes, and the first of the next trial."""
+    study = open_study(through)
+    asked = study.ask(study.propose().plan, "proposed")
+    line.swallow(b"COMMIT", commits)
+
+    study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+    run(study, 1)
+
+    assert line.swallowed == 1
+    states = [state for _, state in kept(spec)]
+    assert states[:2] == [TrialState.COMPLETE, TrialState.COMPLETE]
+    assert set(states[2:]) <= {TrialState.FAIL}  # what Optuna opened once more itself
+    assert [record.number for record in load_records(spec, NAME)] == [0, 1]
+
+
+def test_a_trial_whose_opening_was_not_answered_is_opened_once(
+    spec: SweepSpec, through: SweepSpec, line: Proxy
+) -> None:
+    study = open_study(through)
+    line.swallow(b"COMMIT")
+
+    asked = study.ask(study.propose().plan, "proposed")
+
+    assert line.swallowed == 1
+    assert [number for number, state in kept(spec) if state == TrialState.RUNNING] == [asked.number]
+    run(study, 1)
+    assert open_study(spec).interrupted()[0].number == asked.number
+    assert len(open_study(spec).interrupted()) == 1
+
+
+def test_a_lock_that_was_lost_and_taken_by_another_ends_the_first(
+    spec: SweepSpec, postgres: Server
+) -> None:
+    with sole_driver(spec, NAME) as lock:
+        study = Study(spec, NAME, make_space(spec), lock=lock)
+        asked = study.ask(study.propose().plan, "proposed")
+        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
+        with sole_driver(spec, NAME), pytest.raises(StudyError, match="by another driver") as said:
+            study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+
+        assert "process" in str(said.value)
+        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))  # free again
+    assert len(load_records(spec, NAME)) == 1

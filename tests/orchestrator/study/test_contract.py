@@ -1,0 +1,140 @@
+"""What every kind of storage has to do for a study: the same on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.core.events import SweepEnded
+from orchestrator.study import (
+    Study,
+    check_study,
+    earlier_studies,
+    load_end,
+    load_proofs,
+    load_records,
+    storage_url,
+)
+from orchestrator.study.records import record_to_json
+from orchestrator.study.storage import brief_storage
+from search_spaces.errors import StudyError
+from search_spaces.outcome import Measured
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import every_outcome, make_measured, make_record, make_space
+from tests.orchestrator.study.values import NAME, open_study, run
+
+
+def states(spec: SweepSpec) -> list[TrialState]:
+    """As Optuna alone sees them."""
+    with brief_storage(storage_url(spec, NAME)) as storage:
+        study = optuna.load_study(study_name=NAME, storage=storage)
+        return [trial.state for trial in study.get_trials()]
+
+
+def test_every_outcome_comes_back_as_it_was_told(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    for outcome in every_outcome():
+        asked = study.ask(study.propose().plan, "proposed")
+        study.tell(make_record(asked.number, asked.plan, outcome))
+
+    assert [record.outcome for record in load_records(spec, NAME)] == list(every_outcome())
+    measured, failed, ran_out = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
+    assert states(spec) == [
+        *[measured, ran_out, measured, measured, measured],
+        *[failed, failed, failed, ran_out, failed, failed],
+    ]
+
+
+@pytest.mark.parametrize("sampler", ["plimsoll", "tpe", "gp"])
+def test_a_study_goes_on_where_it_stopped(sampler: str, spec: SweepSpec) -> None:
+    sampled = spec.model_copy(update={"study": spec.study.model_copy(update={"sampler": sampler})})
+    before = run(open_study(sampled), 4)
+
+    second = open_study(sampled)
+    after = run(second, 2)
+
+    assert not set(before) & set(after)
+    assert [record.number for record in second.records()] == list(range(6))
+
+
+def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    lost = study.ask(study.propose().plan, "proposed")  # and the driver is gone
+
+    second = open_study(spec)
+    (left,) = second.interrupted()
+    assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
+    second.abandon(left.number)
+    second.ask(left.plan, "once more", retry_of=left.number)  # and gone again
+
+    (again,) = open_study(spec).interrupted()
+    assert (again.plan, again.retry_of) == (lost.plan, lost.number)
+
+
+def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    asked = study.ask(study.propose().plan, "proposed")
+    record = make_record(asked.number, asked.plan, make_measured(30.0))
+    with brief_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
+        number = storage.get_trial_id_from_study_id_trial_number(1, asked.number)
+        storage.set_trial_user_attr(number, "record", record_to_json(record))
+
+    again = open_study(spec)
+
+    assert again.interrupted() == ()
+    assert again.records() == (record,)
+    assert states(spec) == [TrialState.COMPLETE]
+
+
+def test_proofs_and_the_end_are_kept(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    run(study, 2)
+    (first, _) = study.records()
+    assert isinstance(first.outcome, Measured)
+    proof = replace(first, proof=True, ended_at=first.ended_at + 60)
+    study.keep_proof(proof)
+    ended = SweepEnded(reason="enough", at=proof.ended_at, left=1.02, untried=7)
+    study.keep_end(ended)
+
+    assert load_proofs(spec, NAME) == (proof,)
+    assert open_study(spec).proofs() == (proof,)
+    assert load_end(spec, NAME) == ended
+
+
+def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> None:
+    run(Study(spec, "other", make_space(spec)), 2)
+    another_job = spec.model_copy(
+        update={"model": spec.model.model_copy(update={"name": "gpt2"})}, deep=True
+    )
+    run(Study(another_job, "elsewhere", make_space(spec)), 1)
+    run(open_study(spec), 3)
+
+    (other,) = earlier_studies(spec, NAME)
+
+    assert other.name == "other"
+    assert len(other.records) == 2
+
+
+def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
+    with pytest.raises(StudyError, match="run plimsoll tune") as caught:
+        load_records(spec, NAME)
+    assert "name one" not in str(caught.value)
+
+    for number in range(22):
+        check_study(spec, f"ann-{number:02}")
+    with pytest.raises(StudyError, match="holds no study small; run plimsoll tune") as caught:
+        load_records(spec, NAME)
+
+    assert "name one that it holds: ann-00, ann-01, " in str(caught.value)
+    assert str(caught.value).endswith("ann-19 and 2 more")
+
+
+def test_another_job_is_refused(spec: SweepSpec) -> None:
+    run(open_study(spec), 1)
+    other = spec.model_copy(update={"model": spec.model.model_copy(update={"name": "gpt2"})})
+
+    with pytest.raises(StudyError, match="holds measurements of another job"):
+        check_study(other, NAME)

@@ -1,0 +1,112 @@
+"""Storages that another version of Optuna has written, and databases that are not a study's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from orchestrator.study import check_study, earlier_studies, load_records, sole_driver
+from orchestrator.study.storage import brief_storage
+from search_spaces.errors import StudyError
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.postgres import PASSWORD, QUOTED
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def refused(spec: SweepSpec) -> str:
+    with pytest.raises(StudyError) as caught:
+        check_study(spec, NAME)
+    with pytest.raises(StudyError) as read:
+        load_records(spec, NAME)
+    assert str(caught.value) == str(read.value)
+    assert "\n" not in str(caught.value)
+    assert not [secret for secret in (PASSWORD, QUOTED) if secret in str(caught.value)]
+    return str(caught.value)
+
+
+def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
+    spec: SweepSpec, storage: str
+) -> None:
+    """The last migration undone by hand; the command that the sentence names does it again."""
+    run(open_study(spec), 2)
+    with brief_storage(storage) as opened:
+        newest, before = opened.get_all_versions()[:2]
+    execute(storage, f"UPDATE alembic_version SET version_num = '{before}'")
+
+    message = refused(spec)
+
+    assert f"was written by an older Optuna (schema {before}, " in message
+    assert f"has {newest})" in message
+    command = message.partition("`")[2].partition("`")[0].split()
+    assert command[:3] == ["optuna", "storage", "upgrade"]
+    assert earlier_studies(spec, "other") == ()  # a search can do without
+    secret = {"PGPASSWORD": PASSWORD}
+    upgraded = subprocess.run(
+        [str(Path(sys.executable).with_name("optuna")), *command[1:]],
+        env={"PATH": "", **secret},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert len(load_records(spec, NAME)) == 2
+
+
+def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
+    run(open_study(spec), 1)
+    execute(storage, "UPDATE alembic_version SET version_num = 'v9.0.0.a'")
+
+    message = refused(spec)
+
+    assert "was written by a newer Optuna (schema v9.0.0.a)" in message
+    assert "install the version that the others use" in message
+
+
+def test_an_older_storage_is_left_as_it_is(database: str, tmp_path: Path) -> None:
+    """Tables that only a newer schema has are the upgrade's to make."""
+    spec = study_spec(tmp_path, study={"storage": database})
+    check_study(spec, NAME)
+    execute(
+        database,
+        "DROP TABLE trial_heartbeats",
+        "UPDATE alembic_version SET version_num = 'v2.4.0.a'",
+    )
+    refused(spec)
+
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT to_regclass('trial_heartbeats')")).scalar()
+    engine.dispose()
+    assert found is None
+
+
+def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
+    execute(storage, "CREATE TABLE experiments (experiment_id INTEGER)")
+
+    with pytest.raises(StudyError, match="is MLflow's database: the study needs one of its own"):
+        check_study(spec, NAME)
+    with pytest.raises(StudyError, match="holds no study yet"):
+        load_records(spec, NAME)
+
+
+def test_a_lock_of_a_storage_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, study={"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"})
+
+    with (
+        pytest.raises(StudyError, match=r"127\.0\.0\.1:9/sweeps cannot be opened: ") as caught,
+        sole_driver(spec, NAME),
+    ):
+        pass
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,48 @@
+"""What trials side by side did to each other, told by the proofs, which ran alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.state import SweepState
+from orchestrator.report.beside import beside_sentence
+from tests.orchestrator.records import make_measured, make_state
+
+
+def after(alone: float, *, apart: bool = False, proven: bool = True) -> SweepState:
+    """Two trials of 40 samples/s +- 1.5 %, at the same time or one after the other, and a proof."""
+    state = make_state([make_measured(40.0), make_measured(40.0)])
+    first, second = state.records
+    second = replace(second, started_at=first.started_at + 2, ended_at=first.ended_at + 2)
+    if apart:
+        second = replace(second, started_at=first.ended_at, ended_at=first.ended_at + 10)
+    proof = replace(second, proof=True, outcome=make_measured(alone))
+    return replace(state, records=(first, second), proofs=(proof,) if proven else ())
+
+
+@pytest.mark.parametrize(
+    ("alone", "words"),
+    [
+        (
+            40.4,
+            "did not disturb each other beyond their intervals: alone, trial 1's plan ran at 1.01",
+        ),
+        (
+            50.0,
+            "disturbed each other: alone, trial 1's plan ran at 1.25 x (1.22 to 1.28) its speed",
+        ),
+        (30.0, "did not slow each other down"),
+    ],
+)
+def test_a_proof_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
+    assert words in beside_sentence(after(alone))
+
+
+def test_nothing_is_told_of_trials_that_ran_alone() -> None:
+    assert not beside_sentence(after(50.0, apart=True))
+
+
+def test_without_a_proof_it_is_not_known() -> None:
+    assert "is not known" in beside_sentence(after(50.0, proven=False))

@@ -1,0 +1,271 @@
+"""One MLflow for many: a real PostgreSQL behind it, and a real server that goes and comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.events import SweepEnded, TrialEnded
+from orchestrator.mlflow_tracking import MlflowListener, check_tracking, store_uri, ui_address
+from orchestrator.study import check_study
+from search_spaces.errors import StudyError
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep
+from tests.postgres import PASSWORD, QUOTED, Server
+from tests.proxies import proxy_to
+
+ROOT = Path(__file__).parents[2]
+LOGS = """
+import sys
+from tests.orchestrator.test_mlflow_shared import logged, shared
+sys.exit(logged(shared(sys.argv[1]), sys.argv[2]).problem)
+"""
+SERVER_SECONDS = 90
+
+
+def shared(uri: str, folder: str = "runs") -> SweepSpec:
+    return make_spec(tracking={"uri": uri}, study={"folder": folder})
+
+
+def logged(
+    spec: SweepSpec, study: str, between: Callable[[int], None] = lambda _: None
+) -> MlflowListener:
+    """Runs a sweep of five trials past a listener; `between` is told each trial that ended."""
+    listener = MlflowListener(say=lambda _: None)
+    records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(5)])
+    for event, state in sweep(spec, make_space(spec), records, study=study):
+        listener.on_event(event, state)
+        if isinstance(event, TrialEnded):
+            between(len(state.records))
+        if isinstance(event, SweepEnded):
+            break
+    listener.close()
+    return listener
+
+
+def runs_of(uri: str, study: str) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(study)
+    if experiment is None:
+        return []
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def trials_of(uri: str, study: str) -> list[str]:
+    """The trials' numbers, of runs that are whole."""
+    return sorted(
+        run.data.tags["plimsoll.trial"]
+        for run in runs_of(uri, study)
+        if "mlflow.parentRunId" in run.data.tags and run.info.status == "FINISHED"
+    )
+
+
+@pytest.fixture(scope="module")
+def store(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database that two sweeps found empty at the same moment, each as if on its machine."""
+    uri = postgres.new_database()
+    folders = [tmp_path_factory.mktemp(name) for name in ("anns", "bobs")]
+    # MLflow's own lock is a file in TMPDIR
+    environments = [{**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(f)} for f in folders]
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context((folder / "log").open("w+")) for folder in folders]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", LOGS, uri, name], cwd=folder, env=environment, stderr=log
+            )
+            for name, folder, environment, log in zip(
+                ("anns", "bobs"), folders, environments, logs, strict=True
+            )
+        ]
+        codes = [process.wait(240) for process in processes]
+    said = "".join((folder / "log").read_text() for folder in folders)
+    assert codes == [0, 0], said
+    assert PASSWORD not in said
+    return uri
+
+
+@pytest.mark.slow
+def test_two_sweeps_that_find_an_empty_database_both_log(store: str) -> None:
+    for name in ("anns", "bobs"):
+        assert trials_of(store, name) == ["0", "1", "2", "3", "4"]
+        assert len(runs_of(store, name)) == 6
+    check_tracking(shared(store))
+
+
+@pytest.mark.slow
+def test_the_page_of_a_sweep_in_a_shared_database(store: str) -> None:
+    address = ui_address(shared(store), "anns")
+
+    assert "/#/experiments/" in address
+    assert address.endswith("viewStateShareKey=plimsoll")
+    assert ui_address(shared(store), "nobodys") == "http://127.0.0.1:5000"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [
+        ("451aebb31d03", "older MLflow (schema 451aebb31d03, MLflow "),  # MLflow 0.9's
+        ("ffffffffffff", "newer MLflow (schema ffffffffffff) than the "),
+    ],
+)
+def test_a_database_of_another_version(
+    revision: str, words: str, store: str, postgres: Server
+) -> None:
+    name = store.rpartition("/")[2]
+    ((before,),) = postgres.execute("SELECT version_num FROM alembic_version", name)
+    postgres.execute(f"UPDATE alembic_version SET version_num = '{revision}'", name)
+    try:
+        with pytest.raises(StudyError) as caught:
+            check_tracking(shared(store))
+    finally:
+        postgres.execute(f"UPDATE alembic_version SET version_num = '{before}'", name)
+
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert PASSWORD not in message
+    assert QUOTED not in message
+    upgrade = "`mlflow db upgrade postgresql://ann@127.0.0.1:"
+    assert (upgrade in message) == ("older" in words)
+
+
+def test_a_file_of_another_version(tmp_path: Path) -> None:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as file:
+        file.execute("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        file.execute("INSERT INTO alembic_version VALUES ('451aebb31d03')")
+        file.commit()
+
+    with pytest.raises(StudyError, match=r"`mlflow db upgrade sqlite:///.*/mlflow\.db`"):
+        check_tracking(make_spec(study={"folder": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_studys_storage_is_no_mlflow_store(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    file = f"sqlite:///{tmp_path}/both.db"
+    uri = file if kind == "sqlite" else request.getfixturevalue("database")
+    both = make_spec(study={"storage": uri, "folder": str(tmp_path)}, tracking={"uri": uri})
+    check_study(both, "one")
+
+    with pytest.raises(StudyError, match="MLflow needs a database of its own"):
+        check_tracking(both)
+
+
+def serves(port: int) -> bool:
+    with contextlib.suppress(OSError, urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def mlflow_server(store: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real server, killed with all its processes at the end."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+    server = subprocess.Popen(
+        [*command, "--port", str(port), "--artifacts-destination", str(folder)],
+        cwd=folder,
+        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": store},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: serves(port))
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait(10)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
+    store: str, tmp_path: Path, unused_port: int
+) -> None:
+    """An answer is lost first, then the server; what was not logged is logged when it is back."""
+    with contextlib.ExitStack() as stack, proxy_to(unused_port) as line:
+        server = stack.enter_context(mlflow_server(store, unused_port, tmp_path))
+        uri = f"http://127.0.0.1:{line.port}"
+        spec = shared(uri, str(tmp_path / "runs"))
+        check_tracking(spec)
+        line.swallow(b"runs/create", 2)
+
+        def between(ended: int) -> None:
+            if ended == 2:
+                wait_for(lambda: len(trials_of(store, "goes-on")) >= 1)
+                os.killpg(server.pid, signal.SIGKILL)
+            if ended == 4:
+                stack.enter_context(mlflow_server(store, unused_port, tmp_path))
+
+        listener = logged(spec, "goes-on", between)
+
+        assert line.swallowed == 1
+        assert listener.problem is None
+    assert trials_of(store, "goes-on") == ["0", "1", "2", "3", "4"]
+    runs = runs_of(store, "goes-on")
+    assert len(runs) == 6
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + SERVER_SECONDS
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    from tests.orchestrator.ray.head import free_port
+
+    return free_port()
+
+
+@pytest.mark.slow
+def test_nothing_that_mlflow_keeps_holds_a_password(store: str, postgres: Server) -> None:
+    import psycopg
+
+    name = store.rpartition("/")[2]
+    tables = postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", name)
+    with psycopg.connect(postgres.url(name)) as connection:
+        rows = [
+            str(row)
+            for (table,) in tables
+            for row in connection.execute(f'SELECT * FROM "{table}"').fetchall()  # type: ignore[call-overload]
+        ]
+    artifacts = [
+        file.read_text(errors="replace")
+        for folder in Path(store_artifacts(store)).glob("*")
+        for file in folder.rglob("*")
+        if file.is_file()
+    ]
+
+    assert len(rows) > 100
+    assert any("spec.yaml" in text or "tracking:" in text for text in artifacts)
+    for text in (*rows, *artifacts):
+        assert PASSWORD not in text
+        assert QUOTED not in text
+
+
+def store_artifacts(store: str) -> str:
+    """The folder beside the first sweep's, where its artifacts lie."""
+    run = runs_of(store_uri(shared(store)), "anns")[0]
+    return str(Path(run.info.artifact_uri.removeprefix("file://")).parents[2])

@@ -1,0 +1,229 @@
+"""Trials and their nodes: who waits, who is asked for, and what a lost node costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.events import Noted, TrialEnded
+from orchestrator.core.placement import Node, Placement
+from orchestrator.nodes import AbstractNodes
+from orchestrator.placing import PlacingDriver
+from orchestrator.trials import Assignment, Later, TrialReport
+from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
+from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
+from tests.orchestrator.test_driver import Sweep
+
+DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="connection lost")
+
+
+@dataclass
+class Cluster(AbstractNodes):
+    """Nodes that come and go as the test likes."""
+
+    there: list[Node]
+    asked: list[int] = field(default_factory=list)
+
+    def up(self) -> tuple[Node, ...]:
+        return tuple(self.there)
+
+    def ask_for(self, ranks: int) -> None:
+        self.asked.append(ranks)
+
+
+@dataclass
+class Placed:
+    """A driver on such a cluster, with its clock and ears."""
+
+    sweep: Sweep
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        self.driver = PlacingDriver(
+            self.sweep.driver, self.cluster, share=False, wait_seconds=60, clock=self.sweep.clock
+        )
+
+    def ask(self, *idle: Placement) -> Assignment:
+        given = self.driver.propose(idle)
+        assert isinstance(given, Assignment)
+        return given
+
+    def report(self, given: Assignment, outcome: Outcome, *lost: str) -> None:
+        self.driver.conclude(
+            TrialReport(
+                number=given.request.number,
+                outcome=outcome,
+                fingerprint=CPU_FINGERPRINT,
+                notes=(),
+                started_at=self.sweep.clock.now,
+                ended_at=self.sweep.clock.now + 1,
+                lost=lost,
+            )
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event, _ in self.sweep.ears.heard if isinstance(event, Noted)]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        heard = (event for event, _ in self.sweep.ears.heard if isinstance(event, TrialEnded))
+        return [event.record.outcome for event in heard]
+
+
+def nodes(*names: str) -> list[Node]:
+    return [Node(id=name, slots=2, name=name, door=f"{name}:1") for name in names]
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Callable[..., Placed]:
+    """Makes a driver of plans of two ranks, on these nodes of two."""
+
+    def make(*names: str, **sections: object) -> Placed:
+        spec = make_spec(
+            **{
+                "study": {"folder": str(tmp_path), "sampler": "random"},
+                "budget": {"trials": 4, "minutes": 60, "trial_seconds": 60},
+                **sections,
+            }
+        )
+        return Placed(Sweep(spec), Cluster(nodes(*names)))
+
+    return make
+
+
+Make = Callable[..., Placed]
+
+
+def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) -> None:
+    ours = placed("a", "b")
+    first, second = ours.ask(), ours.ask()
+    assert first.placement == Placement((("a", 2),))
+    assert second.placement == Placement((("b", 2),))
+
+    assert isinstance(ours.driver.propose(), Later)
+    assert isinstance(ours.driver.propose(), Later)
+    assert len(ours.sweep.driver.state.running) == 3  # it is decided once, not at each question
+    waiting = ours.sweep.driver.state.running[-1]
+    ours.report(second, make_measured())
+
+    third = ours.ask(Placement((("b", 2),)))
+    assert third.request.number == waiting.number
+    assert third.placement == second.placement
+    assert not ours.cluster.asked
+
+
+def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
+    ours = placed("a", "b")
+    first = ours.ask()
+    ours.report(first, DIED, "a")  # the cluster has not noticed yet, and says that it is up
+
+    again = ours.ask()
+    assert again.doors == (("b", "b:1"),)
+    assert again.request.plan == first.request.plan
+    assert again.request.number != first.request.number
+    assert again.placement == Placement((("b", 2),))
+    assert isinstance(ours.outcomes[0], Cancelled)
+    assert "node a was lost under trial 0" in ours.sweep.driver.state.running[0].why
+    ours.report(again, make_measured())
+    counted = 1
+    while isinstance(given := ours.driver.propose(), Assignment):
+        ours.report(given, make_measured())
+        counted += 1
+    assert counted == 4  # the budget: the loss took nothing from it
+
+
+def test_the_last_plan_is_run_again_too(placed: Make) -> None:
+    space = {"zero_stage": [0], "micro_batch": [1], "checkpoint_ratio": [0.0, 1.0]}
+    space |= {"attention": ["sdpa"], "batching": ["padded"]}
+    ours = placed("a", "b", space=space)
+    assert len(ours.sweep.driver.state.space.candidates) == 2
+    ours.report(ours.ask(), make_measured())
+    last = ours.ask()
+    ours.report(last, DIED, "a")
+
+    assert ours.ask().request.plan == last.request.plan
+
+
+def test_a_plan_that_nodes_do_not_survive_is_blamed(placed: Make) -> None:
+    ours = placed("a", "b", "c", "d")
+    plan = ours.ask()
+    for name in ("a", "b"):
+        ours.report(plan, DIED, name)
+        again = ours.ask()
+        assert again.request.plan == plan.request.plan
+        plan = again
+    ours.report(plan, DIED, "c")
+
+    assert ours.outcomes[-1] == DIED
+    assert ours.ask().request.plan != plan.request.plan
+
+
+def test_a_plan_that_dies_by_itself_is_blamed_at_once(placed: Make) -> None:
+    ours = placed("a")
+    first = ours.ask()
+    ours.report(first, DIED)
+
+    assert ours.outcomes == [DIED]
+    assert ours.ask().request.plan != first.request.plan
+
+
+def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
+    ours = placed("a")
+    first = ours.ask()
+    ours.cluster.there = []
+    ours.report(first, DIED, "a")
+
+    assert isinstance(ours.driver.propose(), Later)
+    ours.sweep.clock.now += 59
+    assert isinstance(ours.driver.propose(), Later)
+    assert ours.cluster.asked == [2]
+    waits = [note for note in ours.notes if "waits for room" in note]
+    assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes: there is no node"]
+    ours.cluster.there = nodes("new")
+
+    assert ours.ask().placement == Placement((("new", 2),))
+
+
+def test_nobody_waits_for_ever(placed: Make) -> None:
+    ours = placed("a")
+    ours.report(ours.ask(), make_measured())
+    ours.cluster.there = [Node(id="small", slots=1)]
+
+    assert isinstance(ours.driver.propose(), Later)
+    ours.sweep.clock.now += 61
+    assert ours.driver.propose() is None
+    ended = ours.sweep.driver.state.ended
+    assert ended is not None
+    assert "no room for 2 ranks for 1 minutes" in ended.reason
+    assert "1 node with room for 1 rank" in ended.reason
+    assert [type(outcome) for outcome in ours.outcomes] == [Measured, Cancelled]
+    later = Placed(Sweep(ours.sweep.spec), Cluster(nodes("a")))  # the plan is still untried
+    assert len(later.sweep.driver.state.records) == 1
+    assert later.ask().placement == Placement((("a", 2),))
+
+
+def test_a_proof_without_room_ends_the_sweep(placed: Make) -> None:
+    ours = placed("a", "b", proof={"enabled": True}, budget={"trials": 1, "minutes": 60})
+    ours.report(ours.ask(), make_measured())
+    ours.cluster.there = []
+
+    assert isinstance(ours.driver.propose(), Later)
+    ours.sweep.clock.now += 61
+    assert ours.driver.propose() is None
+    assert "no room" in str(ours.sweep.driver.state.ended)
+
+
+def test_a_proof_whose_node_is_lost_is_run_again(placed: Make) -> None:
+    ours = placed("a", "b", proof={"enabled": True}, budget={"trials": 1, "minutes": 60})
+    ours.report(ours.ask(), make_measured())
+    proof = ours.ask()
+    assert proof.request.proof
+    ours.report(proof, replace(DIED), "a")
+
+    again = ours.ask()
+    assert again.request.proof
+    assert again.request.plan == proof.request.plan
