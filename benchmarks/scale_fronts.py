@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -11,6 +11,7 @@ from benchmarks.naps import BATCH, LIMIT_BYTES, Nap, NapReport, SleepingDriver, 
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
 from benchmarks.virtual import AbstractFront, Clock
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.needs import Need, Wanted
 from orchestrator.core.placement import Node
 from orchestrator.event_log import EventFile
 from orchestrator.nodes import AbstractNodes
@@ -81,8 +82,8 @@ class StandingNodes(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         return self._nodes
 
-    def ask_for(self, ranks: int) -> None:
-        raise AssertionError(f"there is room for every group, and no need of {ranks} ranks")
+    def want(self, needs: Sequence[Need]) -> None:
+        assert not any(need.bundles for need in needs), "there is room for every group"
 
 
 @final
@@ -125,7 +126,11 @@ class PlimsollFront(AbstractFront):
             Told(space.table), study, cluster_of(nodes), self._listeners, begun, clock
         )
         placing = PlacingDriver(
-            self.driver, StandingNodes(nodes), share=False, wait_seconds=60, clock=clock
+            self.driver,
+            StandingNodes(nodes),
+            wanted=[Wanted(groups=nodes, ranks=GPUS)],
+            wait_seconds=60,
+            clock=clock,
         )
         self._desk, self._clock, self._tune_seconds = _Desk(), clock, tune_seconds
         self._searcher = PlanSearcher(placing, self._desk)

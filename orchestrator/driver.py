@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +28,9 @@ from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled, Outcome
+from search_spaces.outcome import Cancelled
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.record import Record, closed
 from search_spaces.request import TrialRequest
 
 
@@ -70,15 +70,19 @@ class Driver(AbstractDriver):
                     why = f"trial {left.number} was under way when its driver died"
                     self._retries.append((left, why))
                 continue
-            record = self._record(left.number, left.plan, DRIVER_DIED_TWICE, "run once more")
+            record = closed(
+                left.number, left.plan, DRIVER_DIED_TWICE, "run once more", at=self._clock()
+            )
             self._study.abandon(left.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
 
-    def propose(self, _: Sequence[Placement] = ()) -> Assignment | Later | None:
+    def propose(
+        self, _: Sequence[Placement] = (), kinds: Collection[str] | None = None
+    ) -> Assignment | Later | None:
         """The next trial, or a proof when the core says that it is enough; None after that.
 
-        A proof waits until no trial is under way: it may be of that one's plan, and its workers
-        have the cluster to themselves.
+        A proof, which has the cluster to itself, waits until no trial is under way. If given,
+        `kinds` are those of which nodes are free, while there are none of the others.
         """
         if self._stopped:
             return None
@@ -88,14 +92,17 @@ class Driver(AbstractDriver):
         action = next_action(self.state, now, len(self._study.untried()))
         if isinstance(action, Stop):
             return self._conclude_search(action.reason, now)
-        if self._retries:
-            left, why = self._retries.pop(0)
-            return self._begin(left.plan, why, now, retry_of=left.number)
-        if action.plan is not None:
+        for turn, (left, why) in enumerate(self._retries):
+            if kinds is None or left.plan.accelerator in kinds:
+                del self._retries[turn]
+                return self._begin(left.plan, why, now, retry_of=left.number)
+        if action.plan is not None and (kinds is None or action.plan.accelerator in kinds):
             return self._begin(action.plan, action.why, now)
-        proposed = self._study.propose(self._prospects())
+        if not self._study.untried(kinds):
+            return Later()
+        proposed = self._study.propose(self._prospects(), kinds)
         if stop := too_dear(self.state, proposed.saving, proposed.seconds):
-            return self._conclude_search(stop.reason, now)
+            return self._conclude_search(stop.reason, now) if kinds is None else Later()
         taken = max(self._clock() - now, 0.0)
         return self._begin(proposed.plan, proposed.why, now, ask_seconds=taken)
 
@@ -202,20 +209,24 @@ class Driver(AbstractDriver):
     def lose(self, number: int) -> None:
         """The actor that ran the trial is gone, with its group."""
         trial = self._running(number)
-        record = self._record(number, trial.plan, RUNNER_DIED, trial.why)
+        record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
         self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
 
     def plan_of(self, number: int) -> Plan:
         """The plan of a trial under way."""
         return self._running(number).plan
 
-    def interrupt(self, number: int, reason: str) -> None:
+    def interrupt(self, number: int, reason: str, *, again: bool = True) -> None:
         """Closes a trial that ended by no doing of its plan's, which is run once more."""
-        trial = self._running(number)
-        if not trial.proof:  # one that is not there is asked for again anyway
+        trial, self._searched = self._running(number), None  # which may have counted on it
+        if again and not trial.proof:  # one that is not there is asked for again anyway
             left = Interrupted(number=number, plan=trial.plan, retry_of=None)
             self._retries.append((left, reason))
         self._close(trial, reason)
+
+    def exhaust(self, reason: str) -> None:
+        """Lets no trial follow those that are under way; a proof may."""
+        self._searched = reason
 
     def give_up(self, number: int, reason: str) -> None:
         """Closes a trial that cannot be run; none follows."""
@@ -234,8 +245,9 @@ class Driver(AbstractDriver):
     def _close(self, trial: TrialStarted, reason: str) -> None:
         """Closes a trial without an outcome."""
         self._study.abandon(trial.number)  # nothing if it is a proof: its trial has ended
-        record = self._record(trial.number, trial.plan, Cancelled(detail=reason), trial.why)
-        self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=self._clock()))
+        now, outcome = self._clock(), Cancelled(detail=reason)
+        record = closed(trial.number, trial.plan, outcome, trial.why, at=now)
+        self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=now))
 
     def note(self, text: str) -> None:
         """Passes on something that a person should read."""
@@ -270,18 +282,6 @@ class Driver(AbstractDriver):
 
     def _running(self, number: int) -> TrialStarted:
         return next(trial for trial in self.state.running if trial.number == number)
-
-    def _record(self, number: int, plan: Plan, outcome: Outcome, why: str) -> Record:
-        now = self._clock()
-        return Record(
-            number=number,
-            plan=plan,
-            outcome=outcome,
-            why=why,
-            started_at=now,
-            ended_at=now,
-            fingerprint=None,
-        )
 
     def _tell(self, record: Record, waited_seconds: float | None = None) -> None:
         """Tells the study, then everybody else."""

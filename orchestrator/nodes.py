@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+from orchestrator.core.needs import Need
 from orchestrator.core.placement import Node
 
 
@@ -15,5 +17,8 @@ class AbstractNodes(ABC):
         """Those that are up and have room for a rank."""
 
     @abstractmethod
-    def ask_for(self, ranks: int) -> None:
-        """Wants nodes for a group of so many ranks, of whoever can bring some."""
+    def want(self, needs: Sequence[Need]) -> None:
+        """Keeps nodes, and asks whoever can bring some for what is missed.
+
+        What was wanted before is no longer.
+        """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from math import inf
 from typing import final
 
-from orchestrator.core.placement import Node, Placement, assign, words
+from orchestrator.core.needs import Wanted, need_of
+from orchestrator.core.placement import Node, Placement, assign, on_kind, words
 from orchestrator.driver import Driver
 from orchestrator.nodes import AbstractNodes
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
@@ -24,7 +25,8 @@ class PlacingDriver(AbstractDriver):
     """A driver whose trials know on which nodes they run.
 
     What has been decided waits until there is room for it. A trial whose node was lost is run
-    again; nodes that are missed are asked for and awaited for a bounded time.
+    again. Nodes that all groups together need are kept, those that are missed are asked for; a
+    trial without any waits for a bounded time.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class PlacingDriver(AbstractDriver):
         driver: Driver,
         nodes: AbstractNodes,
         *,
-        share: bool,
+        wanted: Sequence[Wanted],
         wait_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -41,36 +43,69 @@ class PlacingDriver(AbstractDriver):
         Args:
             driver: Who decides.
             nodes: What there is.
-            share: Whether groups may share nodes.
+            wanted: For whom there has to be room at the same time, on each kind of nodes that plans
+                tell apart, and whether groups share nodes.
             wait_seconds: How long to wait for nodes that are not there.
             clock: Seconds since the epoch.
         """
         self._driver = driver
         self._nodes = nodes
-        self._share = share
+        self._wanted = {one.accelerator: one for one in wanted}
+        self._share = any(one.share for one in wanted)
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._running: dict[int, Placement] = {}
-        self._waiting: Assignment | None = None  # decided, and without room
-        self._missed_since: float | None = None
+        self._waiting: dict[str, Assignment] = {}  # decided, without room; by kind of nodes
+        self._missed_since: dict[str, float] = {}  # room for those, which nobody has
+        self._left_out: set[str] = set()  # kinds whose nodes did not come
         self._lost: Counter[str] = Counter()  # nodes under trials of a plan, by its key
         self._gone: dict[str, float] = {}  # nodes that were lost, and when
         self._names: dict[str, str] = {}
 
     def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
-        given = self._waiting or self._driver.propose()
+        for kind, waiting in list(self._waiting.items()):
+            if placed := self._placed(waiting, idle):
+                del self._waiting[kind]
+                return placed
+        there = self._wanted.keys() - self._left_out
+        ready = there - self._waiting.keys()
+        free = ready & self._kinds_with_room()
+        if not free and self._waiting:
+            return self._wait(idle)
+        given = self._decided(free or ready)
+        if isinstance(given, Later) and free < ready:
+            given = self._decided(ready)
+        if isinstance(given, Later) and self._waiting:
+            return self._wait(idle)
+        if isinstance(given, Later) and not self._running:
+            self._driver.exhaust("nothing is left to try on the nodes that are there")
+            return self.propose(idle)
         if not isinstance(given, Assignment):
             return given
-        self._waiting = None
-        plan = given.request.plan
-        running = list(self._running.values())
-        nodes = {node.id: node for node in self._up()}
-        found = assign(plan, tuple(nodes.values()), running, idle, share=self._share)
+        if placed := self._placed(given, idle):
+            return placed
+        self._waiting[given.request.plan.accelerator] = given
+        return self.propose(idle)
+
+    def _decided(self, kinds: Set[str]) -> Assignment | Later | None:
+        return self._driver.propose(kinds=None if kinds == self._wanted.keys() else kinds)
+
+    def _placed(self, given: Assignment, idle: Sequence[Placement]) -> Assignment | None:
+        """A trial with its nodes; None while there is no room for it."""
+        plan, running, up = given.request.plan, list(self._running.values()), self._up()
+        here = on_kind(up, plan.accelerator)
+        wanted = [one for kind, one in self._wanted.items() if kind not in self._left_out]
+        if given.request.proof:  # which runs alone
+            wanted = [replace(self._wanted[plan.accelerator], groups=1)]
+        self._nodes.want([need_of(one, up, [*running, *idle]) for one in wanted])
+        found = assign(plan, here, running, idle, share=self._share)
         if found is None:
-            return self._later(given, idle)
-        self._missed_since = None
+            return None
+        self._missed_since.pop(plan.accelerator, None)
         self._running[given.request.number] = found.placement
-        there = [nodes[node] for node in sorted(found.placement.nodes)]
+        there = sorted(
+            (node for node in here if node.id in found.placement.nodes), key=lambda node: node.id
+        )
         self._names |= {node.id: node.name for node in there}
         return replace(
             given,
@@ -99,6 +134,12 @@ class PlacingDriver(AbstractDriver):
         self._running.pop(number, None)
         self._driver.lose(number)
 
+    def _kinds_with_room(self) -> set[str]:
+        """Kinds with a node that nobody runs on, or where groups share."""
+        taken = {node for there in self._running.values() for node in there.nodes}
+        free = [node for node in self._up() if self._share or node.id not in taken]
+        return {kind for kind in self._wanted if on_kind(free, kind)}
+
     def _up(self) -> tuple[Node, ...]:
         """Nodes that are up; of one that was just lost the cluster may not know yet."""
         now = self._clock()
@@ -108,30 +149,43 @@ class PlacingDriver(AbstractDriver):
             if now - self._gone.get(node.id, -inf) > _NOTICE_SECONDS
         )
 
-    def _later(self, given: Assignment, idle: Sequence[Placement]) -> Assignment | Later | None:
+    def _wait(self, idle: Sequence[Placement]) -> Assignment | Later | None:
         """Keeps what has no room, until it has or nobody believes in it any longer."""
-        if self._running:
-            self._waiting = given
-            return Later()
+        busy = {self._driver.plan_of(number).accelerator for number in self._running}
+        for kind, given in list(self._waiting.items()):
+            if kind not in busy and self._is_past_waiting(given):
+                del self._waiting[kind]
+                self._give_up(given)
+                return self.propose(idle)
+        return Later()
+
+    def _is_past_waiting(self, given: Assignment) -> bool:
+        """Whether room was missed for too long while nobody has it; begins to count."""
         now, plan = self._clock(), given.request.plan
-        if self._missed_since is None:
-            self._missed_since = now
-            self._nodes.ask_for(plan.world_size)
+        if plan.accelerator not in self._missed_since:
+            self._missed_since[plan.accelerator] = now
             self._driver.note(
                 f"trial {given.request.number} waits for room for {_ranks(plan)}, up to"
                 f" {self._wait_seconds / 60:g} minutes: there is {words(self._up())}"
             )
-        if now - self._missed_since < self._wait_seconds:
-            self._waiting = given
-            return Later()
-        self._driver.give_up(
-            given.request.number,
+        return now - self._missed_since[plan.accelerator] >= self._wait_seconds
+
+    def _give_up(self, given: Assignment) -> None:
+        """Ends the sweep, or leaves out the kind of nodes if there are others."""
+        number, plan = given.request.number, given.request.plan
+        reason = (
             f"there was no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
-            f" (cluster.wait_minutes): there is {words(self._up())}",
+            f" (cluster.wait_minutes): there is {words(self._up())}"
         )
-        return self.propose(idle)
+        self._left_out.add(plan.accelerator)
+        if given.request.proof or self._left_out == self._wanted.keys():
+            self._driver.give_up(number, reason)
+        else:
+            self._driver.note(f"plans for {plan.accelerator} are left out: {reason}")
+            self._driver.interrupt(number, reason, again=False)
 
 
 def _ranks(plan: Plan) -> str:
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    return ranks if plan.tensor == 1 else f"{ranks}, {plan.tensor} or more of them on each node"
+    where = f"{ranks} on {plan.accelerator}" if plan.accelerator else ranks
+    return where if plan.tensor == 1 else f"{where}, {plan.tensor} or more of them on each node"

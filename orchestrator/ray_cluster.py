@@ -7,12 +7,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.placement import Node
+from orchestrator.core.placement import Node, on_kind
 from orchestrator.ray_nodes import RayNodes, await_room
+from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.spec.schema import SweepSpec
@@ -52,9 +53,17 @@ def settle_token() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A cluster that this process is connected to: what it offers, and its nodes."""
+
+    facts: ClusterFacts
+    nodes: RayNodes
+
+
 @contextlib.contextmanager
-def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
-    """A connection to Ray while the context is open, and what the cluster offers.
+def connected(spec: SweepSpec) -> Iterator[Joined]:
+    """A connection to Ray while the context is open; nodes that it wanted may go when it closes.
 
     Joins `cluster.address`, or the cluster whose job this is; else starts Ray on this machine,
     listening to whoever has the token that Ray keeps in the home directory.
@@ -72,11 +81,23 @@ def connected(spec: SweepSpec) -> Iterator[ClusterFacts]:
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, address)
+    nodes, here = None, mine and address is None
     try:
-        facts = _facts(ray, spec, joined=address is not None)
-        here = mine and address is None
-        yield replace(facts, lacks=_survey(facts.device) if here else _ask(ray, facts.device))
+        device = _device(ray, spec)
+        nodes = RayNodes(
+            device,
+            spec.cluster.cpus_per_worker,
+            spec.cluster.accelerators,
+            joined=address is not None,
+        )
+        if address is not None:
+            await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
+        facts = _facts(device, nodes, spec)
+        lacks = _survey(device) if here else _ask(ray, device)
+        yield Joined(facts=replace(facts, lacks=lacks), nodes=nodes)
     finally:
+        if nodes is not None:
+            nodes.close()
         if mine:
             ray.shutdown()
 
@@ -109,33 +130,45 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _facts(ray: Any, spec: SweepSpec, *, joined: bool) -> ClusterFacts:
+def _device(ray: Any, spec: SweepSpec) -> str:
     gpus = any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
     wanted = spec.cluster.device
     if wanted == "cuda" and not gpus and not spec.cluster.wait_minutes:
         raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
-    device = "cuda" if wanted == "cuda" or (wanted == "auto" and gpus) else "cpu"
-    nodes = RayNodes(device, spec.cluster.cpus_per_worker)
-    if joined:
-        await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
-    return _cluster(device, nodes.up(), spec)
+    return "cuda" if wanted == "cuda" or (wanted == "auto" and gpus) else "cpu"
 
 
-def _cluster(device: str, nodes: Sequence[Node], spec: SweepSpec) -> ClusterFacts:
+def _facts(device: str, found: RayNodes, spec: SweepSpec) -> ClusterFacts:
+    nodes = found.up()
+    if not nodes and spec.cluster.accelerators:
+        there = sorted({node.kind for node in found.all_up()} - {""})
+        raise ClusterError(
+            f"cluster.accelerators is {', '.join(spec.cluster.accelerators)}, and the Ray cluster"
+            f" has {', '.join(there) or 'no node that is labelled'}: take what its nodes have as"
+            " ray.io/accelerator-type"
+        )
     if not nodes and device == "cuda":
         raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
     if not nodes:
         raise ClusterError(
             f"no node has room for a worker of {spec.cluster.cpus_per_worker} CPU cores;"
-            " lower cluster.cpus_per_worker"
+            " lower cluster.cpus_per_worker, or say how many ranks there are to be"
+            " (cluster.workers): an autoscaler is asked for them"
         )
-    slots = [node.slots for node in nodes]
-    return ClusterFacts(
+    slots, node_slots = _room(nodes)
+    facts = ClusterFacts(
         device=device,
-        slots=sum(slots),
+        slots=slots,
         memory_limit_bytes=spec.memory_limit_bytes,
-        node_slots=max(slots),
+        node_slots=node_slots,
     )
+    return told_apart(facts, spec, lambda kind: _room(on_kind(nodes, kind)))
+
+
+def _room(nodes: Sequence[Node]) -> tuple[int, int]:
+    """Ranks that there is room for: on all nodes, and on the largest."""
+    slots = [node.slots for node in nodes]
+    return sum(slots), max(slots, default=0)
 
 
 def _ask(ray: Any, device: str) -> tuple[tuple[str, str], ...]:

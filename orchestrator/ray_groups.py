@@ -66,6 +66,6 @@ class KeptGroup:
             notes.append(f"the worker group is replaced: {reason}")
             self.stop()
         if self._group is None:
-            spec = given.request.spec
+            spec = given.request.spec.on(given.request.plan.accelerator)
             self._group = WorkerGroup(spec, needed, given.device, given.folder, given.doors)
         return self._group

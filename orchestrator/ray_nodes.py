@@ -1,14 +1,17 @@
-"""The nodes of a Ray cluster: which are up, which went, and asking for more."""
+"""The nodes of a Ray cluster: which are up, which went, and waiting for more."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
-from orchestrator.core.placement import Node, of_one_kind, room_for_groups, words
+from orchestrator.core.needs import Need, Wanted, need_of
+from orchestrator.core.placement import Node, of_one_kind, on_kind, room_for_groups, words
 from orchestrator.nodes import AbstractNodes
+from orchestrator.ray_autoscaler import Autoscaler, Bundle
 from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 
@@ -23,19 +26,26 @@ _KNOCK_SECONDS = 3.0
 class RayNodes(AbstractNodes):
     """The nodes of the cluster that this process is connected to."""
 
-    def __init__(self, device: str, cpus_per_worker: int) -> None:
+    def __init__(
+        self, device: str, cpus_per_worker: int, accelerators: Iterable[str] = (), *, joined: bool
+    ) -> None:
         """Asks for nothing yet.
 
         Args:
             device: "cpu" or "cuda": which nodes have room for ranks, and how much.
             cpus_per_worker: CPU cores of each rank.
+            accelerators: Kinds of nodes that plans tell apart; nothing: one kind alone is used.
+            joined: Whether it is somebody's cluster, whose nodes may come and go.
         """
         self._device = device
         self._cpus_per_worker = cpus_per_worker
-        self._asked = False
+        self._accelerators = frozenset(accelerators)
+        self._autoscaler = Autoscaler() if joined else None
         self._kind: str | None = None  # of GPUs that the sweep runs on, once there are any
 
     def up(self) -> tuple[Node, ...]:
+        if self._accelerators:
+            return tuple(node for node in self.all_up() if node.kind in self._accelerators)
         nodes = of_one_kind(self.all_up(), self._kind)
         if nodes:
             self._kind = nodes[0].kind
@@ -48,31 +58,31 @@ class RayNodes(AbstractNodes):
                 id=node["NodeID"],
                 slots=slots,
                 name=node["NodeName"],
-                kind=_kind(node) if self._device == "cuda" else "",
+                kind=_kind(node) if self._device == "cuda" or self._accelerators else "",
                 door=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
             )
             for node in _nodes()
             if node["Alive"] and (slots := self._slots(node["Resources"]))
         )
 
-    def ask_for(self, ranks: int) -> None:
-        """Tells Ray's autoscaler, where there is one; nothing happens where there is none."""
-        from ray.autoscaler.sdk import request_resources
-
-        self._asked = True
-        each = {"CPU": float(self._cpus_per_worker)}
-        request_resources(bundles=[each | self._gpu for _ in range(ranks)])
+    def want(self, needs: Sequence[Need]) -> None:
+        if self._autoscaler is None:
+            return
+        self._autoscaler.keep({node for need in needs for node in need.nodes}, ID_LABEL)
+        self._autoscaler.ask_for(
+            [self._bundle(ranks, need.accelerator) for need in needs for ranks in need.bundles]
+        )
 
     def close(self) -> None:
-        """Takes back what was asked for: it would keep nodes up after the sweep."""
-        if self._asked:
-            from ray.autoscaler.sdk import request_resources
+        """Takes back what was wanted: it would keep nodes up after the sweep."""
+        if self._autoscaler is not None:
+            self._autoscaler.close()
 
-            request_resources(bundles=[])
-
-    @property
-    def _gpu(self) -> dict[str, float]:
-        return {"GPU": 1.0} if self._device == "cuda" else {}
+    def _bundle(self, ranks: int, accelerator: str) -> Bundle:
+        cores = ("CPU", float(ranks * self._cpus_per_worker))
+        gpus = (("GPU", float(ranks)),) if self._device == "cuda" else ()
+        labels = ((_KIND_LABEL, accelerator),) if accelerator else ()
+        return Bundle((cores, *gpus), labels)
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker
@@ -80,7 +90,10 @@ class RayNodes(AbstractNodes):
 
 
 def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> None:
-    """Waits until one group finds room, if the specification says how large it is.
+    """Waits until the groups find room, if the specification says how large they are.
+
+    Where it leaves open how many, one is waited for; where it tells kinds of nodes apart, one on
+    each, and those that do not come are left out.
 
     Args:
         nodes: What there is.
@@ -88,24 +101,68 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
         say: Is told that one waits.
 
     Raises:
-        ClusterError: If it does not in `cluster.wait_minutes`; says what there is.
+        ClusterError: If they do not in `cluster.wait_minutes`; says what there is.
     """
-    workers, until = spec.cluster.workers, time.monotonic() + spec.cluster.wait_minutes * 60
-    if workers == "auto":
-        return
-    waits = False
-    while not room_for_groups(workers, 1, up := nodes.up(), 1, share=True):
+    minutes = f"{spec.cluster.wait_minutes:g} minutes"
+    until = time.monotonic() + spec.cluster.wait_minutes * 60
+    wanted, waits = _wanted(spec), False
+    least = min(spec.space.tensor or (1,))
+    while missed := [one for one in wanted if not _has_room(one, up := nodes.up(), least)]:
+        needs = [need_of(one, up) for one in wanted]
         if time.monotonic() >= until:
-            raise ClusterError(
-                f"cluster.workers is {workers}, and after {spec.cluster.wait_minutes:g} minutes"
-                f" (cluster.wait_minutes) there is {words(up)}: lower it, or add nodes"
-            )
+            if len(missed) == len(wanted):
+                raise ClusterError(
+                    f"{_keys(missed[0])}, and after {minutes} (cluster.wait_minutes) there is"
+                    f" {words(up)}: lower it, or add nodes"
+                )
+            kinds = ", ".join(one.accelerator for one in missed)
+            say(f"After {minutes} there is {words(up)}: plans for {kinds} are left out.")
+            break
+        nodes.want(needs)
         if not waits:
             waits = True
-            nodes.ask_for(workers)
-            minutes = f"up to {spec.cluster.wait_minutes:g} minutes"
-            say(f"Waiting {minutes} for room for {workers} ranks: there is {words(up)}.")
+            room = " and ".join(map(_room_words, missed))
+            say(f"Waiting up to {minutes} for room for {room}: there is {words(up)}.")
         time.sleep(_POLL_SECONDS)
+    # they must not go before the first trial
+    nodes.want([Need(nodes=need_of(one, nodes.up()).nodes) for one in wanted])
+
+
+def _has_room(wanted: Wanted, up: Sequence[Node], tensor: int) -> bool:
+    """Whether all groups find room, if of their ranks so many have to be on one node."""
+    here = on_kind(up, wanted.accelerator)
+    fit = room_for_groups(wanted.ranks, tensor, here, wanted.groups, share=wanted.share)
+    return fit == wanted.groups
+
+
+def _wanted(spec: SweepSpec) -> tuple[Wanted, ...]:
+    """What has to be there before a sweep begins, on each kind of nodes; empty: what there is."""
+    asked, kinds = spec.cluster, spec.space.accelerator or tuple(spec.cluster.accelerators)
+    if asked.workers == "auto":
+        return ()
+    fitting = [degree for degree in spec.space.tensor or () if degree <= asked.workers]
+    one = Wanted(
+        groups=1 if asked.groups == "auto" or kinds else asked.groups,
+        ranks=asked.workers,
+        tensor=max(fitting, default=1),
+        share=asked.share_nodes,
+    )
+    return tuple(replace(one, accelerator=kind) for kind in kinds or ("",))
+
+
+def _keys(wanted: Wanted) -> str:
+    workers = f"cluster.workers is {wanted.ranks}"
+    return workers if wanted.groups == 1 else f"{workers} and cluster.groups {wanted.groups}"
+
+
+def _room_words(wanted: Wanted) -> str:
+    ranks = "1 rank" if wanted.ranks == 1 else f"{wanted.ranks} ranks"
+    if wanted.accelerator:
+        return f"{ranks} on {wanted.accelerator}"
+    if wanted.groups == 1:
+        return ranks
+    own = "" if wanted.share else " on nodes of their own"
+    return f"{wanted.groups} groups of {ranks}{own}"
 
 
 def gone_among(doors: Collection[tuple[str, str]]) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.core.events import SweepStarted
-from orchestrator.core.placement import Node, room_for_groups, words
+from orchestrator.core.needs import Wanted
+from orchestrator.core.placement import Node, on_kind, room_for_groups, words
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import TracedForecasts
@@ -63,10 +64,10 @@ def run_sweep(
     model = prepare(spec)
     check_tracking(spec)
     check_study(spec, name)
-    with sole_driver(spec, name) as lock, connected(spec) as cluster:
+    with sole_driver(spec, name) as lock, connected(spec) as joined:
+        cluster, nodes = joined.facts, joined.nodes
         space = sweep_space(spec, model, cluster)
-        nodes = RayNodes(cluster.device, spec.cluster.cpus_per_worker)
-        groups = _groups(spec, space, nodes.up())
+        wanted, groups = _wanted(spec, space, nodes.up())
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
         begun = SweepStarted(
@@ -74,7 +75,7 @@ def run_sweep(
             spec=spec,
             space=space,
             records=study.records(),
-            memory_limit_bytes=cluster.memory_limit_bytes,
+            memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
             at=time.time(),
             proofs=study.proofs(),
             groups=groups,
@@ -86,12 +87,15 @@ def run_sweep(
             driver = Driver(study, cluster, told, begun, forecasts=forecasts)
             if warning := _short_lived(spec):
                 driver.note(warning)
-            if others := len(nodes.all_up()) - len(nodes.up()):
-                driver.note(f"nodes with other GPUs are left alone: {others}")
+            if others := set(nodes.all_up()) - set(nodes.up()):
+                kinds = ", ".join(sorted({node.kind or "no name" for node in others}))
+                driver.note(
+                    f"nodes with other GPUs are left alone: {len(others)} ({kinds});"
+                    " cluster.accelerators names the kinds to search among"
+                )
             study.say_through(driver.note)
-            _run(driver, study, nodes, groups)
+            _run(driver, study, nodes, wanted, groups)
         finally:
-            nodes.close()
             tracing.stop()
             for listener in reversed(told):
                 listener.close()
@@ -129,40 +133,58 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
-def _groups(spec: SweepSpec, space: Space, nodes: Sequence[Node]) -> int:
-    """How many trials run at the same time.
+def _wanted(spec: SweepSpec, space: Space, nodes: Sequence[Node]) -> tuple[tuple[Wanted, ...], int]:
+    """Room for the largest plan on each kind of nodes, and how many trials run at the same time.
 
     Raises:
         SpecError: If there is no room for as many as are asked for: groups keep their workers,
             and each would wait for the others.
     """
     asked, share = spec.cluster.groups, spec.cluster.share_nodes
-    if asked == 1 or (asked == "auto" and spec.cluster.workers == "auto"):
-        return 1
-    tensor = space.table.column("tensor")
-    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
-    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-    most = MOST_GROUPS if asked == "auto" else asked
-    fit = min(room_for_groups(*shape, nodes, most, share=share) for shape in shapes)
-    if asked in ("auto", fit):
-        return max(fit, 1)
+    each = tuple(_wanted_on(kind, space, nodes, spec) for kind in space.table.values["accelerator"])
+    fit = sum(one.groups for one in each)
+    if asked == "auto" or asked <= fit:
+        return each, fit if asked == "auto" else asked
     own = "" if share else " on nodes of their own; cluster.share_nodes: true lets them share"
     fault = Fault(
         path="cluster.groups",
         value=str(asked),
-        advice=f"plans take up to {ranks.max()} ranks, and there is {words(nodes)}: at most"
-        f" {max(fit, 1)} of them fit at the same time{own}",
+        advice=f"plans take up to {max(one.ranks for one in each)} ranks, and there is"
+        f" {words(nodes)}: at most {fit} of them fit at the same time{own}",
     )
     raise SpecError("specification", (fault,))
 
 
-def _run(driver: Driver, study: Study, nodes: RayNodes, groups: int) -> None:
+def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> Wanted:
+    """As many groups as are asked for on nodes of a kind, as far as all of its plans find room."""
+    asked, share = spec.cluster.groups, spec.cluster.share_nodes
+    table = space.table.take(space.table.is_value("accelerator", kind))
+    tensor = table.column("tensor")
+    ranks = tensor * table.column("pipeline") * table.column("data")
+    most = MOST_GROUPS if asked == "auto" else asked
+    if asked == "auto" and spec.cluster.workers == "auto":
+        most = 1
+    fit = most
+    if most > 1:
+        shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
+        here = on_kind(nodes, kind)
+        fit = min(room_for_groups(*shape, here, most, share=share) for shape in shapes)
+    return Wanted(
+        groups=max(fit, 1),
+        ranks=int(ranks.max()),
+        tensor=int(tensor.max()),
+        share=share,
+        accelerator=kind,
+    )
+
+
+def _run(
+    driver: Driver, study: Study, nodes: RayNodes, wanted: Sequence[Wanted], groups: int
+) -> None:
     from orchestrator.ray_tune import run_trials  # imports Ray, which reads its environment then
 
     asked = driver.state.spec.cluster
-    placing = PlacingDriver(
-        driver, nodes, share=asked.share_nodes, wait_seconds=asked.wait_minutes * 60
-    )
+    placing = PlacingDriver(driver, nodes, wanted=wanted, wait_seconds=asked.wait_minutes * 60)
     driver.repair()
     losable = LosableDriver(placing)
     try:

@@ -44,6 +44,11 @@ def powers_of_two(most: int) -> Values:
     return tuple(2**power for power in range(most.bit_length()) if 2**power <= most)
 
 
+def accelerators(choice: Choice) -> Values:
+    """All kinds of nodes that the specification tells apart."""
+    return tuple(one.name for one in choice.cluster.accelerators) or ("",)
+
+
 def engines(choice: Choice) -> Values:
     """DeepSpeed only where it alone can help: one GPU that needs to offload."""
     lacks = choice.cluster.lack("deepspeed") or choice.cluster.lack("cpu_adam")
@@ -100,9 +105,12 @@ def pipeline_schedules(choice: Choice) -> Values:
 
 
 def data_degrees(choice: Choice) -> Values:
-    """All ranks that are left."""
-    chosen = choice.chosen
-    return (max(choice.workers // (chosen["tensor"] * chosen["pipeline"]), 1),)
+    """All ranks that are left, on nodes of the plan's kind."""
+    chosen, ranks = choice.chosen, choice.workers
+    if chosen["accelerator"]:
+        here = choice.cluster.of(chosen["accelerator"])
+        ranks = min(ranks, choice.spec.cluster.ranks_of(here.slots))
+    return (max(ranks // (chosen["tensor"] * chosen["pipeline"]), 1),)
 
 
 def zero_stages(choice: Choice) -> Values:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from search_spaces.plan import Attention
 
@@ -58,13 +59,25 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorFacts:
+    """What is known of the nodes of one kind; see `ClusterFacts`."""
+
+    name: str
+    slots: int
+    node_slots: int | None = None
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What is known of the machines before a trial runs.
 
     `slots` is how many ranks fit at once, `node_slots` how many of them on one node, None where
     nobody knows; `memory_limit_bytes` is per rank, None where nothing limits it but the machine.
     `lacks` names what a worker's machine cannot do, each with the reason and the remedy in one
-    sentence (see `workers.doctor` for the names).
+    sentence (see `workers.doctor` for the names). Where plans say on which kind of node they run,
+    `accelerators` are those kinds; the other numbers are then the most (of memory the least) of
+    any.
     """
 
     device: str  # "cpu" or "cuda"
@@ -72,7 +85,34 @@ class ClusterFacts:
     memory_limit_bytes: int | None
     node_slots: int | None = None
     lacks: tuple[tuple[str, str], ...] = ()
+    accelerators: tuple[AcceleratorFacts, ...] = ()
 
     def lack(self, feature: str) -> str | None:
         """Why the machines cannot do it, None if they can."""
         return dict(self.lacks).get(feature)
+
+    def of(self, accelerator: str) -> Self:
+        """The nodes of one kind alone; all of them if there are no such."""
+        for one in self.accelerators:
+            if one.name == accelerator:
+                return replace(
+                    self,
+                    slots=one.slots,
+                    node_slots=one.node_slots,
+                    memory_limit_bytes=one.memory_limit_bytes,
+                )
+        return self
+
+    def by_accelerator(self, accelerators: tuple[AcceleratorFacts, ...]) -> Self:
+        """The same machines told apart by kind; the same again where there are none to tell."""
+        if not accelerators:
+            return self
+        nodes = [one.node_slots for one in accelerators if one.node_slots is not None]
+        limits = [one.memory_limit_bytes for one in accelerators if one.memory_limit_bytes]
+        return replace(
+            self,
+            slots=max(one.slots for one in accelerators),
+            node_slots=max(nodes, default=None),
+            memory_limit_bytes=min(limits, default=None),
+            accelerators=accelerators,
+        )

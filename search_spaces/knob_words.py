@@ -22,6 +22,12 @@ class KnobWords:
 
 
 WORDS: Mapping[str, KnobWords] = {
+    "accelerator": KnobWords(
+        trades="speed and memory of a GPU against its price, and how many of them there are",
+        does="places the ranks on nodes of that kind (Ray's label `ray.io/accelerator-type`), which"
+        " `cluster.accelerators` names and describes: each kind has its own forecasts, memory"
+        " limit and price",
+    ),
     "engine": KnobWords(
         trades="who trains: DDP and FSDP2, which go together with tensor and pipeline ranks, or"
         " DeepSpeed's ZeRO, which also offloads optimizer states alone, on one rank, and to NVMe",

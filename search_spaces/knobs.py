@@ -80,6 +80,7 @@ _ZERO = ("engine", "zero_stage")
 _OFFLOADS = ("offload_optimizer", "offload_parameters")
 
 KNOBS: tuple[Knob, ...] = (
+    Knob(name="accelerator", default=domains.accelerators),
     Knob(name="engine", default=domains.engines),
     Knob(name="tensor", default=domains.tensor_degrees),
     Knob(
@@ -95,7 +96,11 @@ KNOBS: tuple[Knob, ...] = (
         matters=lambda chosen: chosen["pipeline"] > 1,
         looks_at=("pipeline",),
     ),
-    Knob(name="data", default=domains.data_degrees, looks_at=("tensor", "pipeline")),
+    Knob(
+        name="data",
+        default=domains.data_degrees,
+        looks_at=("accelerator", "tensor", "pipeline"),
+    ),
     Knob(name="zero_stage", default=domains.zero_stages, looks_at=("engine", "data")),
     Knob(
         name="replicas",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from search_spaces.knob_words import WORDS, KnobWords
 from search_spaces.knobs import KNOBS, Knob, always
-from search_spaces.plan import CHOICES, RESTS
+from search_spaces.plan import CHOICES, NAMES, RESTS
 from search_spaces.rules import RULES, Rule
 from search_spaces.rules.rest import knob_at_rest
 
@@ -71,6 +71,8 @@ def _values(name: str) -> str:
             f"**{_word(value)}**" if name in RESTS and value == rest else _word(value)
             for value in CHOICES[name]
         )
+    if name in NAMES:
+        return f"names in `cluster.{name}s`, **none**"
     kind = "0.0 to 1.0" if name == "checkpoint_ratio" else "counts"
     return f"{kind}, **{rest}**" if name in RESTS else kind
 

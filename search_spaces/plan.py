@@ -74,6 +74,8 @@ class Plan:
     loader_workers: int = 0  # processes that prepare batches, per rank; 0: the rank itself
     loader_pin_memory: bool = False  # batches in page-locked memory
     allocator: Allocator = "default"  # of device memory; another one needs other workers
+    # where it runs
+    accelerator: str = ""  # which of the nodes' kinds; nothing: a cluster of one kind
 
     def __post_init__(self) -> None:
         if problems := tuple(_broken_rules(self)):
@@ -134,6 +136,9 @@ def _broken_rules(plan: Plan) -> Iterator[str]:
     ratio = plan.checkpoint_ratio
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
         yield f"checkpoint_ratio is {ratio!r}, must lie in 0.0 to 1.0"
+    for name in NAMES:
+        if not isinstance(getattr(plan, name), str):
+            yield f"{name} is {getattr(plan, name)!r}, must be a name"
     for name, choices in CHOICES.items():
         value = getattr(plan, name)
         if type(value) not in map(type, choices) or value not in choices:
@@ -150,6 +155,7 @@ _HINTS = get_type_hints(Plan)
 COUNTS: Mapping[str, int] = {  # the knobs that are whole numbers, each with its least
     name: int(name != "loader_workers") for name, hint in _HINTS.items() if hint is int
 }
+NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # of the cluster's own
 CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # the knobs that are one of a few values
 RESTS: Mapping[str, Any] = {  # what a knob is where nothing depends on it
     field.name: field.default for field in fields(Plan) if field.default is not MISSING

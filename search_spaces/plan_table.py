@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, overload
 
@@ -68,7 +68,11 @@ class PlanTable:
 
     def is_value(self, name: str, value: Any) -> NDArray[np.bool_]:
         """In which rows a knob has this value."""
-        matching = np.array([known == value for known in self.values[name]], dtype=bool)
+        return self.is_one_of(name, (value,))
+
+    def is_one_of(self, name: str, values: Collection[Any]) -> NDArray[np.bool_]:
+        """In which rows a knob has one of these values."""
+        matching = np.array([known in values for known in self.values[name]], dtype=bool)
         return matching[self.codes[name]]
 
     def take(self, rows: NDArray[Any]) -> Self:

@@ -34,3 +34,16 @@ class Record:
     fingerprint: Fingerprint | None
     forecast: Expectation | None = None  # None where nothing could be forecast
     proof: bool = False
+
+
+def closed(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:
+    """The record of a trial that somebody else than its workers closed."""
+    return Record(
+        number=number,
+        plan=plan,
+        outcome=outcome,
+        why=why,
+        started_at=at,
+        ended_at=at,
+        fingerprint=None,
+    )

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Outcome
@@ -45,21 +46,18 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, proof: bool = False) -> Outco
         )
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
     _start_with(render_environment(plan, device.type))
-    around = Surroundings(
-        spec=spec,
-        model=prepare(spec),
-        cluster=ClusterFacts(
-            device=device.type,
-            slots=world_size,
-            memory_limit_bytes=spec.memory_limit_bytes,
-            lacks=lacks(device.type),
-        ),
+    here = ClusterFacts(
+        device=device.type,
+        slots=world_size,
+        memory_limit_bytes=spec.memory_limit_bytes,
+        lacks=lacks(device.type),
     )
+    around = Surroundings(spec=spec, model=prepare(spec), cluster=told_apart(here, spec))
     first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, around):
         return refused if first else None
     with _process_group(spec, world_size):
-        worker = Worker.start(spec)
+        worker = Worker.start(spec.on(plan.accelerator))
         rehearse(spec, worker)
         request = TrialRequest(number=0, plan=plan, spec=spec, proof=proof)
         if proof:

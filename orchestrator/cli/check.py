@@ -37,6 +37,7 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     Raises:
         UserError: If the model cannot be found, or no plan is legal.
     """
+    from search_spaces.accelerators import told_apart
     from search_spaces.rules import Surroundings
     from search_spaces.space import build_space
     from workers.models import describe
@@ -45,7 +46,8 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     cluster = ClusterFacts(
         device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
     )
-    return model, build_space(Surroundings(spec=spec, model=model, cluster=cluster), ranks)
+    around = Surroundings(spec=spec, model=model, cluster=told_apart(cluster, spec))
+    return model, build_space(around, ranks)
 
 
 def _ranks(spec: SweepSpec) -> int:

@@ -27,13 +27,14 @@ class Goal:
     """The objective, as records are judged by it.
 
     `least` holds what samples per second and samples per price must reach; `price` that of a rank
-    for an hour, None if nobody said.
+    for an hour, None if nobody said; `prices` those of each kind of nodes, if they are told apart.
     """
 
     metric: Metric = "samples_per_second"
     headroom: float = 0.0
     least: tuple[tuple[Metric, float], ...] = ()
     price: float | None = None
+    prices: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, spec: SweepSpec) -> Self:
@@ -48,7 +49,17 @@ class Goal:
             headroom=asked.headroom,
             least=tuple((name, least) for name, least in bounds.items() if least is not None),
             price=spec.cluster.price_per_gpu_hour or None,
+            prices=tuple(spec.cluster.price_on.items()),
         )
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether all ranks have a price."""
+        return self.price is not None or bool(self.prices)
+
+    def price_on(self, accelerator: str) -> float | None:
+        """The price of a rank for an hour on nodes of this kind; None if nobody said."""
+        return dict(self.prices).get(accelerator, self.price)
 
     def value(self, record: Record, metric: Metric | None = None) -> Estimate | None:
         """What a record shows of the metric (or of another one); None if it tells nothing of it.
@@ -71,7 +82,8 @@ class Goal:
 
     def seconds_per_price(self, plan: Plan) -> float | None:
         """Seconds that all ranks of a plan run for a unit of price; None without a price."""
-        return None if self.price is None else _HOUR / (self.price * plan.world_size)
+        price = self.price_on(plan.accelerator)
+        return None if price is None else _HOUR / (price * plan.world_size)
 
     def shortfalls(self, record: Record) -> Iterator[str]:
         """What a measured plan fails to keep, in words; nothing if it is feasible."""

@@ -95,15 +95,27 @@ def of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, .
     return tuple(node for node in nodes if node.kind == wanted)
 
 
+def on_kind(nodes: Sequence[Node], accelerator: str) -> tuple[Node, ...]:
+    """Nodes where a plan may run that names this kind; all of them if it names none."""
+    return tuple(node for node in nodes if not accelerator or node.kind == accelerator)
+
+
 def room_for_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> int:
     """How many groups of so many ranks find room at the same time, at most so many."""
+    return len(placed_groups(ranks, tensor, nodes, most, share=share))
+
+
+def placed_groups(
+    ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
+) -> tuple[Placement, ...]:
+    """Where groups of so many ranks find room at the same time, at most so many."""
     plan, running = _Shape(world_size=ranks, tensor=tensor), list[Placement]()
     up = {node.id: node.slots for node in nodes}
     while len(running) < most and (found := _placed(plan, _free(up, running, share=share))):
         running.append(found)
-    return len(running)
+    return tuple(running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +168,8 @@ def words(nodes: Sequence[Node]) -> str:
 
 
 def _counts(nodes: Sequence[Node]) -> Iterator[str]:
-    for slots, count in sorted(Counter(node.slots for node in nodes).items(), reverse=True):
+    alike = Counter((node.slots, node.kind) for node in nodes)
+    for (slots, kind), count in sorted(alike.items(), reverse=True):
         each = "1 rank" if slots == 1 else f"{slots} ranks"
-        yield f"{count} node{'s' if count > 1 else ''} with room for {each}"
+        of = f" of {kind}" if len({node.kind for node in nodes}) > 1 else ""
+        yield f"{count} node{'s' if count > 1 else ''}{of} with room for {each}"

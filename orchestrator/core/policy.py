@@ -84,16 +84,17 @@ def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> 
 def rival(state: SweepState, plan: Plan) -> Estimate | None:
     """Seconds of a step that a trial of a plan has to beat; None: there is none.
 
-    Where the price counts, fewer ranks may take longer in proportion.
+    Where the price counts, fewer or cheaper ranks may take longer in proportion.
     """
     best, asked = state.best, state.spec.objective
     if best is None or not asked.racing or not isinstance(best.outcome, Measured):
         return None
     if asked.metric == "headroom":
         return None
-    priced = asked.metric == "samples_per_price"
-    may = best.plan.world_size / plan.world_size if priced else 1.0
-    step = best.outcome.step_seconds
+    may, step = 1.0, best.outcome.step_seconds
+    if asked.metric == "samples_per_price":
+        each, of_best = map(state.goal.seconds_per_price, (plan, best.plan))
+        may = each / of_best if each and of_best else may
     return Estimate(value=step.value * may, low=step.low * may, high=step.high * may)
 
 

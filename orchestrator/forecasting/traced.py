@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 
+import numpy as np
+
 from orchestrator.core.state import SweepState
 from orchestrator.forecasting.base import AbstractForecasts
 from orchestrator.forecasting.forecaster import Forecaster
@@ -14,14 +16,16 @@ from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.prospects import Prospects
+from search_spaces.forecast.prospects import Prospects, joined
 from search_spaces.hardware import Device, find_device
 from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
 
 CPU = "cpu"
 _Told = TypeVar("_Told")
+_Basis = tuple[Forecaster | None, int | None]  # and what a rank may hold, in bytes
 # What arithmetic raises on a footprint, a device file or a record that it was not made for.
 # A forecast that cannot be made costs a sweep nothing.
 _ARITHMETIC = (ArithmeticError, LookupError, ValueError)
@@ -54,10 +58,10 @@ class TracedForecasts(AbstractForecasts):
         self._cluster = cluster
         self._belief = belief
         self._poll = poll
-        self._forecaster: Forecaster | None = None
-        self._device_name: str | None = None  # as workers told it when the forecaster was made
-        # of which forecaster and limit they are, and themselves
-        self._prospects: tuple[tuple[Forecaster, int | None], Prospects | None] | None = None
+        # by accelerator, with the device as workers told it when the forecaster was made
+        self._forecasters: dict[str, tuple[str | None, Forecaster | None]] = {}
+        # of which forecasters and limits they are, and themselves
+        self._prospects: tuple[list[_Basis], Prospects | None] | None = None
         self._failed = False
         self._problem: str | None = None
 
@@ -85,32 +89,36 @@ class TracedForecasts(AbstractForecasts):
         return None
 
     def _expected(self, plan: Plan, state: SweepState) -> Expectation | None:
-        seen = known_fingerprint(state)
-        forecaster = self._up_to_date(seen)
+        forecaster, limit = self._basis(plan.accelerator, state)
         if forecaster is None:
             return None
-        records = _of_the_device(state.records, seen)
-        return forecaster.expectation(plan, records, _limit_bytes(state, seen))
+        seen = known_fingerprint(state, plan.accelerator)
+        records = _of_the_device(state.records, plan.accelerator, seen)
+        return forecaster.expectation(plan, records, limit)
 
     def _prospects_of(self, state: SweepState) -> Prospects | None:
-        seen = known_fingerprint(state)
-        forecaster, limit = self._up_to_date(seen), _limit_bytes(state, seen)
-        if forecaster is None:
-            return None
-        if self._prospects is None or self._prospects[0] != (forecaster, limit):
-            found = forecaster.prospects(state.space.table, limit)
-            self._prospects = (forecaster, limit), found
+        table = state.space.table
+        bases = [self._basis(kind, state) for kind in table.values["accelerator"]]
+        if self._prospects is None or self._prospects[0] != bases:
+            self._prospects = bases, _prospects(table, bases)
         return self._prospects[1]
 
-    def _up_to_date(self, seen: Fingerprint | None) -> Forecaster | None:
-        name = seen.device_name if seen else None
-        if self._forecaster is None or name != self._device_name:
-            self._forecaster, self._device_name = self._begin(seen), name
-        return self._forecaster
+    def _basis(self, accelerator: str, state: SweepState) -> _Basis:
+        """Who forecasts plans on these nodes, and what a rank may hold there."""
+        seen = known_fingerprint(state, accelerator)
+        limit = _limit_bytes(state, accelerator, seen)
+        return self._up_to_date(accelerator, seen), limit
 
-    def _begin(self, seen: Fingerprint | None) -> Forecaster | None:
+    def _up_to_date(self, accelerator: str, seen: Fingerprint | None) -> Forecaster | None:
+        name = seen.device_name if seen else None
+        known = self._forecasters.get(accelerator)
+        if known is None or known[1] is None or name != known[0]:
+            known = self._forecasters[accelerator] = name, self._begin(accelerator, seen)
+        return known[1]
+
+    def _begin(self, accelerator: str, seen: Fingerprint | None) -> Forecaster | None:
         footprint = self._poll()
-        device = device_of_workers(self._spec, self._cluster, seen)
+        device = device_of_workers(self._spec, self._cluster, seen, accelerator)
         if footprint is None or device is None:
             return None
         return Forecaster(
@@ -122,41 +130,69 @@ class TracedForecasts(AbstractForecasts):
         self._problem = f"trials have no forecast: {' '.join(reason.split())}"
 
 
-def _limit_bytes(state: SweepState, seen: Fingerprint | None) -> int | None:
-    return state.memory_limit_bytes or (seen.device_memory_bytes if seen else None)
+def _prospects(table: PlanTable, bases: Sequence[_Basis]) -> Prospects | None:
+    """Those of all plans; None while somebody who forecasts a part of them is missing."""
+    kinds, parts, rows = table.values["accelerator"], [], []
+    for kind, (forecaster, limit) in zip(kinds, bases, strict=True):
+        here = np.flatnonzero(table.is_value("accelerator", kind))
+        found = forecaster.prospects(table.take(here), limit) if forecaster else None
+        if found is None:
+            return None
+        parts.append(found)
+        rows.append(here)
+    return parts[0] if len(parts) == 1 else joined(parts, rows)
 
 
-def known_fingerprint(state: SweepState) -> Fingerprint | None:
-    """What the workers run on: as they told this driver, or an earlier one."""
-    if state.fingerprint is not None:
+def _limit_bytes(state: SweepState, accelerator: str, seen: Fingerprint | None) -> int | None:
+    known = None if accelerator else state.memory_limit_bytes
+    asked = state.spec.on(accelerator).memory_limit_bytes
+    return known or asked or (seen.device_memory_bytes if seen else None)
+
+
+def known_fingerprint(state: SweepState, accelerator: str = "") -> Fingerprint | None:
+    """What the workers on a kind of nodes are: as they told this driver, or an earlier one."""
+    if state.fingerprint is not None and not accelerator:
         return state.fingerprint
-    told = (record.fingerprint for record in reversed(state.records))
+    told = (
+        record.fingerprint
+        for record in reversed(state.records)
+        if record.plan.accelerator == accelerator
+    )
     return next((fingerprint for fingerprint in told if fingerprint is not None), None)
 
 
 def device_of_workers(
-    spec: SweepSpec, cluster: ClusterFacts, seen: Fingerprint | None
+    spec: SweepSpec, cluster: ClusterFacts, seen: Fingerprint | None, accelerator: str = ""
 ) -> Device | None:
-    """The device of each rank; None on CUDA until workers have told which GPU theirs is.
+    """The device of each rank on a kind of nodes, as the specification says or workers told.
+
+    Returns:
+        None on CUDA until workers have told which GPU theirs is, if plans name no kind of nodes.
 
     Raises:
         DeviceError: If nobody knows the GPU.
         SpecError: If a file of the user's devices has faults.
     """
+    told = spec.cluster.accelerators.get(accelerator)
+    if told is not None and told.gpu is not None:
+        return find_device(told.gpu)
     if cluster.device == CPU:
         return find_device(CPU)
-    if seen is None:
+    if seen is None and not accelerator:
         return None
-    device = find_device(seen.device_name)
+    device = find_device(seen.device_name if seen else accelerator)
     per_node = spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 
 
-def _of_the_device(records: Sequence[Record], seen: Fingerprint | None) -> tuple[Record, ...]:
+def _of_the_device(
+    records: Sequence[Record], accelerator: str, seen: Fingerprint | None
+) -> tuple[Record, ...]:
     """A study that went on elsewhere says nothing of this device with its older records."""
     return tuple(
         record
         for record in records
-        if record.fingerprint is not None
+        if record.plan.accelerator == accelerator
+        and record.fingerprint is not None
         and (seen is None or record.fingerprint.device_name == seen.device_name)
     )

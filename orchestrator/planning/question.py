@@ -67,4 +67,11 @@ class Question:
             node_slots=None if self.kind == "cpu" else self.device.node_devices,
             lacks=self.lacks,
         )
-        return Surroundings(spec=self.spec, model=self.model, cluster=cluster)
+        return Surroundings(spec=_of_one_kind(self.spec), model=self.model, cluster=cluster)
+
+
+def _of_one_kind(spec: SweepSpec) -> SweepSpec:
+    """A specification for several kinds of nodes, as it is where there is but one."""
+    cluster = spec.cluster.model_copy(update={"accelerators": {}})
+    space = spec.space.model_copy(update={"accelerator": None})
+    return spec.model_copy(update={"cluster": cluster, "space": space})

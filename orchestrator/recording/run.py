@@ -84,7 +84,8 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
     )
     table = Table(asked.table, identity)
     refuse_other_spec(spec, asked.table)
-    with connected(spec) as cluster:
+    with connected(spec) as joined:
+        cluster = joined.facts
         space = _space(spec, facts, cluster)
         plans = chosen(space, asked)
         knobs = varying_knobs(space.table)

@@ -106,7 +106,8 @@ def _answer(state: SweepState) -> Iterator[str]:
 
 def _legend(state: SweepState) -> Iterator[str]:
     headroom = state.spec.objective.headroom
-    limit = state.memory_limit_bytes
+    kinds = {record.plan.accelerator for record in state.records}
+    limit = state.memory_limit_bytes if len(kinds) < 2 else None  # each has its own
     share = f"{100 * (1 - headroom):.0f} %"
     if limit:
         line = gib(limit * (1 - headroom))

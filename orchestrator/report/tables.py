@@ -66,7 +66,7 @@ def front_table(state: SweepState) -> Table | None:
 
     What counts is speed and the memory left free, and where a price is known samples for it.
     """
-    priced = state.goal.price is not None
+    priced = state.goal.is_priced
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
     shown = front(state.records, state.goal, (*metrics, *_priced(priced)))
     if len(shown) < 2:

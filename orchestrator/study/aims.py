@@ -14,9 +14,11 @@ from search_spaces.plan_table import PlanTable
 def aim_of(goal: Goal, table: PlanTable) -> Aim:
     """The aim among the plans of the table; logarithms, those of prices for an hour."""
     price = None
-    if goal.price is not None:
+    prices = [goal.price_on(accelerator) for accelerator in table.values["accelerator"]]
+    if all(prices):
         ranks = table.column("tensor") * table.column("pipeline") * table.column("data")
-        price = np.log(goal.price * ranks / 3600)
+        each = np.array(prices, dtype=float)[table.codes["accelerator"]]
+        price = np.log(each * ranks / 3600)
     bounds = [
         np.full(len(table), math.log(least)) + (price if metric == "samples_per_price" else 0.0)
         for metric, least in goal.least

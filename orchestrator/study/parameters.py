@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from optuna.distributions import (
@@ -11,7 +12,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from search_spaces.plan import CHOICES, COUNTS, Plan
+from search_spaces.plan import CHOICES, COUNTS, NAMES, Plan
 from search_spaces.space import Space
 
 Distributions = dict[str, BaseDistribution]
@@ -22,14 +23,16 @@ def distributions(space: Space) -> Distributions:
     return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
 
 
-def for_keeping(searched: Distributions) -> Distributions:
+def for_keeping(searched: Distributions, accelerators: Iterable[str] = ()) -> Distributions:
     """The distributions as a study on disk may hold them.
 
     Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a
-    study whose choices change, and a resumed sweep may search more.
+    study whose choices change, and a resumed sweep may search more. Accelerators are all those that
+    the study knows.
     """
+    words = {**CHOICES, "accelerator": tuple(accelerators)}
     return {
-        name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
+        name: CategoricalDistribution(words[name]) if words.get(name) else distribution
         for name, distribution in searched.items()
     }
 
@@ -43,7 +46,7 @@ def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
 
 def distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
     """What a knob may be, from the values that it has."""
-    if name in CHOICES:
+    if name in CHOICES or name in NAMES:
         return CategoricalDistribution(values)
     if name in COUNTS:
         # powers matter, unless the count may be 0: by the knob and not by the values at hand, for

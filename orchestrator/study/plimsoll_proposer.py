@@ -166,7 +166,8 @@ class _Ground:
         self.search = search
         self.seconds = seconds
         self._own: list[Sight] = []
-        self._others: list[Sight] | None = None  # None until it is known what the study runs on
+        self._others: list[Sight] = []
+        self._compared: set[str] = set()  # accelerators of which it is known what they are
         self._before: dict[int, str] = {}  # candidates that another study has measured
         self._seen: set[int] = set()
         self._rows: dict[Plan, list[int]] = {}
@@ -175,7 +176,7 @@ class _Ground:
     @property
     def sights(self) -> list[Sight]:
         """What is known: that of other studies first, the latest last."""
-        return (self._others or []) + self._own
+        return self._others + self._own
 
     def ready(self, free: Flags) -> tuple[Choice, float] | None:
         """A choice of the last fit that may still be tried; None if there is none.
@@ -210,12 +211,15 @@ class _Ground:
             if record.number not in self._seen:
                 self._seen.add(record.number)
                 self._own += self._sights_of(record, spec)
-        ours = next((one for one in reversed(records) if one.fingerprint and limit_of(one)), None)
-        if self._others is None and ours is not None and ours.fingerprint is not None:
-            self._others = []
+        for kind in self.table.values["accelerator"]:
+            ours = _latest(records, kind)
+            if kind in self._compared or ours is None or ours.fingerprint is None:
+                continue
+            self._compared.add(kind)
             for number, study in enumerate(earlier, start=1):
                 for lesson in lessons([study], ours.fingerprint):
-                    self._learn_from(lesson, number, limit_of(ours), spec)
+                    if lesson.record.plan.accelerator in ("", kind):
+                        self._learn_from(lesson, number, ours, spec)
 
     def measured_before(self, row: int) -> str:
         """What to add to a reason if another study has measured the candidate."""
@@ -226,13 +230,14 @@ class _Ground:
             else ""
         )
 
-    def _learn_from(self, lesson: Lesson, study: int, limit: int | None, spec: SweepSpec) -> None:
-        theirs = limit_of(lesson.record)
+    def _learn_from(self, lesson: Lesson, study: int, ours: Record, spec: SweepSpec) -> None:
+        theirs, limit = limit_of(lesson.record), limit_of(ours)
         moved = math.log(theirs / limit) if theirs and limit else 0.0
-        for sight in self._sights_of(lesson.record, spec):
+        # a study of one kind of nodes alone does not name it
+        plan = replace(lesson.record.plan, accelerator=ours.plan.accelerator)
+        for sight in self._sights_of(replace(lesson.record, plan=plan), spec):
             share = None if sight.log_share is None else sight.log_share + moved
             told = replace(sight, study=study, doubt=lesson.doubt, log_share=share)
-            assert self._others is not None
             self._others.append(told)
             if told.measured:
                 self._before[told.row] = lesson.study
@@ -264,6 +269,16 @@ def _by_direction(table: PlanTable, searched: Distributions) -> tuple[Numbers, N
             expected = expected + moved
             parts.append(moved)
     return expected - expected.mean(), _DOUBT * np.stack(parts, axis=1)
+
+
+def _latest(records: Sequence[Record], accelerator: str) -> Record | None:
+    """The last record that tells what the nodes of a kind are and what a rank may hold there."""
+    told = (
+        record
+        for record in reversed(records)
+        if record.plan.accelerator == accelerator and record.fingerprint and limit_of(record)
+    )
+    return next(told, None)
 
 
 def _there(known: Known) -> Plan | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.trial import Trial, TrialState
 
 from orchestrator.core.events import SweepEnded
@@ -93,7 +94,7 @@ class Study:
         """
         self._space = space
         self._goal = Goal.of(spec)
-        self._kept = for_keeping(distributions(space))
+        self._kept = for_keeping(distributions(space), spec.cluster.accelerators)
         self._name, self._url = name, storage_url(spec, name)
         self._minutes = spec.study.wait_minutes
         self._untold = untold_file(spec, name)
@@ -141,17 +142,31 @@ class Study:
         with self._losses():
             self._ledger.call(lambda study: keep_end(study, ended))
 
-    def untried(self) -> Candidates:
-        """Candidates of which no trial has ended or is under way, in the space's order."""
-        return Candidates(self._space.table.take(self._free))
+    def untried(self, kinds: Collection[str] | None = None) -> Candidates:
+        """Candidates of which no trial has ended or is under way, in the space's order.
 
-    def propose(self, prospects: Prospects | None = None) -> Proposal:
+        Args:
+            kinds: The accelerators of those; None: any.
+        """
+        return Candidates(self._space.table.take(self._free & self._on(kinds)))
+
+    def propose(
+        self, prospects: Prospects | None = None, kinds: Collection[str] | None = None
+    ) -> Proposal:
         """What the sampler would try next, of the untried candidates; there is at least one.
 
         Args:
             prospects: Forecasts of the space's candidates, None while there are none.
+            kinds: The accelerators of which it may be; None: any.
         """
-        return self._proposer.propose(self._known(prospects))
+        known = self._known(prospects)
+        return self._proposer.propose(replace(known, free=known.free & self._on(kinds)))
+
+    def _on(self, kinds: Collection[str] | None) -> NDArray[np.bool_]:
+        table = self._space.table
+        return table.is_one_of(
+            "accelerator", table.values["accelerator"] if kinds is None else kinds
+        )
 
     def sources(self, ours: Fingerprint) -> tuple[str, ...]:
         """Which other studies are evidence on this hardware and software, a sentence each."""

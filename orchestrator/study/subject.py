@@ -8,7 +8,8 @@ from typing import Any
 import optuna
 
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import ASIDE, SweepSpec
+from search_spaces.spec.cluster_section import ASIDE
+from search_spaces.spec.schema import SweepSpec
 
 _SUBJECT = "subject"
 
@@ -39,6 +40,11 @@ def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: 
     subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
     for key in ASIDE:
         subject["cluster"].pop(key)
+    # what a kind of nodes costs changes no measurement, nor does what forecasts take it for
+    kinds = subject["cluster"].pop("accelerators")
+    if kinds:
+        limits = {name: told["memory_gib"] for name, told in kinds.items()}
+        subject["cluster"]["accelerators"] = limits
     known = study.user_attrs.get(_SUBJECT)
     if known is None or not measured:
         study.set_user_attr(_SUBJECT, subject)

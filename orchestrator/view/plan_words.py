@@ -97,6 +97,7 @@ def _unless_at_rest(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Pl
 # The ranks need no word of their own: a sweep's global batch is fixed, so they follow
 # from micro-batch and accumulation.
 _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
+    (("accelerator",), lambda plan: plan.accelerator),
     (("engine", "zero_stage", "replicas"), strategy),
     (("offload_optimizer", "offload_parameters"), _offload),
     _unless_at_rest("pin_memory", "pinned"),

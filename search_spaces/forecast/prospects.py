@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -39,6 +40,22 @@ class Prospects:
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Those of some plans."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def joined(parts: Sequence[Prospects], rows: Sequence[NDArray[np.intp]]) -> Prospects:
+    """Prospects of parts of a table as those of the whole.
+
+    Args:
+        parts: Of some of its plans each.
+        rows: Where in the table those stand; each row of it stands in one of them.
+    """
+    order = np.argsort(np.concatenate(rows))
+    return Prospects(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
+            for field in fields(Prospects)
+        }
+    )
 
 
 def prospects(work: Work, belief: Belief, limit_bytes: float) -> Prospects:

@@ -8,10 +8,25 @@ from search_spaces.rules.base import Rule, Surroundings
 
 def cluster_has_room(plan: Plan, around: Surroundings) -> str | None:
     """A group that can never fit would be waited for without end (Ray Train retries it)."""
-    slots, ranks = around.cluster.slots, plan.tensor * plan.pipeline * plan.data
+    slots = around.cluster.of(plan.accelerator).slots
+    ranks = plan.tensor * plan.pipeline * plan.data
     if ranks <= slots:
         return None
-    return f"needs {ranks} ranks, the cluster has room for {slots}"
+    where = f"of {plan.accelerator} there is" if plan.accelerator else "the cluster has"
+    return f"needs {ranks} ranks, {where} room for {slots}"
+
+
+def accelerator_is_there(plan: Plan, around: Surroundings) -> str | None:
+    """A plan runs on nodes of one kind, and on a cluster of several says on which."""
+    known = [one.name for one in around.cluster.accelerators]
+    if not known and not plan.accelerator:
+        return None
+    if plan.accelerator in known:
+        return None
+    if not plan.accelerator:
+        return f"accelerator must be one of cluster.accelerators: {', '.join(known)}"
+    told = ", ".join(known) or "none"
+    return f"accelerator {plan.accelerator} is none of cluster.accelerators: {told}"
 
 
 def pipeline_needs_torch(plan: Plan, _: Surroundings) -> str | None:
@@ -80,6 +95,7 @@ def interleaving_has_whole_rounds(plan: Plan, _: Surroundings) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    accelerator_is_there,
     cluster_has_room,
     pipeline_needs_torch,
     pipeline_can_cut,

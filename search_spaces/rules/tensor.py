@@ -19,7 +19,7 @@ def tensor_stays_inside_a_node(plan: Plan, around: Surroundings) -> str | None:
         Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters,
         section 3.2: tensor parallelism up to the GPUs of a node, pipelines across nodes.
     """
-    slots = around.cluster.node_slots
+    slots = around.cluster.of(plan.accelerator).node_slots
     if slots is None or plan.tensor <= slots:
         return None
     return f"tensor {plan.tensor} is more than the {slots} ranks that one node has room for"

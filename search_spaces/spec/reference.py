@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.section import section_of
+from search_spaces.spec.section import Section, section_of, sections_in
 
 _HEAD = """\
 # The specification
@@ -41,7 +41,9 @@ def markdown_reference() -> str:
 
 def _tables(path: str, field: FieldInfo) -> Iterator[str]:
     """The table of a section, then those of the sections in it."""
-    section = section_of(field)
+    section, named = section_of(field), sections_in(field)
+    if section is None and named is not None:
+        path, section = f"{path}.NAME", named
     if section is None:
         return
     head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
@@ -84,6 +86,8 @@ def _type_words(kind: Any) -> str:
         return f"list of {_type_words(arguments[0])}"
     if origin is dict:
         return f"mapping of {_type_words(arguments[0])} to {_type_words(arguments[1])}"
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return "a section, see below"
     return "anything" if kind is Any else str(kind)
 
 

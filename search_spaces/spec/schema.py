@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from search_spaces.spec.cluster_section import ClusterSpec
 from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.proof_section import ProofSpec
 from search_spaces.spec.section import Count, Seconds, Section, Seed
@@ -17,7 +18,6 @@ from search_spaces.spec.space_section import SpaceSpec
 from search_spaces.spec.train_section import TrainSpec
 
 Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
-Device = Literal["auto", "cpu", "cuda"]
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 
 GIB = 2**30
@@ -81,76 +81,6 @@ class DataSpec(Section):
         if self.files:
             return "text"
         return "lengths" if self.lengths else "fixed"
-
-
-# Keys of `cluster` that a measurement does not depend on: where it is, and how a sweep uses it
-ASIDE = frozenset({"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"})
-
-
-class ClusterSpec(Section):
-    """Where it is trained: which Ray cluster, how many ranks, how much memory each."""
-
-    address: str | None = Field(
-        default=None,
-        description="Ray cluster to join (host:port, or auto);"
-        " nothing: the one this job runs in, else a local one is started",
-    )
-    device: Device = Field(default="auto", description="auto takes CUDA where the cluster has it")
-    workers: Count | Literal["auto"] = Field(
-        default="auto",
-        description="ranks of a plan, one per GPU or CPU slot; auto takes all there are",
-    )
-    groups: Count | Literal["auto"] = Field(
-        default="auto",
-        description="trials that run at the same time, each on workers of its own; auto: where"
-        " workers is a number, as many as have nodes to themselves, else one",
-    )
-    share_nodes: bool = Field(
-        default=False,
-        description="let trials that run at the same time share nodes, where they disturb each"
-        " other's measurements",
-    )
-    wait_minutes: float = Field(
-        default=5.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="how long to wait for nodes of a cluster that was joined, which an autoscaler"
-        " may bring or which were lost",
-    )
-    gpu: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=100,
-        description="the GPU that `plimsoll plan` forecasts for, such as H100 or A100-40;"
-        " nothing: what this machine has",
-    )
-    gpus_per_node: Count | None = Field(
-        default=None,
-        description="GPUs that fast links join, for `plimsoll plan`; nothing: as usual for the GPU",
-    )
-    price_per_gpu_hour: float | None = Field(
-        default=None,
-        ge=0,
-        description="price of a GPU (on CPU: of a rank) for an hour, in any currency,"
-        " for `plimsoll plan` and objective.metric samples_per_price",
-    )
-    cpus_per_worker: Count = Field(default=1, description="CPU cores and threads of each rank")
-    memory_gib: float | None = Field(
-        default=None,
-        gt=0,
-        description="memory one rank may use, in GiB: on CPU above the bare worker,"
-        " on CUDA of the device; nothing: all there is",
-    )
-    nvme_folder: str | None = Field(
-        default=None,
-        min_length=1,
-        description="a folder on each node's NVMe drive, for what is offloaded to it",
-    )
-
-    def ranks_of(self, slots: int) -> int:
-        """Ranks of a plan on a cluster that has room for so many."""
-        groups = 1 if self.groups == "auto" else self.groups
-        return max(slots // groups, 1) if self.workers == "auto" else self.workers
 
 
 class BudgetSpec(Section):
@@ -254,13 +184,26 @@ class SweepSpec(Section):
             return {**value, "model": {"name": value["model"]}}
         return value
 
+    @field_validator("space")
+    @classmethod
+    def _accelerators_are_told(cls, value: SpaceSpec, info: ValidationInfo) -> SpaceSpec:
+        cluster = info.data.get("cluster")
+        known = cluster.accelerators if cluster is not None else value.accelerator or ()
+        if unknown := [name for name in value.accelerator or () if name not in known]:
+            raise ValueError(
+                f"accelerator names {', '.join(unknown)}, and cluster.accelerators does not: add"
+                " there what Ray calls the nodes' accelerators"
+            )
+        return value
+
     @field_validator("objective")
     @classmethod
     def _price_is_known(cls, value: ObjectiveSpec, info: ValidationInfo) -> ObjectiveSpec:
         cluster = info.data.get("cluster")
-        if value.asks_for_price and cluster is not None and not cluster.price_per_gpu_hour:
+        if value.asks_for_price and cluster is not None and not cluster.is_priced:
             raise ValueError(
                 "samples_per_price needs a price: give cluster.price_per_gpu_hour, above 0"
+                + (", or one for each of cluster.accelerators" if cluster.accelerators else "")
             )
         return value
 
@@ -280,3 +223,11 @@ class SweepSpec(Section):
         """Bytes that one rank may use; None: all there is."""
         gib = self.cluster.memory_gib
         return None if gib is None else math.floor(gib * GIB)
+
+    def on(self, accelerator: str) -> Self:
+        """The specification as it is for nodes of one kind: with their memory limit and price."""
+        told = self.cluster.accelerators.get(accelerator)
+        if told is None:
+            return self
+        named = told.model_dump(exclude_none=True)
+        return self.model_copy(update={"cluster": self.cluster.model_copy(update=named)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -24,3 +24,11 @@ def section_of(field: FieldInfo | None) -> type[Section] | None:
     """The section that stands under a key, None if it holds a value."""
     kind = field.annotation if field else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def sections_in(field: FieldInfo) -> type[Section] | None:
+    """The section that stands under each name of a mapping, None if a key holds no such mapping."""
+    kinds = get_args(field.annotation) if get_origin(field.annotation) is dict else ()
+    return next(
+        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None
+    )

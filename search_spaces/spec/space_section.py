@@ -27,6 +27,9 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 class SpaceSpec(Section):
     """What is searched: a list of values for each knob; nothing takes Plimsoll's own choice."""
 
+    accelerator: tuple[str, ...] | None = Field(
+        default=None, description="kinds of nodes, of those in cluster.accelerators"
+    )
     engine: tuple[Engine, ...] | None = Field(default=None, description="engines: torch, deepspeed")
     tensor: tuple[Count, ...] | None = Field(
         default=None, description="ranks that split each block (tensor parallelism)"

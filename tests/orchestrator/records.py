@@ -15,6 +15,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.state import SweepState, advance, begin
+from search_spaces.accelerators import told_apart
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts, ModelFacts
@@ -77,7 +78,8 @@ def make_spec(**sections: Any) -> SweepSpec:
 def make_space(spec: SweepSpec, workers: int = 2) -> Space:
     """The space of the spec for the tiny Llama."""
     cluster = ClusterFacts(device="cpu", slots=workers, memory_limit_bytes=LIMIT_BYTES)
-    return build_space(Surroundings(spec=spec, model=LLAMA, cluster=cluster), workers)
+    around = Surroundings(spec=spec, model=LLAMA, cluster=told_apart(cluster, spec))
+    return build_space(around, workers)
 
 
 def make_plan(**knobs: Any) -> Plan:

@@ -28,7 +28,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Cancelled, Crashed, Outcome
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.record import Record, closed
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import (
     BEGAN,
@@ -417,7 +417,7 @@ def test_cancel_just_after_the_study_was_told(sweep: Make) -> None:
     """Ctrl-C may come between the study's record and the word about it."""
     ours = sweep()
     given = ours.ask()
-    record = ours.driver._record(given.request.number, given.request.plan, make_oom(), "so")
+    record = closed(given.request.number, given.request.plan, make_oom(), "so", at=1.0)
     ours.driver._study.tell(record)
     ours.driver.cancel("stopped by Ctrl-C")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.events import Noted, TrialEnded
+from orchestrator.core.needs import Need, Wanted
 from orchestrator.core.placement import Node, Placement
 from orchestrator.nodes import AbstractNodes
 from orchestrator.placing import PlacingDriver
@@ -25,13 +26,13 @@ class Cluster(AbstractNodes):
     """Nodes that come and go as the test likes."""
 
     there: list[Node]
-    asked: list[int] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
 
     def up(self) -> tuple[Node, ...]:
         return tuple(self.there)
 
-    def ask_for(self, ranks: int) -> None:
-        self.asked.append(ranks)
+    def want(self, needs: Sequence[Need]) -> None:
+        self.needs = list(needs)
 
 
 @dataclass
@@ -40,10 +41,16 @@ class Placed:
 
     sweep: Sweep
     cluster: Cluster
+    groups: int = 1
+    kinds: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
         self.driver = PlacingDriver(
-            self.sweep.driver, self.cluster, share=False, wait_seconds=60, clock=self.sweep.clock
+            self.sweep.driver,
+            self.cluster,
+            wanted=[Wanted(groups=self.groups, ranks=2, accelerator=kind) for kind in self.kinds],
+            wait_seconds=60,
+            clock=self.sweep.clock,
         )
 
     def ask(self, *idle: Placement) -> Assignment:
@@ -113,7 +120,7 @@ def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) 
     third = ours.ask(Placement((("b", 2),)))
     assert third.request.number == waiting.number
     assert third.placement == second.placement
-    assert not ours.cluster.asked
+    assert all(not need.bundles for need in ours.cluster.needs)
 
 
 def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
@@ -180,12 +187,89 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     assert isinstance(ours.driver.propose(), Later)
     ours.sweep.clock.now += 59
     assert isinstance(ours.driver.propose(), Later)
-    assert ours.cluster.asked == [2]
+    assert ours.cluster.needs == [Need(bundles=(1, 1))]
     waits = [note for note in ours.notes if "waits for room" in note]
     assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes: there is no node"]
     ours.cluster.there = nodes("new")
 
     assert ours.ask().placement == Placement((("new", 2),))
+
+
+@pytest.fixture
+def kinds(placed: Make) -> Placed:
+    """A driver of plans for two kinds of nodes, with one node of each."""
+    sweep = placed(cluster={"accelerators": ["A100", "H100"]}).sweep
+    there = [Node(id=kind.lower(), slots=2, kind=kind, name=kind) for kind in ("A100", "H100")]
+    return Placed(sweep, Cluster(there), kinds=("A100", "H100"))
+
+
+def test_while_one_kind_is_busy_plans_for_the_other_are_tried(kinds: Placed) -> None:
+    for _ in range(2):
+        first, second = kinds.ask(), kinds.ask()
+        for given in (first, second):
+            assert given.placement is not None
+            assert given.placement.nodes == {given.request.plan.accelerator.lower()}
+        assert first.request.plan.accelerator != second.request.plan.accelerator
+        kinds.report(first, make_measured())
+        kinds.report(second, make_measured())
+
+
+def test_a_plan_waits_for_nodes_of_its_kind(kinds: Placed) -> None:
+    first = kinds.ask()
+    mine = first.request.plan.accelerator
+    kinds.report(first, DIED, mine.lower())  # and is run again
+    kinds.cluster.there = [node for node in kinds.cluster.there if node.kind != mine]
+    (other,) = kinds.cluster.there
+
+    beside = kinds.ask(Placement(((other.id, 2),)))
+    assert beside.request.plan.accelerator == other.kind
+    assert isinstance(kinds.driver.propose(), Later)
+    assert Need(bundles=(1, 1), accelerator=mine) in kinds.cluster.needs
+    assert Need(nodes=frozenset({other.id}), accelerator=other.kind) in kinds.cluster.needs
+    assert any(f"waits for room for 2 ranks on {mine}" in note for note in kinds.notes)
+    kinds.cluster.there.append(Node(id="new", slots=2, kind=mine))
+
+    again = kinds.ask()
+    assert again.request.plan == first.request.plan
+    assert again.placement == Placement((("new", 2),))
+
+
+def test_a_kind_whose_nodes_do_not_come_is_left_out(kinds: Placed) -> None:
+    """Trials go on with the others meanwhile and after."""
+    first, second = kinds.ask(), kinds.ask()
+    mine, there = (given.request.plan.accelerator for given in (first, second))
+    kinds.report(first, DIED, mine.lower())
+    kinds.cluster.there = [node for node in kinds.cluster.there if node.kind == there]
+    assert isinstance(kinds.driver.propose(), Later)  # what was lost is decided, and waits
+    for _ in range(2):
+        kinds.report(second, make_measured())
+        second = kinds.ask()
+        assert second.request.plan.accelerator == there
+        assert isinstance(kinds.driver.propose(), Later)
+        kinds.sweep.clock.now += 40
+    assert isinstance(kinds.driver.propose(), Later)
+    left_out = [note for note in kinds.notes if note.startswith(f"plans for {mine} are left out")]
+
+    assert len(left_out) == 1
+    assert "no room for 2 ranks on " in left_out[0]
+    assert [need.accelerator for need in kinds.cluster.needs] == [there]
+
+
+def test_a_sweep_ends_when_only_plans_without_nodes_are_left(placed: Make) -> None:
+    space = {"zero_stage": [0], "micro_batch": [1], "checkpoint_ratio": [0.0]}
+    space |= {"attention": ["sdpa"], "batching": ["padded"]}
+    cluster = {"accelerators": ["A100", "H100"]}
+    sweep = placed(cluster=cluster, space=space).sweep
+    there = [Node(id="h", slots=2, kind="H100")]
+    ours = Placed(sweep, Cluster(there), kinds=("A100", "H100"))
+    ours.report(ours.ask(), make_measured())
+    assert isinstance(ours.driver.propose(), Later)
+    ours.sweep.clock.now += 61
+
+    assert ours.driver.propose() is None
+    ended = ours.sweep.driver.state.ended
+    assert ended is not None
+    assert ended.reason == "nothing is left to try on the nodes that are there"
 
 
 def test_nobody_waits_for_ever(placed: Make) -> None:

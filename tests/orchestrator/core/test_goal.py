@@ -138,3 +138,22 @@ def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -
     assert known.plan.world_size == 2
     assert found is not None
     assert found.value == pytest.approx(make_measured(40.0).step_seconds.value * times)
+
+
+def test_a_rival_on_cheaper_nodes_may_be_as_much_slower() -> None:
+    kinds = {"cheap": {"price_per_gpu_hour": 0.5}, "dear": {"price_per_gpu_hour": 2.0}}
+    spec = make_spec(cluster={"accelerators": kinds}, objective={"metric": "samples_per_price"})
+    dear = make_plan(accelerator="dear")
+    step = make_measured(40.0)
+    state = replace(make_state((), spec=spec), records=(make_record(0, dear, step),))
+    beaten = rival(state, replace(dear, accelerator="cheap"))
+
+    assert beaten is not None
+    assert beaten.value == pytest.approx(4 * step.step_seconds.value)
+
+
+def test_a_price_that_one_kind_lacks_is_none_at_all() -> None:
+    goal = Goal.of(make_spec(cluster={"accelerators": {"a": {"price_per_gpu_hour": 1}, "b": {}}}))
+
+    assert not goal.is_priced
+    assert goal.price_on("a") is None

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.orchestrator.ray.brought import Brought
 from tests.orchestrator.ray.cli import environment
 
 BIN = Path(sys.executable).parent
@@ -81,6 +82,7 @@ def ray_head(
     ports: Ports | None = None,
     host: Host = LOCAL,
     metrics_port: int = 0,
+    brought: Brought | None = None,
     **extra: str,
 ) -> Iterator[dict[str, str]]:
     """Starts a head; gives the environment in which clients reach it.
@@ -92,6 +94,7 @@ def ray_head(
         ports: Where it listens; free ones if None.
         host: Where it runs.
         metrics_port: Where it tells metrics; a free one if 0.
+        brought: Which nodes its autoscaler brings; None: it has none.
         extra: More of the environment.
     """
     auth = {"RAY_AUTH_MODE": "disabled"}
@@ -110,7 +113,11 @@ def ray_head(
             f"--temp-dir={session}",
             f"--metrics-export-port={metrics_port or free_port()}",
         ]
-        with _started(host, options, cpus, environ, home) as head:
+        own = environ
+        if brought is not None:
+            options += brought.options(home, f"{host.address}:{ports.gcs}")
+            own = environ | brought.environ
+        with _started(host, options, cpus, own, home) as head:
             address = f"http://{host.address}:{ports.dashboard}"
             _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
             yield {
@@ -120,11 +127,19 @@ def ray_head(
                 SESSION: session,
                 PID: str(head.pid),
             }
+            if brought is not None:
+                kill(head)  # it would ask its autoscaler for leave, for longer than we wait
 
 
 @contextlib.contextmanager
 def ray_node(
-    environ: dict[str, str], home: Path, name: str, *, cpus: int = 1, host: Host = LOCAL
+    environ: dict[str, str],
+    home: Path,
+    name: str,
+    *,
+    cpus: int = 1,
+    host: Host = LOCAL,
+    accelerator: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts one more node of a head's cluster; gives its process, which leads its group.
 
@@ -134,6 +149,8 @@ def ray_node(
     apart = (*host.inside, *APART, environ[SESSION])
     host = replace(host, inside=apart)
     options = [f"--address={environ['RAY_ADDRESS']}", f"--node-name={name}"]
+    if accelerator:
+        options.append(f"--labels=ray.io/accelerator-type={accelerator}")
     for _ in range(_NODE_TRIES):
         log = home / f"node-{name}.log"
         with _started(host, options, cpus, environ, home, log) as node:
