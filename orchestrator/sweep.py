@@ -67,7 +67,7 @@ def run_sweep(
     with sole_driver(spec, name) as lock, connected(spec) as joined:
         cluster, nodes = joined.facts, joined.nodes
         space = sweep_space(spec, model, cluster)
-        wanted, groups = _wanted(spec, space, nodes.up())
+        wanted, groups = wanted_groups(spec, space, nodes.up())
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
         begun = SweepStarted(
@@ -133,8 +133,15 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
-def _wanted(spec: SweepSpec, space: Space, nodes: Sequence[Node]) -> tuple[tuple[Wanted, ...], int]:
+def wanted_groups(
+    spec: SweepSpec, space: Space, nodes: Sequence[Node]
+) -> tuple[tuple[Wanted, ...], int]:
     """Room for the largest plan on each kind of nodes, and how many trials run at the same time.
+
+    Args:
+        spec: Says how many groups.
+        space: The plans that they are to have room for.
+        nodes: Those that are up.
 
     Raises:
         SpecError: If there is no room for as many as are asked for: groups keep their workers,

@@ -112,6 +112,7 @@ def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) 
     assert second.placement == Placement((("b", 2),))
 
     assert isinstance(ours.driver.propose(), Later)
+    ours.sweep.clock.now += 600  # while others run, it is no matter how long
     assert isinstance(ours.driver.propose(), Later)
     assert len(ours.sweep.driver.state.running) == 3  # it is decided once, not at each question
     waiting = ours.sweep.driver.state.running[-1]
@@ -192,7 +193,13 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes: there is no node"]
     ours.cluster.there = nodes("new")
 
-    assert ours.ask().placement == Placement((("new", 2),))
+    again = ours.ask()
+    assert again.placement == Placement((("new", 2),))
+    ours.cluster.there = []
+    ours.report(again, DIED, "new")
+    for _ in range(2):  # the wait begins anew
+        assert isinstance(ours.driver.propose(), Later)
+        ours.sweep.clock.now += 59
 
 
 @pytest.fixture
@@ -299,6 +306,17 @@ def test_a_proof_without_room_ends_the_sweep(placed: Make) -> None:
     ours.sweep.clock.now += 61
     assert ours.driver.propose() is None
     assert "no room" in str(ours.sweep.driver.state.ended)
+
+
+def test_a_proof_needs_room_for_itself_alone(placed: Make) -> None:
+    sweep = placed(proof={"enabled": True}, budget={"trials": 1, "minutes": 60}).sweep
+    ours = Placed(sweep, Cluster(nodes("a", "b")), groups=2)
+    first = ours.ask()
+    assert ours.cluster.needs == [Need(nodes=frozenset({"a", "b"}))]
+    ours.report(first, make_measured())
+
+    assert ours.ask().request.proof
+    assert ours.cluster.needs == [Need(nodes=frozenset({"a"}))]
 
 
 def test_a_proof_whose_node_is_lost_is_run_again(placed: Make) -> None:

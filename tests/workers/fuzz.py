@@ -28,7 +28,7 @@ import transformers
 from search_spaces.facts import ClusterFacts
 from search_spaces.knobs import KNOBS, Choice, is_lossless
 from search_spaces.outcome import Measured, Outcome, sentence
-from search_spaces.plan import CHOICES, Plan
+from search_spaces.plan import CHOICES, NAMES, Plan
 from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
@@ -204,6 +204,8 @@ def _attempt(
 
 
 def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
+    if name in NAMES:
+        return offered[0]
     if name in ("data", "checkpoint_ratio"):
         return rng.choice(offered)
     if name in _RARE and rng.random() > _RARE[name]:

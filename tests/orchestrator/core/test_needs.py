@@ -45,3 +45,10 @@ def test_what_a_group_holds_is_asked_for_by_ray_train() -> None:
     assert need_of(wanted, nodes(a=4), [small]) == Need(frozenset("a"), (3, 4))
     whole = Placement((("a", 4),))
     assert need_of(wanted, nodes(a=4), [whole]) == Need(frozenset("a"), (4,))
+
+
+def test_of_a_node_that_is_shared_only_what_groups_take_is_counted() -> None:
+    """Three of four ranks are one group's; the other's three do not fit beside it."""
+    wanted = Wanted(groups=2, ranks=3, share=True)
+
+    assert need_of(wanted, [Node(id="a", slots=4)]) == Need(frozenset({"a"}), (3, 1, 1, 1))

@@ -79,6 +79,7 @@ def ray_head(
     *,
     token: bool,
     cpus: int = 2,
+    jobs: bool = True,
     ports: Ports | None = None,
     host: Host = LOCAL,
     metrics_port: int = 0,
@@ -91,6 +92,7 @@ def ray_head(
         home: Of its processes.
         token: Whether clients need one; another one each time, unless `extra` names it.
         cpus: Of the head.
+        jobs: Whether it takes jobs; without, it starts with half the work. On this machine alone.
         ports: Where it listens; free ones if None.
         host: Where it runs.
         metrics_port: Where it tells metrics; a free one if 0.
@@ -113,13 +115,18 @@ def ray_head(
             f"--temp-dir={session}",
             f"--metrics-export-port={metrics_port or free_port()}",
         ]
+        if not jobs:
+            options.append("--include-dashboard=false")
         own = environ
         if brought is not None:
             options += brought.options(home, f"{host.address}:{ports.gcs}")
             own = environ | brought.environ
         with _started(host, options, cpus, own, home) as head:
             address = f"http://{host.address}:{ports.dashboard}"
-            _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
+            if jobs:
+                _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
+            else:
+                _wait_until_it_listens(ports.gcs)
             yield {
                 **environ,
                 "RAY_API_SERVER_ADDRESS": address,
@@ -215,6 +222,17 @@ def kill(node: subprocess.Popen[bytes]) -> None:
     """Ends a node at once, with all its processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(node.pid, signal.SIGKILL)
+
+
+def _wait_until_it_listens(port: int) -> None:
+    until = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        if time.monotonic() > until:
+            raise TimeoutError(f"no head listens at port {port}")
+        time.sleep(0.5)
 
 
 def _wait_until_it_serves(host: Host, address: str, token: str | None) -> None:

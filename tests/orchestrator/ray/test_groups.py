@@ -72,17 +72,3 @@ def test_the_proof_has_the_machine_to_itself(
 
     assert isinstance(proof.outcome, Measured)
     assert proof.started_at >= max(record.ended_at for record in trials)
-
-
-def test_more_groups_than_there_is_room_for_are_refused(folder: Path) -> None:
-    """Nor two that are to have the only node to themselves."""
-    for asked, given, words in (
-        ("groups: 2", "groups: 2000", "cluster.groups is 2000: plans take up to 1 ranks"),
-        ("share_nodes: true", "share_nodes: false", "at most 1 of them fit at the same time on"),
-    ):
-        (folder / "many.yaml").write_text(SPEC.replace(asked, given))
-        refused = plimsoll("tune", "many.yaml", folder=folder)
-
-        assert refused.returncode == 2
-        assert words in refused.stderr
-        assert "Traceback" not in refused.stderr

@@ -27,20 +27,14 @@ study: {{folder: {folder}/kept}}
 SUBMIT = ("job", "submit", "--working-dir", ".", "--")
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        pytest.param(True, id="with a token"),
-        pytest.param(False, id="without", marks=pytest.mark.thorough),
-    ],
-)
-def test_a_job_gives_the_same_result(token: bool, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_job_gives_the_same_result(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     shutil.copy(awkward_model.__file__, work / "awkward_model.py")
     (work / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
 
-    with ray_head(tmp_path, token=token) as environ:
+    with ray_head(tmp_path, token=True) as environ:
         job = subprocess.run(
             [str(BIN / "ray"), *SUBMIT, "plimsoll", "tune", "sweep.yaml"],
             cwd=work,

@@ -67,7 +67,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Rec
     (folder / "where_model.py").write_text(MODEL.format(folder=folder))
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
     with (
-        ray_head(folder, token=False, cpus=1) as environ,  # the head's own node is of no kind
+        ray_head(
+            folder, token=False, cpus=1, jobs=False
+        ) as environ,  # the head's own node is of no kind
         ray_node(environ, folder, "a", accelerator="cheap"),
         ray_node(environ, folder, "b", accelerator="dear"),
     ):

@@ -1,0 +1,64 @@
+"""How many trials run at the same time: what is asked for, and what nodes have room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core.needs import Wanted
+from orchestrator.core.placement import Node
+from orchestrator.sweep import wanted_groups
+from search_spaces.errors import SpecError
+from tests.orchestrator.records import make_space, make_spec
+
+NODES = [Node(id=str(number), slots=2) for number in range(3)]
+
+
+def wanted(nodes: list[Node], **cluster: Any) -> tuple[tuple[Wanted, ...], int]:
+    spec = make_spec(cluster={"workers": 2, **cluster})
+    return wanted_groups(spec, make_space(spec), nodes)
+
+
+def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
+    assert wanted(NODES) == ((Wanted(groups=3, ranks=2),), 3)
+    assert wanted(NODES, groups=2) == ((Wanted(groups=2, ranks=2),), 2)
+    assert wanted(NODES, workers="auto") == ((Wanted(groups=1, ranks=2),), 1)
+
+
+def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
+    large = [Node(id="a", slots=5)]
+
+    assert wanted(large, share_nodes=True)[1] == 2
+    assert wanted(large)[1] == 1
+
+
+def test_each_kind_of_nodes_has_its_groups() -> None:
+    there = [Node(id="a", slots=2, kind="A100"), Node(id="b", slots=4, kind="A100")]
+    there.append(Node(id="h", slots=2, kind="H100"))
+    kinds = {"accelerators": ["A100", "H100"]}
+    each = (
+        Wanted(groups=2, ranks=2, accelerator="A100"),
+        Wanted(groups=1, ranks=2, accelerator="H100"),
+    )
+
+    assert wanted(there, **kinds) == (each, 3)
+    auto = wanted(there, workers="auto", **kinds)
+    assert ([one.groups for one in auto[0]], auto[1]) == ([1, 1], 2)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"groups": 2000}, "plans take up to 2 ranks, and there is 3 nodes with room for 2 ranks"),
+        ({"groups": 4}, "at most 3 of them fit at the same time on nodes of their own"),
+        ({"groups": 4, "share_nodes": True}, "at most 3 of them fit at the same time"),
+    ],
+)
+def test_more_than_there_is_room_for_are_refused(cluster: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        wanted(NODES, **cluster)
+
+    (fault,) = refused.value.faults
+    assert fault.path == "cluster.groups"
+    assert words in fault.advice
