@@ -92,11 +92,10 @@ class Driver(AbstractDriver):
         action = next_action(self.state, now, len(self._study.untried()))
         if isinstance(action, Stop):
             return self._conclude_search(action.reason, now)
-        for turn, (left, why) in enumerate(self._retries):
-            if kinds is None or left.plan.accelerator in kinds:
-                del self._retries[turn]
-                return self._begin(left.plan, why, now, retry_of=left.number)
-        if action.plan is not None and (kinds is None or action.plan.accelerator in kinds):
+        if self._retries:
+            left, why = self._retries.pop(0)
+            return self._begin(left.plan, why, now, retry_of=left.number)
+        if action.plan is not None:
             return self._begin(action.plan, action.why, now)
         if not self._study.untried(kinds):
             return Later()

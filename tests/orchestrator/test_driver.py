@@ -505,3 +505,21 @@ def test_waiting_is_from_the_handing_out_until_workers_are_ready(sweep: Make) ->
 
     ends = [event for event, _ in ours.ears.heard if isinstance(event, TrialEnded)]
     assert [end.waited_seconds for end in ends] == [7.0, None, 1.0]
+
+
+def test_what_is_not_worth_it_on_nodes_that_are_free_may_be_on_others(tmp_path: Path) -> None:
+    """Only what is best of all ends a search."""
+    spec = make_spec(
+        study={"folder": str(tmp_path)},
+        cluster={"workers": 2, "memory_gib": 0.5, "accelerators": ["A100", "H100"]},
+        budget={"trials": 99, "training_hours": 1e-9},
+        objective={"racing": False},
+    )
+    ours = Sweep(spec)
+    for _ in range(3):
+        ours.report(ours.ask(), make_measured())
+
+    assert isinstance(ours.driver.propose(kinds={"A100"}), Later)
+    assert ours.driver.state.ended is None
+    assert ours.driver.propose() is None
+    assert "training" in str(ours.driver.state.ended)

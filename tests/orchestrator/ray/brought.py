@@ -28,7 +28,7 @@ class Brought:
 
     cpus: int
     most: int
-    idle_seconds: float = 3.0
+    idle_seconds: float = 8.0  # longer than a busy machine is late, shorter than workers start
 
     def options(self, folder: Path, gcs: str) -> list[str]:
         """Of the head: it runs Ray's autoscaler, with Ray's provider for tests."""
