@@ -18,6 +18,10 @@ from search_spaces.spec.schema import SweepSpec
 ID_LABEL = "ray.io/node-id"  # which each node has by itself
 _KIND_LABEL = "ray.io/accelerator-type"
 _KIND_RESOURCE = "accelerator_type:"
+_HEAD = "node:__internal_head__"  # of which every head node has one
+# What runs beside the driver asks for a sliver of it, not for cores that workers need; Tune refuses
+# to ask for nothing at all.
+HEAD_SHARE = {_HEAD: 0.001}
 _POLL_SECONDS = 1.0
 _KNOCK_SECONDS = 3.0
 
@@ -64,6 +68,11 @@ class RayNodes(AbstractNodes):
             for node in _nodes()
             if node["Alive"] and (slots := self._slots(node["Resources"]))
         )
+
+    def head_bytes(self) -> int:
+        """Memory that Ray counts on the node where groups' own processes run, not their workers."""
+        heads = (node["Resources"] for node in _nodes() if node["Alive"])
+        return int(sum(there.get("memory", 0) for there in heads if _HEAD in there))
 
     def want(self, needs: Sequence[Need]) -> None:
         if self._autoscaler is None:

@@ -10,14 +10,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from orchestrator.ray_nodes import HEAD_SHARE
 from search_spaces.errors import UserError
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.planned import VariantKey
 from search_spaces.spec.schema import SweepSpec
 from workers.tracing.store import default_folder, digest_of, load
 
-# beside the driver, and out of no core that workers need
-_HEAD_SHARE = {"node:__internal_head__": 0.001}
 # It runs beside workers that start, and maybe beside a trial: a third of what each of them gets
 _PRIORITY = 5
 
@@ -44,7 +43,7 @@ class BackgroundTrace:
         import ray
 
         # one call and no more: Ray would hand the process on, with its priority and its memory
-        settings = {"num_cpus": 0, "resources": _HEAD_SHARE, "max_calls": 1, "max_retries": 0}
+        settings = {"num_cpus": 0, "resources": HEAD_SHARE, "max_calls": 1, "max_retries": 0}
         task = ray.remote(**settings)(_trace)
         self._reference = task.remote(spec, wanted, device, str(Path.cwd()))
 

@@ -22,13 +22,11 @@ from ray.tune.search import Searcher
 from orchestrator.core.placement import Placement
 from orchestrator.mailboxes import Desk, Order
 from orchestrator.ray_groups import KeptGroup
+from orchestrator.ray_nodes import HEAD_SHARE
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 
 _METRIC = "ended"
 _AGAIN_SECONDS = 5.0  # after which a group that waits says so
-# A sliver of a resource that every head node has: the trial's own share must not come out of
-# what its workers need (asking for no resource at all is refused by Tune).
-_HEAD_SHARE = {"node:__internal_head__": 0.001}
 _DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
@@ -176,11 +174,11 @@ def run_trials(
         runner: Who runs them.
     """
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    desk = ray.remote(num_cpus=0, resources=_HEAD_SHARE)(Desk).remote()
+    desk = ray.remote(num_cpus=0, resources=HEAD_SHARE)(Desk).remote()
     try:
         with tempfile.TemporaryDirectory(prefix="plimsoll-tune-") as folder:
             tune.Tuner(
-                tune.with_resources(runner, _HEAD_SHARE),
+                tune.with_resources(runner, HEAD_SHARE),
                 tune_config=tune.TuneConfig(
                     search_alg=PlanSearcher(driver, desk),
                     num_samples=-1,

@@ -33,6 +33,10 @@ from search_spaces.spec.schema import SweepSpec
 from workers.preparation import prepare
 
 MOST_GROUPS = 1000  # that are started where nobody says how many
+# What a group's own processes take on the head node beside its workers, and what Ray and the
+# driver take there without any: docs/scale.md
+_GROUP_BYTES = 800 << 20
+_HEAD_BYTES = 2 << 30
 
 
 class Stopped(Exception):
@@ -67,7 +71,8 @@ def run_sweep(
     with sole_driver(spec, name) as lock, connected(spec) as joined:
         cluster, nodes = joined.facts, joined.nodes
         space = sweep_space(spec, model, cluster)
-        wanted, groups = wanted_groups(spec, space, nodes.up())
+        on_head = groups_on_head(nodes.head_bytes())
+        wanted, groups = wanted_groups(spec, space, nodes.up(), on_head)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
         begun = SweepStarted(
@@ -92,6 +97,11 @@ def run_sweep(
                 driver.note(
                     f"nodes with other GPUs are left alone: {len(others)} ({kinds});"
                     " cluster.accelerators names the kinds to search among"
+                )
+            if groups > on_head:
+                driver.note(
+                    f"cluster.groups is {groups}, and the head node's memory serves {on_head}: it"
+                    f" may be killed; each takes {_GROUP_BYTES >> 20} MiB there beside its workers"
                 )
             study.say_through(driver.note)
             _run(driver, study, nodes, wanted, groups)
@@ -133,8 +143,13 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
+def groups_on_head(head_bytes: int) -> int:
+    """How many groups a head node can serve whose memory for Ray is so large; one at least."""
+    return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MOST_GROUPS)
+
+
 def wanted_groups(
-    spec: SweepSpec, space: Space, nodes: Sequence[Node]
+    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MOST_GROUPS
 ) -> tuple[tuple[Wanted, ...], int]:
     """Room for the largest plan on each kind of nodes, and how many trials run at the same time.
 
@@ -142,6 +157,7 @@ def wanted_groups(
         spec: Says how many groups.
         space: The plans that they are to have room for.
         nodes: Those that are up.
+        most: Groups that are started where the specification leaves open how many.
 
     Raises:
         SpecError: If there is no room for as many as are asked for: groups keep their workers,
@@ -151,7 +167,7 @@ def wanted_groups(
     each = tuple(_wanted_on(kind, space, nodes, spec) for kind in space.table.values["accelerator"])
     fit = sum(one.groups for one in each)
     if asked == "auto" or asked <= fit:
-        return each, fit if asked == "auto" else asked
+        return each, min(fit, most) if asked == "auto" else asked
     own = "" if share else " on nodes of their own; cluster.share_nodes: true lets them share"
     fault = Fault(
         path="cluster.groups",

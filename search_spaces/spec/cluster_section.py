@@ -48,8 +48,8 @@ class ClusterSpec(Section):
     groups: Count | Literal["auto"] = Field(
         default="auto",
         description="trials that run at the same time, each on workers of its own; auto: where"
-        " workers is a number, as many as have nodes to themselves (one is waited for); else one,"
-        " on each kind of accelerators",
+        " workers is a number, as many as have nodes to themselves and the head node has memory for"
+        " (one is waited for); else one, on each kind of accelerators",
     )
     share_nodes: bool = Field(
         default=False,

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.needs import Wanted
 from orchestrator.core.placement import Node
-from orchestrator.sweep import wanted_groups
+from orchestrator.sweep import MOST_GROUPS, groups_on_head, wanted_groups
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec
 
@@ -24,6 +24,19 @@ def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
     assert wanted(NODES) == ((Wanted(groups=3, ranks=2),), 3)
     assert wanted(NODES, groups=2) == ((Wanted(groups=2, ranks=2),), 2)
     assert wanted(NODES, workers="auto") == ((Wanted(groups=1, ranks=2),), 1)
+
+
+def test_the_head_has_memory_for_so_many() -> None:
+    """800 MiB for each beside 2 GiB."""
+    assert [groups_on_head(gib << 30) for gib in (0, 2, 4, 8, 112, 10_000)] == [
+        *(1, 1, 2, 7, 140),
+        MOST_GROUPS,
+    ]
+    spec = make_spec(cluster={"workers": 2})
+    asked = make_spec(cluster={"workers": 2, "groups": 3})
+
+    assert wanted_groups(spec, make_space(spec), NODES, 2)[1] == 2
+    assert wanted_groups(asked, make_space(asked), NODES, 2)[1] == 3
 
 
 def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:

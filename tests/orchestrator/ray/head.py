@@ -79,6 +79,7 @@ def ray_head(
     *,
     token: bool,
     cpus: int = 2,
+    memory_bytes: int = 2**33,
     jobs: bool = True,
     ports: Ports | None = None,
     host: Host = LOCAL,
@@ -92,6 +93,7 @@ def ray_head(
         home: Of its processes.
         token: Whether clients need one; another one each time, unless `extra` names it.
         cpus: Of the head.
+        memory_bytes: What Ray counts there.
         jobs: Whether it takes jobs; without, it starts with half the work. On this machine alone.
         ports: Where it listens; free ones if None.
         host: Where it runs.
@@ -121,7 +123,7 @@ def ray_head(
         if brought is not None:
             options += brought.options(home, f"{host.address}:{ports.gcs}")
             own = environ | brought.environ
-        with _started(host, options, cpus, own, home) as head:
+        with _started(host, options, cpus, own, home, memory_bytes=memory_bytes) as head:
             address = f"http://{host.address}:{ports.dashboard}"
             if jobs:
                 _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
@@ -184,6 +186,7 @@ def _started(
     environ: dict[str, str],
     home: Path,
     log: Path | None = None,
+    memory_bytes: int = 2**31,
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [
         *host.inside,
@@ -191,7 +194,7 @@ def _started(
         "start",
         "--block",
         f"--num-cpus={cpus}",
-        f"--memory={2**31}",
+        f"--memory={memory_bytes}",
         "--object-store-memory=100000000",
         "--dashboard-agent-listen-port=0",
         "--min-worker-port=0",

@@ -85,11 +85,15 @@ def tune(name: str, folder: Path, environ: dict[str, str]) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A head without room for a rank; its autoscaler may bring one node more than is needed."""
+    """A head without room for a rank; its autoscaler may bring one node more than is needed.
+
+    It has memory for one group.
+    """
     folder = tmp_path_factory.mktemp("autoscaling")
     (folder / "placed_model.py").write_text(MODEL.format(folder=folder))
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
-    with ray_head(folder, token=False, cpus=0, brought=Brought(cpus=2, most=3)) as environ:
+    brought = Brought(cpus=2, most=3)
+    with ray_head(folder, token=False, cpus=0, memory_bytes=3 << 30, brought=brought) as environ:
         yield environ
 
 
@@ -128,6 +132,7 @@ def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> No
     assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on nodes of" in log
     assert "waits for room" not in log  # no node went, idle as it was before the first trial
     assert "was lost" not in log
+    assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
 
 
 def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
