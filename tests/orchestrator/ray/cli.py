@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
@@ -29,3 +30,43 @@ def plimsoll(
         timeout=seconds,
         check=False,
     )
+
+
+def submitted(
+    folder: Path,
+    environ: dict[str, str],
+    *,
+    at: str,
+    do: Callable[[], object],
+    inside: Sequence[str] = (),
+) -> tuple[str, int]:
+    """Submits a sweep, does something to it, and follows its log to the end.
+
+    Args:
+        folder: With `sweep.yaml`.
+        environ: In which the cluster is reached.
+        at: Words of the line at which something is done, once.
+        do: What.
+        inside: Words that go before the command, such as those of another network.
+
+    Returns:
+        The log, and the exit code.
+    """
+    watching = subprocess.Popen(
+        [*inside, PLIMSOLL, "submit", "sweep.yaml"],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert watching.stdout is not None
+    seen = list[str]()
+    with watching.stdout as lines:
+        for line in lines:
+            seen.append(line)
+            if at in line and not any(at in other for other in seen[:-1]):
+                do()
+    log = "".join(seen)
+    assert at in log, log
+    return log, watching.wait(60)

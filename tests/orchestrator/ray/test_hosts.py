@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured
 from search_spaces.spec.load import load_spec
-from tests.orchestrator.ray.cli import PLIMSOLL
+from tests.orchestrator.ray.cli import submitted
 from tests.orchestrator.ray.head import can_be_apart, ray_head, ray_node
 from tests.orchestrator.ray.hosts import can_be_made, hosts
 
@@ -54,27 +53,16 @@ def test_tensor_and_data_ranks_span_hosts_and_a_cut_link_costs_one_trial(tmp_pat
         )
         for name in ("a", "b", "c"):
             stack.enter_context(ray_node(environ, tmp_path, name, cpus=2, host=net.host(name)))
-        submitted = subprocess.Popen(
-            [*head.inside, PLIMSOLL, "submit", "sweep.yaml"],
-            cwd=work,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert submitted.stdout is not None
-        seen = []
-        with submitted.stdout as lines:
-            for line in lines:
-                seen.append(line)
-                if "trial 1 starts" in line:
-                    lost = next(name for name in "abc" if net.runs(name, "ray::RayTrainWorker"))
-                    net.cut(lost)
-        code = submitted.wait(60)
 
-    log = "".join(seen)
+        def cut() -> None:
+            lost.append(next(name for name in "abc" if net.runs(name, "ray::RayTrainWorker")))
+            net.cut(lost[0])
+
+        lost = list[str]()
+        log, code = submitted(work, environ, at="trial 1 starts", do=cut, inside=head.inside)
+
     assert code == 0, log
-    assert f"node {lost} was lost under trial 1" in log
+    assert f"node {lost[0]} was lost under trial 1" in log
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(type(record.outcome) for record in records) == {Measured: 4}, log
     for record in records:

@@ -17,6 +17,7 @@ from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.ray.cli import PLIMSOLL
 from tests.orchestrator.ray.head import can_be_apart, ray_head, ray_node
+from tests.orchestrator.ray.where import where_model
 
 pytestmark = pytest.mark.skipif(
     not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
@@ -39,32 +40,13 @@ proof: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db", folder: "{folder}"}}
 tracking: {{enabled: false}}
 """
-# Tells on which node it is built, and for which micro-batch
-MODEL = """
-import os
-import torch
-from torch import nn
-
-class Tiny(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x).square().mean()
-
-def make():
-    with open("{folder}/nodes", "a") as file:
-        print(os.readlink("/proc/self/ns/mnt"), file=file)
-    return Tiny(), lambda numbers: {{"x": torch.ones(len(numbers), 8)}}
-"""
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Record], str]:
     """The specification, what was measured, and the log."""
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "where_model.py").write_text(MODEL.format(folder=folder))
+    (folder / "where_model.py").write_text(where_model(folder))
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
     with (
         ray_head(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 import time
 from collections import Counter
 from itertools import combinations
@@ -15,8 +13,9 @@ from orchestrator.study import load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
-from tests.orchestrator.ray.cli import PLIMSOLL
+from tests.orchestrator.ray.cli import submitted
 from tests.orchestrator.ray.head import can_be_apart, kill, ray_head, ray_node
+from tests.orchestrator.ray.where import where_model
 
 pytestmark = pytest.mark.skipif(
     not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
@@ -33,26 +32,6 @@ proof: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """
-# Tells on which node it is built: each has mounts of its own
-MODEL = """
-import os
-from pathlib import Path
-import torch
-from torch import nn
-
-class Tiny(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x).square().mean()
-
-def make():
-    with open("{folder}/nodes", "a") as file:
-        print(os.readlink("/proc/self/ns/mnt"), file=file)
-    return Tiny(), lambda numbers: {{"x": torch.ones(len(numbers), 8)}}
-"""
 
 
 def overlap(one: Record, other: Record) -> bool:
@@ -65,30 +44,16 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("nodes")
     work = folder / "work"
     work.mkdir()
-    (work / "where_model.py").write_text(MODEL.format(folder=folder))
+    (work / "where_model.py").write_text(where_model(folder))
     (work / "sweep.yaml").write_text(SPEC.format(folder=folder))
     with (
         ray_head(folder, token=True, cpus=0) as environ,
         ray_node(environ, folder, "first"),
         ray_node(environ, folder, "second") as second,
     ):
-        submitted = subprocess.Popen(
-            [PLIMSOLL, "submit", "sweep.yaml"],
-            cwd=work,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert submitted.stdout is not None
-        seen = []
-        with submitted.stdout as lines:
-            for line in lines:
-                seen.append(line)
-                if re.search("trial 3 starts", line):
-                    kill(second)
-        assert submitted.wait(60) == 0, "".join(seen)
-    return folder, "".join(seen)
+        log, code = submitted(work, environ, at="trial 3 starts", do=lambda: kill(second))
+    assert code == 0, log
+    return folder, log
 
 
 def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]) -> None:

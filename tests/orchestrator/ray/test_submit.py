@@ -7,12 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import IO
 
 import psutil
 import pytest
@@ -20,7 +18,7 @@ import pytest
 from orchestrator.study import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import PLIMSOLL
+from tests.orchestrator.ray.cli import PLIMSOLL, submitted
 from tests.orchestrator.ray.head import PID, Ports, ray_head
 
 SPEC = """
@@ -78,23 +76,8 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     assert begun.returncode == 0, begun.stdout + begun.stderr
     assert "Job plimsoll-sweep submitted" in begun.stdout
 
-    watching = subprocess.Popen(
-        [PLIMSOLL, "submit", "sweep.yaml"],
-        cwd=work,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert watching.stdout is not None
-    with watching.stdout as lines:
-        seen = _until("trial 1 starts", lines)
-        driver = _driver(work)
-        driver.kill()
-        seen += list(lines)
-    code = watching.wait(WAIT_SECONDS)
+    log, code = submitted(work, environ, at="trial 1 starts", do=lambda: _driver(work).kill())
 
-    log = "".join(seen)
     assert code == 0, log
     assert "Job plimsoll-sweep runs study sweep already" in log
     assert "another one goes on where it was" in log
@@ -104,16 +87,6 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     assert log.count("trial 0 starts") == 1
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}
-
-
-def _until(words: str, lines: IO[str]) -> list[str]:
-    seen = []
-    for line in lines:
-        seen.append(line)
-        if words in line:
-            time.sleep(1)
-            return seen
-    pytest.fail(f"no {words!r} in " + "".join(seen))
 
 
 def _driver(work: Path) -> psutil.Process:
@@ -209,23 +182,13 @@ def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path)
 
     with ExitStack() as stack:
         environ = stack.enter_context(head())
-        watching = subprocess.Popen(
-            [PLIMSOLL, "submit", "sweep.yaml"],
-            cwd=work,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert watching.stdout is not None
-        with watching.stdout as lines:
-            seen = _until("trial 1 starts", lines)
+
+        def kill_and_start_another() -> None:
             os.killpg(int(environ[PID]), signal.SIGKILL)
             stack.enter_context(head())
-            seen += list(lines)
-        code = watching.wait(WAIT_SECONDS)
 
-    log = "".join(seen)
+        log, code = submitted(work, environ, at="trial 1 starts", do=kill_and_start_another)
+
     assert code == 0, log
     assert "whose head has begun anew: another one goes on where it was" in log, log
     assert "trial 1 was under way when its driver died" in log, log

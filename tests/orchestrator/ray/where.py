@@ -1,0 +1,30 @@
+"""A model that writes down on which node of a machine it is built: each has mounts of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MODEL = """
+import os
+from pathlib import Path
+import torch
+from torch import nn
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+def make():
+    with open("{folder}/nodes", "a") as file:
+        print(os.readlink("/proc/self/ns/mnt"), file=file)
+    return Tiny(), lambda numbers: {{"x": torch.ones(len(numbers), 8)}}
+"""
+
+
+def where_model(folder: Path) -> str:
+    """A module with `make`, which adds to the file `nodes` in the folder."""
+    return _MODEL.format(folder=folder)
