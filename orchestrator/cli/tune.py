@@ -95,8 +95,10 @@ def why_nothing(state: SweepState) -> str:
         reason = state.ended.reason if state.ended else "it was stopped"
         return f"No plan was found: no trial ended ({reason})."
     if any(measured(record) for record in state.records):
-        from orchestrator.report import short_of_goal
+        from orchestrator.report import all_failed, short_of_goal
 
+        if failed := all_failed(state):
+            return f"No plan was found: {failed}."
         if short := short_of_goal(state):
             return f"No plan was found: {short}."
         share = 100 * state.spec.objective.headroom

@@ -117,22 +117,35 @@ def failure(
             f"its losses are up to {apart:.2g} % apart from those of trial {check.reference} in"
             f" the first {check.steps} steps, where {may:g} % may be"
         )
+    return slowness(proof, records, spec)
+
+
+def slowness(proof: Record, records: Sequence[Record], spec: SweepSpec) -> str | None:
+    """What to say of a proof that was measured far below its trial's speed; None if it was not."""
     trial = next((record for record in records if record.number == proof.number), None)
-    if trial is not None and isinstance(trial.outcome, Measured):
-        least = trial.outcome.samples_per_second.low * (1 - spec.proof.slower)
-        if outcome.samples_per_second.high < least:
-            ours, theirs = throughput(proof), throughput(trial)
-            return f"it ran at {ours:.4g} samples/s, its trial at {theirs:.4g}"
-    return None
+    if trial is None or not isinstance(trial.outcome, Measured):
+        return None
+    if not isinstance(proof.outcome, Measured):
+        return None
+    least = trial.outcome.samples_per_second.low * (1 - spec.proof.slower)
+    if proof.outcome.samples_per_second.high >= least:
+        return None
+    ours, theirs = throughput(proof), throughput(trial)
+    return f"it ran at {ours:.4g} samples/s, its trial at {theirs:.4g}"
 
 
 def failures(
     proofs: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Mapping[int, str]:
-    """The trials whose proof failed, each with the reason; proofs in the order of their ends."""
+    """The trials whose proof failed, each with the reason; proofs in the order of their ends.
+
+    Of two proofs of a trial the later one counts.
+    """
     failed: dict[int, str] = {}
     for proof in proofs:
-        if (reason := failure(proof, records, baseline, spec, failed)) is not None:
+        reason = failure(proof, records, baseline, spec, failed)
+        failed.pop(proof.number, None)
+        if reason is not None:
             failed[proof.number] = reason
     return failed
 
@@ -152,15 +165,32 @@ def next_proof(
 ) -> Record | None:
     """The trial whose plan is to be proven now; None if one is proven, or it was tried enough.
 
-    Tries count anew once other trials have ended.
+    A proof that failed by its speed alone is repeated once, since other work on the machine makes
+    it as slow. Tries count plans, and anew once other trials have ended.
     """
     failed = failures(proofs, records, baseline, spec)
+    if spec.proof.enabled and (again := _once_slow(records, proofs, failed, spec)) is not None:
+        return again
     best = candidates(records, failed, Goal.of(spec))
     if not spec.proof.enabled or not best or proven_among(best, proofs) is not None:
         return None
     last = max(record.ended_at for record in records)
-    tried = sum(proof.number in failed and proof.ended_at > last for proof in proofs)
-    return best[0] if tried < spec.proof.tries else None
+    tried = {proof.number for proof in proofs if proof.ended_at > last} & failed.keys()
+    return best[0] if len(tried) < spec.proof.tries else None
+
+
+def _once_slow(
+    records: Sequence[Record], proofs: Sequence[Record], failed: Mapping[int, str], spec: SweepSpec
+) -> Record | None:
+    """The trial of the last proof, if that failed by its speed alone and is the only one of it."""
+    if not proofs or failed.get(proofs[-1].number) is None:
+        return None
+    last = proofs[-1]
+    if failed[last.number] != slowness(last, records, spec):
+        return None
+    if sum(proof.number == last.number for proof in proofs) > 1:
+        return None
+    return next((record for record in records if record.number == last.number), None)
 
 
 def proven_among(best: Sequence[Record], proofs: Sequence[Record]) -> Record | None:

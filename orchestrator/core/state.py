@@ -22,6 +22,7 @@ from orchestrator.core.proving import (
     failures,
     next_proof,
     proven_among,
+    slowness,
 )
 from orchestrator.core.ranking import limit_of, score
 from search_spaces.record import Fingerprint, Record
@@ -82,6 +83,16 @@ class SweepState:
     def failed_proofs(self) -> Mapping[int, str]:
         """The trials whose proof failed, each with the reason."""
         return failures(self.proofs, self.records, self.space.baseline, self.spec)
+
+    def why_failed(self, proof: Record) -> str | None:
+        """Why this proof failed, though a later one of the same trial may hold; None if it did not.
+
+        One before the last of a trial was too slow: nothing else is repeated.
+        """
+        same = (other for other in reversed(self.proofs) if other.number == proof.number)
+        if proof == next(same, proof):
+            return self.failed_proofs.get(proof.number)
+        return slowness(proof, self.records, self.spec)
 
     @property
     def to_prove(self) -> Record | None:

@@ -18,7 +18,7 @@ def proof_tags(record: Record, state: SweepState) -> Mapping[str, str]:
     return {
         "kind": "proof",
         "proof_of": str(record.number),
-        "proof_holds": str(record.number not in state.failed_proofs).lower(),
+        "proof_holds": str(state.why_failed(record) is None).lower(),
         "reason": proof_words(record, state),
     }
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from orchestrator.report.render import render_report
-from orchestrator.report.sentences import short_of_goal
+from orchestrator.report.sentences import all_failed, short_of_goal
 
-__all__ = ["render_report", "short_of_goal"]
+__all__ = ["all_failed", "render_report", "short_of_goal"]

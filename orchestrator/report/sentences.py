@@ -51,6 +51,8 @@ def _nothing_feasible(state: SweepState) -> str:
     headroom = state.spec.objective.headroom
     if not state.records:
         return "no trial has ended yet"
+    if failed := all_failed(state):
+        return failed
     near = nearest(state.records, headroom)
     if near is None:
         return "no plan is feasible, and no trial could tell how much memory it wanted"
@@ -61,6 +63,17 @@ def _nothing_feasible(state: SweepState) -> str:
         f"no plan is feasible; nearest is trial {near.number}, {100 * excess:.0f} % over the"
         f" line ({plan_words(near.plan)}): {outcome_words(near.outcome)}"
     )
+
+
+def all_failed(state: SweepState) -> str:
+    """That no feasible plan stood its proof, and why; empty if there was none, or one did."""
+    if state.best is not None or best(state.records, state.goal) is None:
+        return ""
+    told = "; ".join(
+        f"the proof of trial {number} failed: {' '.join(reason.split())}"
+        for number, reason in state.failed_proofs.items()
+    )
+    return f"no plan that keeps the head-room stood its proof ({told})"
 
 
 def short_of_goal(state: SweepState) -> str:

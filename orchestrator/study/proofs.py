@@ -15,8 +15,9 @@ _PREFIX = "proof of trial "
 
 
 def keep_proof(study: optuna.Study, proof: Record) -> None:
-    """Writes a proof down, in the place of an older one of the same trial; one commit."""
-    study.set_user_attr(f"{_PREFIX}{proof.number}", record_to_json(proof))
+    """Writes a proof down, beside an older one of the same trial; one commit."""
+    name = f"{_PREFIX}{proof.number} at {proof.started_at:.3f}"
+    study.set_user_attr(name, record_to_json(proof))
 
 
 def kept_proofs(study: optuna.Study) -> tuple[Record, ...]:

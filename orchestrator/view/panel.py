@@ -121,7 +121,7 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
 def _proof(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if state.proofs:
         last = state.proofs[-1]
-        failed = last.number in state.failed_proofs
+        failed = state.why_failed(last) is not None
         told = f"of trial {last.number} {proof_words(last, state)}"
         yield "proof", Text(told, style="red" if failed else "green")
 

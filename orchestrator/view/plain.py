@@ -118,9 +118,11 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
 
 def _proof_ended(proof: Record, state: SweepState) -> str:
     told = f"the proof of trial {proof.number} {proof_words(proof, state)}"
-    if proof.number in state.failed_proofs and (after := state.to_prove) is not None:
-        told += f"; trial {after.number} is proven instead"
-    return told
+    if proof.number not in state.failed_proofs or (after := state.to_prove) is None:
+        return told
+    if after.number == proof.number:
+        return f"{told}; once more, since other work on the machine makes it as slow"
+    return f"{told}; trial {after.number} is proven instead"
 
 
 def _tally(state: SweepState) -> str:

@@ -14,7 +14,7 @@ from search_spaces.record import Record
 def proof_words(proof: Record, state: SweepState) -> str:
     """How a proof ended: `failed: why`, or `holds: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
     outcome = proof.outcome
-    if (reason := state.failed_proofs.get(proof.number)) is not None:
+    if (reason := state.why_failed(proof)) is not None:
         return f"failed: {' '.join(reason.split())}"
     if not isinstance(outcome, Measured):
         return outcome_words(outcome)  # it was stopped
@@ -51,6 +51,7 @@ def proof_sentences(state: SweepState) -> Iterator[str]:
     if state.best is None:
         return
     proof = state.proven
+    failed = [each for each in state.proofs if state.why_failed(each) is not None]
     if proof is not None:
         yield f"proven in workers of its own: the proof {proof_words(proof, state)}"
     elif not state.spec.proof.enabled:
@@ -58,7 +59,6 @@ def proof_sentences(state: SweepState) -> Iterator[str]:
     elif state.to_prove is not None:
         yield "not proven yet: `plimsoll tune` proves the best plan when its search is over"
     else:
-        yield f"not proven: {plural(len(state.failed_proofs), 'proof')} failed"
-    for failed in state.proofs:
-        if failed.number in state.failed_proofs:
-            yield f"the proof of trial {failed.number} {proof_words(failed, state)}"
+        yield f"not proven: {plural(len(failed), 'proof')} failed"
+    for each in failed:
+        yield f"the proof of trial {each.number} {proof_words(each, state)}"

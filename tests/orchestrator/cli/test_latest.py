@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,4 +131,10 @@ def test_why_nothing_was_found() -> None:
     assert "(2 out of memory)" in why_nothing(make_state([make_oom(), make_oom()]))
     assert "less than 5 % of the memory limit free" in why_nothing(
         make_state([make_measured(18.0, 0.99)])
+    )
+    state = make_state([make_measured(18.0)])
+    state = replace(state, proofs=(replace(state.records[0], proof=True, outcome=make_oom()),))
+    assert why_nothing(state) == (
+        "No plan was found: no plan that keeps the head-room stood its proof (the proof of trial 0"
+        " failed: out of device memory in forward, wanted 130 % of the limit)."
     )

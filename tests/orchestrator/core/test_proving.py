@@ -197,6 +197,49 @@ def test_a_proof_may_be_slower_by_a_share_and_both_intervals(rate: float, holds:
         assert state.failed_proofs[1] == f"it ran at {rate:g} samples/s, its trial at 40"
 
 
+def test_a_slow_proof_is_repeated_once() -> None:
+    """Other work makes any plan slow; the second of two proofs counts."""
+    once = after_proof(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
+    assert once.to_prove == once.records[1]
+    assert once.best == once.records[0]
+
+    held = after_proof(once, 1)
+    assert held.to_prove is None
+    assert held.proven == held.proofs[1]
+    assert held.failed_proofs == {}
+    assert [held.why_failed(proof) for proof in held.proofs] == [
+        "it ran at 20 samples/s, its trial at 40",
+        None,
+    ]
+
+    twice = after_proof(once, 1, make_measured(21.0, 0.8))
+    assert twice.to_prove == twice.records[0]
+    assert twice.failed_proofs == {1: "it ran at 21 samples/s, its trial at 40"}
+    assert twice.why_failed(twice.proofs[0]) == "it ran at 20 samples/s, its trial at 40"
+
+    broken = after_proof(once, 1, make_oom())
+    assert broken.to_prove == broken.records[0]
+
+
+def test_a_repeated_proof_is_one_try() -> None:
+    state = searched([SLOW, make_measured(30.0), FAST], proof=ON | {"tries": 2})
+    for _ in range(2):
+        state = after_proof(state, 2, make_measured(20.0, 0.8))
+    assert state.to_prove == state.records[1]
+    for _ in range(2):
+        state = after_proof(state, 1, make_measured(15.0, 0.8))
+
+    assert state.to_prove is None
+
+
+def test_no_proof_is_repeated_where_none_is_wanted_any_more() -> None:
+    once = after_proof(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
+    off = once.spec.proof.model_copy(update={"enabled": False})
+    spec = once.spec.model_copy(update={"proof": off})
+
+    assert replace(once, spec=spec).to_prove is None
+
+
 # ---------------------------------------------------------------- losses
 
 

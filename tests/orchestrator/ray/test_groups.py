@@ -23,6 +23,7 @@ train: {global_batch: 16, sequence_length: 16, precision: fp32}
 space: {micro_batch: [1, 2, 4, 8], checkpoint_ratio: [0.0, 1.0], attention: [sdpa]}
 objective: {max_seconds: 3, interval: 0.0001, max_steps: 100000, racing: false}
 budget: {trials: 6}
+proof: {slower: 0.9}
 """
 
 

@@ -38,7 +38,7 @@ train: {{global_batch: 32, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0],
          micro_batch: [1, {awkward_model.RAISES}, {awkward_model.TOO_LARGE}]}}
 objective: {{max_seconds: 0.5, interval: 0.2}}
-proof: {{enabled: true, longer: 1}}
+proof: {{enabled: true, longer: 1, slower: 0.9}}
 tracking: {{enabled: false, experiment: team}}
 """
 # An agent forgets a gauge after two of these, which is less than workers take to start

@@ -171,6 +171,11 @@ def test_plain_lines_of_proofs() -> None:
     (line,) = lines(failed, state)
     assert line == f"the proof of trial 2 {FAILED}; trial 1 is proven instead"
 
+    slow = ended(state, 1, make_measured(2.0))
+    slowed = advance(state, slow)
+    (line,) = lines(slow, slowed)
+    assert line.endswith("; once more, since other work on the machine makes it as slow")
+
     held = ended(state, 1, HOLDS)
     state = advance(state, held)
     (line,) = lines(held, state)
