@@ -160,6 +160,9 @@ class PostgresLock(AbstractLock):
     def release(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(SQLAlchemyError):
+                # by itself too, since the server ends a session some time after its connection
+                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
+            with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()  # and with it the session, since nothing is pooled
             self._connection = None
 

@@ -149,7 +149,8 @@ def test_jobs_get_what_is_named_and_tell_where_they_come_from(
     (work / "awkward_model.py").write_text(
         "import os\n"
         "raise ValueError(' '.join([os.environ['GIVEN'], os.environ['KEPT'],"
-        " os.environ['RAY_JOB_STOP_WAIT_TIME_S'], *sorted(os.listdir('.'))]))\n"
+        " os.environ['RAY_JOB_STOP_WAIT_TIME_S'],"
+        " *sorted(name for name in os.listdir('.') if name != '__pycache__')]))\n"
     )
     ended = submit(
         work, environ | {"KEPT": "kept"}, "--env", "GIVEN=a b", "--env", "KEPT", "--trials", "1"
