@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.mlflow_tracking.writer import StudyWriter
 
 CLOSE_SECONDS = 60.0
-_LAST_SECONDS = 10.0  # that a store is tried again at the end, if it does not answer
+LAST_SECONDS = 10.0
 
 # mlflow reads these when it is imported or calls a server. Without them it sends telemetry,
 # and asks a server that is gone for minutes before it says so.
@@ -66,14 +66,18 @@ class MlflowListener(AbstractListener):
     Args:
         say: Where a broken store is told of, once, when closing.
         close_seconds: How long closing waits for what is left to be written.
+        last_seconds: How long of that a store is tried again that does not answer.
     """
 
     def __init__(
-        self, say: Callable[[str], None] = say_on_stderr, close_seconds: float = CLOSE_SECONDS
+        self,
+        say: Callable[[str], None] = say_on_stderr,
+        close_seconds: float = CLOSE_SECONDS,
+        last_seconds: float = LAST_SECONDS,
     ) -> None:
         self._say = say
         self._close_seconds = close_seconds
-        self._last_seconds = min(close_seconds / 2, _LAST_SECONDS)
+        self._last_seconds = min(close_seconds / 2, last_seconds)
         self._items: SimpleQueue[_Item | None] = SimpleQueue()
         self._last: SweepState | None = None
         self._writer: StudyWriter | None = None

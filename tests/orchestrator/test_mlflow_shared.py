@@ -42,7 +42,9 @@ def logged(
     spec: SweepSpec, study: str, between: Callable[[int], None] = lambda _: None
 ) -> MlflowListener:
     """Runs a sweep of five trials past a listener; `between` is told each trial that ended."""
-    listener = MlflowListener(say=lambda _: None)
+    # in the end, a server of a busy machine is tried for longer than users are made to wait
+    patience = {"close_seconds": 2 * SERVER_SECONDS, "last_seconds": SERVER_SECONDS}
+    listener = MlflowListener(say=lambda _: None, **patience)
     records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(5)])
     for event, state in sweep(spec, make_space(spec), records, study=study):
         listener.on_event(event, state)
