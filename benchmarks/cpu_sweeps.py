@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
-from orchestrator.core.endings import reason_to_replace
 from orchestrator.core.processes import Processes
+from orchestrator.core.reactions import reaction_to
 from orchestrator.ray_train import GroupLost, WorkerGroup
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Measured, Outcome
@@ -131,7 +131,7 @@ def measure(model: str, plans: tuple[Plan, ...]) -> Iterator[tuple[Plan, Outcome
         except GroupLost as lost:
             outcome = lost.outcome
         yield plan, outcome
-        if reason_to_replace(outcome):
+        if reaction_to(outcome).replace:
             group.kill()
             group = None
     if group is not None:

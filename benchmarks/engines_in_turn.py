@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
-from orchestrator.core.endings import reason_to_replace
 from orchestrator.core.processes import Processes
+from orchestrator.core.reactions import reaction_to
 from orchestrator.ray_train import WorkerGroup
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
@@ -142,7 +142,7 @@ class Bench:
         which = PLANS[label]
         outcome = self._run(self._group, which) if which else before
         assert isinstance(outcome, Measured | OutOfMemory), (label, outcome)
-        replaced = reason_to_replace(outcome)
+        replaced = reaction_to(outcome).replace
         if replaced:
             self._group.stop()
             self._group = self._start()

@@ -20,6 +20,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.placement import Placement
 from orchestrator.core.policy import Stop, next_action, rival, too_dear
+from orchestrator.core.reactions import reaction_to
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
@@ -28,7 +29,7 @@ from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled
+from search_spaces.outcome import Cancelled, Outcome, sentence
 from search_spaces.plan import Plan
 from search_spaces.record import Record, closed
 from search_spaces.request import TrialRequest
@@ -126,6 +127,7 @@ class Driver(AbstractDriver):
             at=now,
             forecast=forecast,
             ask_seconds=ask_seconds,
+            retry_of=retry_of,
         )
         self._emit(started)
         return Assignment(
@@ -187,29 +189,29 @@ class Driver(AbstractDriver):
             for source in self._study.sources(report.fingerprint):
                 self.note(source)
         trial = self._running(report.number)
-        # what the trial itself taught is in no record yet: late as it is, this was expected
-        forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))
-        record = Record(
-            number=report.number,
-            plan=trial.plan,
-            outcome=report.outcome,
-            why=trial.why,
-            started_at=report.started_at,
-            ended_at=report.ended_at,
-            fingerprint=report.fingerprint,
-            forecast=forecast,
-            proof=trial.proof,
-        )
-        handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
-        self._tell(record, handed_out + report.workers_seconds)
+        if not self._runs_again(trial, report.outcome):
+            # what the trial itself taught is in no record yet: late as it is, this was expected
+            forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))
+            handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
+            self._tell(report.record_of(trial, forecast), handed_out + report.workers_seconds)
         for text in report.notes:
             self.note(text)
 
     def lose(self, number: int) -> None:
         """The actor that ran the trial is gone, with its group."""
         trial = self._running(number)
+        if self._runs_again(trial, RUNNER_DIED):
+            return
         record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
         self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
+
+    def _runs_again(self, trial: TrialStarted, outcome: Outcome) -> bool:
+        """Closes a trial that is run once more, if its outcome asks for that."""
+        second = trial.proof or trial.retry_of is not None
+        if not reaction_to(outcome, second=second).again:
+            return False
+        self.interrupt(trial.number, f"trial {trial.number} {sentence(outcome)}")
+        return True
 
     def plan_of(self, number: int) -> Plan:
         """The plan of a trial under way."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from search_spaces.outcome import Outcome
     from search_spaces.record import Fingerprint
     from search_spaces.request import TrialRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank runs."""
+
+    worker: ActorHandle
+    node: str  # its id
+    pid: int
 
 
 class Order(Enum):
@@ -57,6 +67,15 @@ class Mailbox:
         self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self._announced: dict[int, Outcome] = {}
         self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
+        self._seats: list[Seat] = []
+
+    async def sit(self, seat: Seat) -> None:
+        """A rank's process runs, and has yet to load what it needs."""
+        self._seats.append(seat)
+
+    async def seats(self) -> list[Seat]:
+        """Where ranks run that came so far."""
+        return self._seats
 
     async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
         """A rank is up."""

@@ -11,6 +11,7 @@ from typing import final
 
 from orchestrator.core.needs import Wanted, need_of
 from orchestrator.core.placement import Node, Placement, assign, on_kind, words
+from orchestrator.core.reactions import reaction_to
 from orchestrator.driver import Driver
 from orchestrator.nodes import AbstractNodes
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
@@ -59,6 +60,7 @@ class PlacingDriver(AbstractDriver):
         self._missed_since: dict[str, float] = {}  # room for those, which nobody has
         self._left_out: set[str] = set()  # kinds whose nodes did not come
         self._lost: Counter[str] = Counter()  # nodes under trials of a plan, by its key
+        self._shunned: dict[str, Set[str]] = {}  # where workers of a plan died, by its key
         self._gone: dict[str, float] = {}  # nodes that were lost, and when
         self._names: dict[str, str] = {}
 
@@ -98,7 +100,10 @@ class PlacingDriver(AbstractDriver):
         if given.request.proof:  # which runs alone
             wanted = [replace(self._wanted[plan.accelerator], groups=1)]
         self._nodes.want([need_of(one, up, [*running, *idle]) for one in wanted])
-        found = assign(plan, here, running, idle, share=self._share)
+        shunned = self._shunned.get(plan.key, frozenset[str]())
+        others = [node for node in here if node.id not in shunned]
+        found = shunned and assign(plan, others, running, idle, share=self._share)
+        found = found or assign(plan, here, running, idle, share=self._share)
         if found is None:
             return None
         self._missed_since.pop(plan.accelerator, None)
@@ -115,11 +120,13 @@ class PlacingDriver(AbstractDriver):
         )
 
     def conclude(self, report: TrialReport) -> None:
-        del self._running[report.number]
+        placement = self._running.pop(report.number)
+        plan = self._driver.plan_of(report.number)
         if not report.lost:
+            if reaction_to(report.outcome).again:
+                self._shunned[plan.key] = placement.nodes
             self._driver.conclude(report)
             return
-        plan = self._driver.plan_of(report.number)
         self._lost[plan.key] += 1
         self._gone |= dict.fromkeys(report.lost, self._clock())
         names = ", ".join(self._names.get(node, node) for node in report.lost)

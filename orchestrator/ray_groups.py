@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.core.endings import may_be_a_lost_node, reason_to_replace
+from orchestrator.core.endings import may_be_a_lost_node
 from orchestrator.core.processes import Processes, reason_to_change
+from orchestrator.core.reactions import reaction_to
 from orchestrator.ray_nodes import gone_among
 from orchestrator.ray_train import GroupLost, WorkerGroup
 from orchestrator.trials import Assignment, TrialReport
@@ -31,14 +32,14 @@ class KeptGroup:
             ready_at = time.time()
             seen = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
-            if reason := reason_to_replace(outcome):
+            if reason := reaction_to(outcome).replace:
                 notes.append(f"the worker group is replaced: {reason}")
                 self._group = None
                 group.stop()
         except GroupLost as ended:
             outcome, self._group = ended.outcome, None
-            reason = reason_to_replace(outcome) or "its workers are gone"
-            notes.append(f"the worker group is replaced: {reason}")
+            reason = reaction_to(outcome).replace or "its workers are gone"
+            notes += [f"the worker group is replaced: {reason}", *ended.left]
             if may_be_a_lost_node(outcome):
                 lost = gone_among(given.doors)
         ended_at = time.time()

@@ -5,7 +5,7 @@ milliseconds. So the training function is a loop that takes requests from a mail
 group lives until something makes it untrustworthy. Metrics of Ray Train come only with
 checkpoints and when its controller polls: outcomes travel through the mailbox too.
 
-This is the one module that knows Ray Train.
+This module and `ray_train_deaths` are those that know Ray Train.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import re
 import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2.api.exceptions import WorkerGroupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.core.endings import Death, outcome_of_death
+from orchestrator.core.endings import outcome_of_death
 from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
-from orchestrator.mailboxes import Mailbox
+from orchestrator.leftovers import end_left_overs
+from orchestrator.mailboxes import Mailbox, Seat
 from orchestrator.ray_nodes import ID_LABEL, gone_among
+from orchestrator.ray_train_deaths import death_of
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
@@ -40,6 +42,7 @@ from search_spaces.spec.schema import SweepSpec
 
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
+_LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _POLL_SECONDS = 0.5
 _KNOCK_SECONDS = 5.0
 _WORKER_ENVIRONMENT = {
@@ -50,17 +53,19 @@ _WORKER_ENVIRONMENT = {
     # with 15, where anything else that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")
-_TRACEBACK = ", line "  # File "...", line 7, in f
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
 class GroupLost(Exception):  # an event more than an error
-    """The group is gone or was ended; `outcome` is what that means for its trial."""
+    """The group is gone or was ended; `outcome` is what that means for its trial.
 
-    def __init__(self, outcome: Outcome) -> None:
+    `left` says what of it did not end.
+    """
+
+    def __init__(self, outcome: Outcome, left: tuple[str, ...] = ()) -> None:
         super().__init__(outcome)
         self.outcome = outcome
+        self.left = left
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -77,9 +82,11 @@ def serve(config: dict[str, Any]) -> None:
     def announce(outcome: Outcome) -> None:
         ray.get(mailbox.announce.remote(rank, outcome))
 
+    context = ray.get_runtime_context()
+    me = context.current_actor
+    ray.get(mailbox.sit.remote(Seat(worker=me, node=context.get_node_id(), pid=os.getpid())))
     worker = Worker.start(config["spec"], announce)
     rehearse(config["spec"], worker)
-    me = ray.get_runtime_context().current_actor
     seen = Fingerprint(
         device=worker.device.type,
         device_name=worker.device_name,
@@ -136,14 +143,12 @@ class WorkerGroup:
         )
         self._died = threading.Event()
         self._error: TrainingFailedError | None = None
-        self._workers: list[ActorHandle] = []
         trainer = _trainer(
             spec, processes, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting", doors)
-        self._workers = [worker for worker, _ in members]
         self.fingerprint: Fingerprint = members[0][1]
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:
@@ -165,13 +170,21 @@ class WorkerGroup:
             self._died.wait(STOP_SECONDS)
         self.kill()
 
-    def kill(self) -> None:
-        """Ends the workers at once; returns when their training run is over."""
+    def kill(self) -> tuple[str, ...]:
+        """Ends the workers at once; returns when their training run and processes are over.
+
+        Returns:
+            What did not end even so, a sentence each.
+        """
+        seats: list[Seat] = []
+        with contextlib.suppress(RayError):
+            seats = ray.get(self._mailbox.seats.remote(), timeout=STOP_SECONDS)
         if not self._died.is_set():
-            for worker in self._workers:
-                ray.kill(worker)
+            for seat in seats:
+                ray.kill(seat.worker)
             self._died.wait(STOP_SECONDS)
         ray.kill(self._mailbox)
+        return _end_left_overs(seats)
 
     def _fit(self, trainer: TorchTrainer) -> None:
         try:
@@ -193,13 +206,36 @@ class WorkerGroup:
                 now = time.monotonic()
                 gone = now > knock and gone_among(doors)
                 if now > until or gone:
-                    self.kill()
+                    left = self.kill()
                     detail = f"no end of {doing}" + (" on nodes that have gone" if gone else "")
-                    raise GroupLost(TimedOut(deadline_seconds=seconds, detail=detail)) from None
+                    late = TimedOut(deadline_seconds=seconds, detail=detail)
+                    raise GroupLost(late, left) from None
                 knock = now + _KNOCK_SECONDS if now > knock else knock
-        announced = ray.get(self._mailbox.announced.remote())
-        self.kill()
-        raise GroupLost(outcome_of_death(_death(self._error, doing), tuple(announced)))
+        announced: list[Outcome] = []
+        with contextlib.suppress(RayError):  # it may have been on a node that is gone
+            announced = ray.get(self._mailbox.announced.remote(), timeout=STOP_SECONDS)
+        left = self.kill()
+        raise GroupLost(outcome_of_death(death_of(self._error, doing), tuple(announced)), left)
+
+
+def _end_left_overs(seats: Sequence[Seat]) -> tuple[str, ...]:
+    """Sees to it, on each node, that no process of the workers is left; says where one is."""
+    here = ray.get_runtime_context().get_node_id()
+    told = []
+    for node in sorted({seat.node for seat in seats}):
+        leaders = [seat.pid for seat in seats if seat.node == node]
+        left: tuple[int, ...] = ()
+        if node == here:
+            left = end_left_overs(leaders, _LEAVE_SECONDS)
+        else:
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(end_left_overs)
+            with contextlib.suppress(RayError):  # a node that is gone has no processes
+                left = ray.get(task.remote(leaders, _LEAVE_SECONDS), timeout=2 * STOP_SECONDS)
+        if left:
+            pids = ", ".join(map(str, left))
+            told.append(f"processes {pids} on node {node} do not end, though they were killed")
+    return tuple(told)
 
 
 def _trainer(
@@ -231,31 +267,3 @@ def _selectors(processes: Processes) -> list[dict[str, str]] | None:
     if processes.placement is None:
         return None
     return [{ID_LABEL: node} for node in processes.placement.node_of_rank]
-
-
-def _death(error: TrainingFailedError | None, doing: str) -> Death:
-    """What Ray says of the end of a group, as a plain value: the cause goes before its echoes."""
-    if error is None:
-        return Death(doing=doing, host_memory=False, rank=None, detail="the workers left")
-    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-    causes = {rank: _root(failure) for rank, failure in failures.items()}
-    for kind in (OutOfMemoryError, RayActorError, Exception):
-        for rank, cause in causes.items():
-            if isinstance(cause, kind):
-                memory = isinstance(cause, OutOfMemoryError)
-                return Death(doing=doing, host_memory=memory, rank=rank, detail=_line(cause))
-    return Death(doing=doing, host_memory=False, rank=None, detail=_line(error))
-
-
-def _root(failure: Exception) -> Exception:
-    """What a failed health check of Ray Train found, or the failure itself."""
-    found = getattr(failure, "health_check_failure", None)
-    return found if isinstance(found, Exception) else failure
-
-
-def _line(error: Exception) -> str:
-    """What is said of an error; of one that holds a traceback, its end, which names the cause."""
-    plain = _COLORS.sub("", str(error)).strip()
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    told = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
-    return f"{type(error).__name__}: {' '.join(told)[:300]}"

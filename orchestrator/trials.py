@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.events import TrialStarted
 from orchestrator.core.placement import Placement
+from search_spaces.expectation import Expectation
 from search_spaces.outcome import Outcome
-from search_spaces.record import Fingerprint
+from search_spaces.record import Fingerprint, Record
 from search_spaces.request import TrialRequest
 
 
@@ -43,6 +45,20 @@ class TrialReport:
     ended_at: float
     lost: tuple[str, ...] = ()  # ids of nodes that went while it ran
     workers_seconds: float = 0.0  # from `started_at` until its workers were ready
+
+    def record_of(self, trial: TrialStarted, forecast: Expectation | None) -> Record:
+        """The record of a trial that ended so."""
+        return Record(
+            number=self.number,
+            plan=trial.plan,
+            outcome=self.outcome,
+            why=trial.why,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            fingerprint=self.fingerprint,
+            forecast=forecast,
+            proof=trial.proof,
+        )
 
 
 class AbstractDriver(ABC):

@@ -172,7 +172,15 @@ class TimedOut:
     detail: str
 
 
-CrashKind = Literal["exception", "worker_died", "collective", "device_error", "driver_lost"]
+CrashKind = Literal[
+    "exception",  # code raised, most often the user's
+    "layout",  # the model could not be split or wrapped as the plan wants
+    "disk_full",
+    "worker_died",
+    "collective",  # a peer went away, or did not come in time
+    "device_error",  # only other processes leave it behind
+    "driver_lost",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

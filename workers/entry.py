@@ -8,13 +8,9 @@ import time
 import traceback
 from dataclasses import replace
 
-import torch
-import torch.distributed as dist
-
 from search_spaces.outcome import (
     Costs,
     Crashed,
-    CrashKind,
     Diverged,
     Measured,
     Outcome,
@@ -23,6 +19,7 @@ from search_spaces.outcome import (
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.agreement import agree
+from workers.causes import cause_of
 from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import MemoryWanted, memory_wanted
@@ -33,10 +30,7 @@ from workers.worker import Worker
 
 _DETAIL_LETTERS = 300
 NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
-# gloo raises plain RuntimeErrors; its texts name its own sources or say what the peer did
-_COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 _ORDERLY = (Measured, Diverged)  # endings in which no rank left another in a collective
-_DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
 def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
@@ -105,7 +99,7 @@ def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker
             costs=None,
         )
     return Crashed(
-        cause=_cause(error),
+        cause=cause_of(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
         detail=_sentence(error),
@@ -117,16 +111,6 @@ def _wanted_in_all(wanted: MemoryWanted, held_bytes: int) -> int | None:
     if wanted.asked_bytes is None:
         return wanted.total_bytes
     return held_bytes + wanted.asked_bytes
-
-
-def _cause(error: BaseException) -> CrashKind:
-    text = str(error)
-    if isinstance(error, dist.DistError) or any(phrase in text for phrase in _COLLECTIVE):
-        return "collective"
-    device_error = isinstance(error, getattr(torch, "AcceleratorError", ()))
-    if device_error or any(phrase in text for phrase in _DEVICE):
-        return "device_error"
-    return "exception"
 
 
 def _sentence(error: BaseException) -> str:

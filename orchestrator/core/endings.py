@@ -1,29 +1,22 @@
-"""What the end of a group means for its trial, and what an outcome means for its group."""
+"""What the end of a group means for its trial."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from search_spaces.outcome import (
-    Costs,
     Crashed,
     Diverged,
-    Measured,
     Outcome,
     OutOfMemory,
     TimedOut,
 )
 
-# Memory that may stay behind after a trial before its group is replaced: libraries that load
-# lazily and allocator caches creep by some tens of MiB, a leaked model takes more of the limit.
-RESIDUAL_SHARE = 0.05
-RESIDUAL_FLOOR_BYTES = 64 * 2**20
-
 DRIVER_DIED_TWICE = Crashed(
     cause="driver_lost",
     rank=None,
     phase="running the trial",
-    detail="the driver died in this trial, and again when it was run once more",
+    detail="the driver died in this trial, which was run once more already",
 )
 RUNNER_DIED = Crashed(
     cause="worker_died",
@@ -75,27 +68,3 @@ def may_be_a_lost_node(outcome: Outcome) -> bool:
             return True
         case _:
             return False
-
-
-def reason_to_replace(outcome: Outcome) -> str | None:
-    """Why the group that gave this outcome cannot be trusted any more; None if it can."""
-    match outcome:
-        case TimedOut():
-            return "a trial did not end before its deadline"
-        case Crashed(cause="worker_died" | "collective" | "device_error" as cause):
-            return f"a trial ended with {cause.replace('_', ' ')}"
-        case Measured(costs=costs, memory=memory):
-            return _left_behind(costs, memory.limit_bytes)
-        case OutOfMemory(costs=costs, limit_bytes=limit_bytes):
-            return _left_behind(costs, limit_bytes)
-        case Crashed(costs=costs) | Diverged(costs=costs):
-            return _left_behind(costs, None)
-        case _:
-            return None
-
-
-def _left_behind(costs: Costs | None, limit_bytes: int | None) -> str | None:
-    allowed = max(RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE * (limit_bytes or 0))
-    if costs is None or costs.residual_bytes <= allowed:
-        return None
-    return f"{costs.residual_bytes / 2**20:.0f} MiB did not come back after a trial"

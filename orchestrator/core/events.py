@@ -55,6 +55,7 @@ class TrialStarted:
     forecast: Expectation | None = None  # None where nothing could be forecast by then
     proof: bool = False
     ask_seconds: float | None = None
+    retry_of: int | None = None  # the trial of the same plan that was cut short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.core.ranking import measured, record_of, trials_since_best
+from orchestrator.core.reactions import reason_to_stop
 from orchestrator.core.state import SweepState
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Cancelled, Measured
@@ -48,6 +49,8 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         return Stop(reason=f"the budget of {budget.minutes:g} minutes is used")
     if budget.gpu_hours is not None and rank_hours(state.records) >= budget.gpu_hours:
         return Stop(reason=f"the budget of {budget.gpu_hours:g} GPU-hours is used")
+    if reason := reason_to_stop(state.records):
+        return Stop(reason=reason)
     if untried == 0:
         return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
     if budget.patience is not None and state.best is not None:

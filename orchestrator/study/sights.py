@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from orchestrator.core.reactions import reaction_to
 from orchestrator.search.evidence import Sight
-from search_spaces.outcome import Crashed, Diverged, Measured, OutOfMemory, TimedOut
+from search_spaces.outcome import Measured, OutOfMemory, TimedOut
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 
@@ -37,10 +38,8 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
         case TimedOut(deadline_seconds=deadline):
             left = deadline - spec.objective.max_seconds
             return Sight(row=row, log_rate=_most(spec, left), too_slow=left > 0, broke=True)
-        case OutOfMemory() | Crashed() | Diverged():
-            return Sight(row=row, broke=True)
-        case _:
-            return None
+        case other:
+            return Sight(row=row, broke=True) if reaction_to(other, second=True).cut else None
 
 
 def _most(spec: SweepSpec, seconds: float) -> float | None:

@@ -26,7 +26,7 @@ from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled, Crashed, Outcome
+from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
 from search_spaces.plan import Plan
 from search_spaces.record import Record, closed
 from search_spaces.spec.schema import SweepSpec
@@ -238,13 +238,48 @@ def test_a_group_is_told_of_once_per_change(sweep: Make) -> None:
 
 def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
     ours = sweep()
+    lost = ours.ask()
+    ours.driver.lose(lost.request.number)
+    assert ours.driver.state.records[0].outcome == Cancelled(
+        detail="trial 0 crashed in running the trial: the actor that ran the trial died without"
+        " a report"
+    )
     given = ours.ask()
+    assert given.request.plan == lost.request.plan
     ours.driver.lose(given.request.number)
 
-    (record,) = ours.driver.state.records
+    record = ours.driver.state.records[-1]
     assert isinstance(record.outcome, Crashed)
     assert record.outcome.cause == "worker_died"
     assert record.plan == given.request.plan
+    assert given.request.plan not in ours.run()
+
+
+DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedError: so")
+
+
+def test_a_trial_whose_worker_died_is_run_once_more(sweep: Make) -> None:
+    ours = sweep(trials=3)
+    first = ours.ask()
+    ours.report(first, DEAD, notes=("the worker group is replaced: so",))
+    second = ours.ask()
+    assert second.request.plan == first.request.plan
+    began = [event for event, _ in ours.ears.heard if isinstance(event, TrialStarted)][-1]
+    assert (began.retry_of, began.why) == (0, "trial 0 crashed in forward: ActorDiedError: so")
+    assert [note.text for note in ours.driver.state.notes] == ["the worker group is replaced: so"]
+    ours.report(second, make_measured())
+
+    assert isinstance(ours.driver.state.records[-1].outcome, Measured)
+    assert len(ours.run()) == 2  # what was cut short counts for nothing
+
+
+def test_a_plan_under_which_workers_die_twice_is_to_blame(sweep: Make) -> None:
+    ours = sweep()
+    for _ in range(2):
+        given = ours.ask()
+        ours.report(given, DEAD)
+
+    assert ours.driver.state.records[-1].outcome == DEAD
     assert given.request.plan not in ours.run()
 
 
@@ -302,9 +337,10 @@ def test_a_forecast_may_come_while_its_trial_runs(sweep: Make) -> None:
 
 def test_a_lost_runner_keeps_its_forecast(sweep: Make) -> None:
     ours = sweep(forecasts=Scripted())
-    ours.driver.lose(ours.ask().request.number)
+    for _ in range(2):
+        ours.driver.lose(ours.ask().request.number)
 
-    assert rates(ours.driver.state.records) == [pytest.approx(10.0)]
+    assert rates(ours.driver.state.records)[1:] == [pytest.approx(20.0)]
 
 
 def test_deadlines_follow_forecasts(sweep: Make) -> None:

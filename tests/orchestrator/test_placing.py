@@ -170,12 +170,19 @@ def test_a_plan_that_nodes_do_not_survive_is_blamed(placed: Make) -> None:
     assert ours.ask().request.plan != plan.request.plan
 
 
-def test_a_plan_that_dies_by_itself_is_blamed_at_once(placed: Make) -> None:
-    ours = placed("a")
+@pytest.mark.parametrize("nodes", ["a", "ab"])
+def test_a_plan_that_dies_by_itself_is_run_once_more_elsewhere(placed: Make, nodes: str) -> None:
+    """On the same node only where there is no other."""
+    ours = placed(*nodes)
     first = ours.ask()
     ours.report(first, DIED)
+    assert first.placement is not None
+    second = ours.ask(first.placement)
+    assert second.request.plan == first.request.plan
+    assert second.placement == Placement(((nodes[-1], 2),))
+    ours.report(second, DIED)
 
-    assert ours.outcomes == [DIED]
+    assert ours.outcomes[-1] == DIED
     assert ours.ask().request.plan != first.request.plan
 
 

@@ -1,4 +1,4 @@
-"""What the end of a group means for its trial, and what an outcome means for its group."""
+"""What the end of a group means for its trial."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.endings import (
-    RESIDUAL_FLOOR_BYTES,
-    RESIDUAL_SHARE,
     Death,
     outcome_of_death,
-    reason_to_replace,
 )
 from search_spaces.outcome import (
-    Cancelled,
     Crashed,
     CrashKind,
     Diverged,
-    Measured,
     Outcome,
     OutOfMemory,
-    Refused,
-    TimedOut,
 )
-from search_spaces.spec.schema import GIB
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 
 DEATH = Death(doing="running the trial", host_memory=False, rank=1, detail="ActorDiedError: killed")
@@ -71,56 +63,3 @@ def test_rays_word_counts_where_no_rank_knew_better(announced: tuple[Outcome, ..
     died = outcome_of_death(DEATH, announced)
     assert isinstance(died, Crashed)
     assert (died.cause, died.rank, died.phase) == ("worker_died", 1, "running the trial")
-
-
-MIB = 2**20
-SMALL_LIMIT, LARGE_LIMIT = GIB, 80 * GIB
-FLOOR = RESIDUAL_FLOOR_BYTES
-SHARE = int(RESIDUAL_SHARE * LARGE_LIMIT)
-
-
-def left(residual_bytes: int, outcome: Outcome) -> Outcome:
-    assert isinstance(outcome, Measured | OutOfMemory | Crashed | Diverged)
-    costs = replace(make_costs(), residual_bytes=residual_bytes)
-    return replace(outcome, costs=costs)
-
-
-def measured_under(limit_bytes: int) -> Measured:
-    outcome = make_measured()
-    return replace(outcome, memory=replace(outcome.memory, limit_bytes=limit_bytes))
-
-
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        (make_measured(), None),
-        (make_oom(), None),
-        (make_oom(costs=None), None),
-        (make_oom(where="host", limit_bytes=None), None),
-        (NAN, None),
-        (RAISED, None),
-        (Refused(rule="cluster_has_room", detail="so"), None),
-        (Cancelled(detail="so"), None),
-        (crash("driver_lost"), None),
-        (TimedOut(deadline_seconds=60.0, detail="so"), "did not end before its deadline"),
-        (crash("worker_died"), "ended with worker died"),
-        (BROKEN, "ended with collective"),
-        (crash("device_error"), "ended with device error"),
-        # memory that did not come back: 64 MiB, or 5 % of the limit where that is more
-        (left(FLOOR, measured_under(SMALL_LIMIT)), None),
-        (left(FLOOR + MIB, measured_under(SMALL_LIMIT)), "65 MiB did not come back"),
-        (left(SHARE, measured_under(LARGE_LIMIT)), None),
-        (left(SHARE + MIB, measured_under(LARGE_LIMIT)), "4097 MiB did not come back"),
-        (left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)), "65 MiB did not come back"),
-        (left(SHARE, make_oom(limit_bytes=LARGE_LIMIT)), None),
-        (left(FLOOR + MIB, make_oom(limit_bytes=None)), "65 MiB did not come back"),
-        (left(FLOOR + MIB, NAN), "65 MiB did not come back"),
-        (left(FLOOR + MIB, RAISED), "65 MiB did not come back"),
-        (left(FLOOR, RAISED), None),
-    ],
-)
-def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
-    reason = reason_to_replace(outcome)
-
-    assert (reason is None) == (words is None)
-    assert words is None or words in str(reason)

@@ -1,0 +1,157 @@
+"""What a sweep does about outcomes, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.reactions import (
+    FULL_DISKS,
+    RESIDUAL_FLOOR_BYTES,
+    RESIDUAL_SHARE,
+    SAME_FAILURES,
+    reaction_to,
+    reason_to_stop,
+)
+from search_spaces.outcome import (
+    Cancelled,
+    Crashed,
+    CrashKind,
+    Diverged,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    Refused,
+    TimedOut,
+)
+from search_spaces.spec.schema import GIB
+from tests.orchestrator.core.values import state_after
+from tests.orchestrator.records import make_costs, make_measured, make_oom
+
+
+def crash(cause: CrashKind, detail: str = "RuntimeError: so", **changes: object) -> Crashed:
+    return replace(Crashed(cause=cause, rank=0, phase="forward", detail=detail), **changes)
+
+
+NAN = Diverged(step=3, loss="nan", costs=make_costs())
+BROKEN = crash("collective")
+RAISED = crash("exception")
+LATE = TimedOut(deadline_seconds=60.0, detail="so")
+
+MIB = 2**20
+SMALL_LIMIT, LARGE_LIMIT = GIB, 80 * GIB
+FLOOR = RESIDUAL_FLOOR_BYTES
+SHARE = int(RESIDUAL_SHARE * LARGE_LIMIT)
+
+
+def left(residual_bytes: int, outcome: Outcome) -> Outcome:
+    assert isinstance(outcome, Measured | OutOfMemory | Crashed | Diverged)
+    costs = replace(make_costs(), residual_bytes=residual_bytes)
+    return replace(outcome, costs=costs)
+
+
+def measured_under(limit_bytes: int) -> Measured:
+    outcome = make_measured()
+    return replace(outcome, memory=replace(outcome.memory, limit_bytes=limit_bytes))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (make_measured(), None),
+        (make_oom(), None),
+        (make_oom(costs=None), None),
+        (make_oom(where="host", limit_bytes=None), None),
+        (NAN, None),
+        (RAISED, None),
+        (Refused(rule="cluster_has_room", detail="so"), None),
+        (Cancelled(detail="so"), None),
+        (crash("driver_lost"), None),
+        (TimedOut(deadline_seconds=60.0, detail="so"), "did not end before its deadline"),
+        (crash("worker_died"), "ended with worker died"),
+        (BROKEN, "ended with collective"),
+        (crash("device_error"), "ended with device error"),
+        # memory that did not come back: 64 MiB, or 5 % of the limit where that is more
+        (left(FLOOR, measured_under(SMALL_LIMIT)), None),
+        (left(FLOOR + MIB, measured_under(SMALL_LIMIT)), "65 MiB did not come back"),
+        (left(SHARE, measured_under(LARGE_LIMIT)), None),
+        (left(SHARE + MIB, measured_under(LARGE_LIMIT)), "4097 MiB did not come back"),
+        (left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)), "65 MiB did not come back"),
+        (left(SHARE, make_oom(limit_bytes=LARGE_LIMIT)), None),
+        (left(FLOOR + MIB, make_oom(limit_bytes=None)), "65 MiB did not come back"),
+        (left(FLOOR + MIB, NAN), "65 MiB did not come back"),
+        (left(FLOOR + MIB, RAISED), "65 MiB did not come back"),
+        (left(FLOOR, RAISED), None),
+    ],
+)
+def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
+    reason = reaction_to(outcome).replace
+
+    assert (reason is None) == (words is None)
+    assert words is None or words in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "again", "cut", "cut_at_last"),
+    [
+        (make_measured(), False, False, False),
+        (make_oom(), False, True, True),
+        (make_oom(where="host", limit_bytes=None), False, True, True),
+        (NAN, False, True, True),
+        (RAISED, False, True, True),
+        (crash("layout"), False, True, True),
+        (LATE, False, True, True),
+        (crash("driver_lost"), False, True, True),
+        (crash("worker_died"), True, False, True),
+        (BROKEN, True, False, True),
+        (crash("device_error"), True, False, True),
+        (crash("disk_full"), False, False, False),
+        (Refused(rule="cluster_has_room", detail="so"), False, False, False),
+        (Cancelled(detail="so"), False, False, False),
+    ],
+)
+def test_what_is_run_again_and_what_is_held_against_the_plan(
+    outcome: Outcome, again: bool, cut: bool, cut_at_last: bool
+) -> None:
+    first, second = reaction_to(outcome), reaction_to(outcome, second=True)
+
+    assert (first.again, first.cut) == (again, cut)
+    assert (second.again, second.cut) == (False, cut_at_last)
+    assert second.replace == first.replace
+
+
+# ---------------------------------------------------------------- when it goes no further
+
+FULL = crash("disk_full", "OSError: No space left")
+ODD = crash("exception", "ValueError: other")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([], None),
+        ([RAISED] * (SAME_FAILURES - 1), None),
+        ([RAISED] * SAME_FAILURES, "all 4 trials so far failed in the same way: RuntimeError: so"),
+        ([crash("layout")] * SAME_FAILURES, "all 4 trials so far failed in the same way"),
+        ([RAISED, Cancelled(detail="so")] * SAME_FAILURES, "all 4 trials so far failed"),
+        ([RAISED] * SAME_FAILURES + [ODD], None),
+        ([make_measured()] + [RAISED] * SAME_FAILURES, None),
+        ([make_oom()] * 9, None),
+        ([LATE] * 9, None),
+        ([crash("worker_died")] * 9, None),
+        ([make_measured(), FULL], None),
+        ([FULL, make_measured(), FULL], None),
+        ([make_measured(), *[FULL] * FULL_DISKS], "the last 2 trials found their disk full: OSE"),
+        ([FULL, Cancelled(detail="so"), FULL], "the last 2 trials found their disk full"),
+    ],
+)
+def test_what_ends_a_sweep(outcomes: list[Outcome], words: str | None) -> None:
+    records = [
+        replace(state_after([make_measured()]).records[0], number=number, outcome=outcome)
+        for number, outcome in enumerate(outcomes)
+    ]
+    reason = reason_to_stop(records)
+
+    assert (reason is None) == (words is None)
+    assert words is None or words in str(reason)

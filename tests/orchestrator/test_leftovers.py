@@ -1,0 +1,96 @@
+"""Processes that were told to go, with real ones."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from orchestrator.leftovers import end_left_overs
+
+# Forks a child as loader processes are forked, says its id, and leaves or stays
+FORKS = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Leaders of process groups; none of theirs outlives the test."""
+    all_of_them: list[subprocess.Popen[str]] = []
+    yield all_of_them
+    for process in all_of_them:
+        if psutil.pid_exists(process.pid):
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def leader(started: list[subprocess.Popen[str]], stays: float) -> tuple[int, int]:
+    """Ids of a process group's leader and of its child."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(stays)],
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    started.append(process)
+    assert process.stdout is not None
+    return process.pid, int(process.stdout.readline())
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Popen[str]]) -> None:
+    pid, child = leader(started, 0)
+    started[0].wait(60)
+    assert runs(child)
+
+    assert end_left_overs([pid], 0.2) == ()
+    assert not runs(child)
+
+
+def test_what_is_stopped_is_ended_too(started: list[subprocess.Popen[str]]) -> None:
+    pid, child = leader(started, 600)
+    started[0].send_signal(signal.SIGSTOP)
+
+    assert end_left_overs([pid], 0.2) == ()
+    assert not runs(pid)
+    assert not runs(child)
+
+
+def test_what_ends_by_itself_is_waited_for(started: list[subprocess.Popen[str]]) -> None:
+    pid, child = leader(started, 600)
+    for each in (child, pid):
+        psutil.Process(each).terminate()
+
+    assert end_left_overs([pid], 60) == ()
+
+
+def test_other_groups_and_later_processes_are_left_alone(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, _ = leader(started, 600)
+    other, others_child = leader(started, 600)
+    assert end_left_overs([pid], 0.2) == ()
+    assert runs(other)
+    assert runs(others_child)
+
+    # asked before they were started, as if they had been given the ids of some that are gone
+    monkeypatch.setattr(time, "time", lambda: psutil.Process(other).create_time() - 1)
+    assert end_left_overs([other], 0.2) == ()
+    assert runs(other)
+    psutil.Process(others_child).kill()
