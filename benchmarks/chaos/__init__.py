@@ -1,0 +1,1 @@
+"""Real sweeps under injected faults: `python -m benchmarks.chaos`, `make chaos`."""

@@ -1,0 +1,121 @@
+"""What a sweep is found guilty of, from its study, the workers' journal and what was injected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search_spaces.outcome import Measured, TimedOut
+from search_spaces.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A finished measurement, as rank 0 wrote it down."""
+
+    number: int
+    plan: str  # its key
+    proof: bool
+    samples_per_second: float
+    at: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """A fault that was injected; times are seconds since the epoch."""
+
+    kind: str
+    at: float
+    ends: bool  # whether it may end a process that a result passes through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Sentences, one for each thing that is wrong."""
+
+    lost: tuple[str, ...]
+    duplicated: tuple[str, ...]
+    invented: tuple[str, ...]
+    unexplained: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.lost or self.duplicated or self.invented or self.unexplained)
+
+
+LATE_SECONDS = 60.0  # how long after a fault an outcome may follow from it, beyond its deadline
+
+
+def judge(
+    records: Sequence[Record], journal: Sequence[Line], injected: Sequence[Injected]
+) -> Verdict:
+    """Holds a study against the workers' journal, trial by trial.
+
+    A measurement that came to its end is lost if the study has none of its trial. One that passed
+    through a process which was ended at that moment was never known to the sweep, which runs the
+    trial again: so many may be missing as such faults lie near. A trial that came to its end after
+    its deadline is not lost either.
+
+    Args:
+        records: The study's trials that have an outcome; no proofs.
+        journal: All that workers finished.
+        injected: The faults, in their order.
+    """
+    trials = [line for line in journal if not line.proof]
+    by_number = {record.number: record for record in records}
+    return Verdict(
+        lost=tuple(_lost(trials, by_number, injected)),
+        duplicated=tuple(
+            f"plan {key} has {count} outcomes"
+            for key, count in Counter(record.plan.key for record in records).items()
+            if count > 1
+        ),
+        invented=tuple(
+            f"no worker measured trial {record.number} at"
+            f" {record.outcome.samples_per_second.value:g} samples/s"
+            for record in records
+            if isinstance(record.outcome, Measured) and not _is_in(record, trials)
+        ),
+        unexplained=tuple(
+            f"trial {record.number} ended as {record.outcome.kind}, and no fault was injected"
+            for record in records
+            if not isinstance(record.outcome, Measured) and not _has_fault(record, injected)
+        ),
+    )
+
+
+def _lost(
+    trials: Sequence[Line], by_number: dict[int, Record], injected: Sequence[Injected]
+) -> list[str]:
+    told, used = [], set[int]()
+    for line in trials:
+        record = by_number.get(line.number)
+        if record is not None and isinstance(record.outcome, Measured | TimedOut):
+            continue
+        near = next(
+            (
+                index
+                for index, fault in enumerate(injected)
+                if fault.ends and index not in used and abs(fault.at - line.at) < LATE_SECONDS
+            ),
+            None,
+        )
+        if near is None:
+            told.append(f"trial {line.number} was measured, and the study has no outcome of it")
+        else:
+            used.add(near)
+    return told
+
+
+def _is_in(record: Record, trials: Sequence[Line]) -> bool:
+    assert isinstance(record.outcome, Measured)
+    rate = record.outcome.samples_per_second.value
+    return any(line.number == record.number and line.samples_per_second == rate for line in trials)
+
+
+def _has_fault(record: Record, injected: Sequence[Injected]) -> bool:
+    return any(
+        record.started_at - LATE_SECONDS <= fault.at <= record.ended_at for fault in injected
+    )

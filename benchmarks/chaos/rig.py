@@ -1,0 +1,106 @@
+"""A sweep's processes, as its faults find them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
+RANKS = "ray::RayTrainWorker"
+ACTORS = ("ray::Mailbox", "ray::TrainController", "ray::ResourceTrainable")
+
+
+def adopt_orphans() -> None:
+    """Makes every process that outlives its parent, below this one, a child of this one.
+
+    Raises:
+        OSError: If the kernel cannot.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+@dataclass
+class Rig:
+    """One sweep: where it is kept, its driver of the moment, and what that said."""
+
+    folder: Path
+    driver: subprocess.Popen[str]
+    base: frozenset[int]  # processes that are none of the sweep's
+    events: list[dict[str, Any]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)  # lines that are no events
+
+    def processes(self, *titles: str) -> list[psutil.Process]:
+        """Those of the sweep that run and whose titles begin so; all, if none is given."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                title = " ".join(process.cmdline())
+                if process.pid in self.base or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if not titles or title.startswith(titles):
+                    found.append(process)
+        return found
+
+    def trials_started(self) -> int:
+        """Trials that were handed out so far, by all drivers."""
+        return sum(event["event"] == "trial_started" for event in self.events)
+
+    def listen(self) -> threading.Thread:
+        """Keeps what the driver says, from a thread of its own."""
+        reader = threading.Thread(target=self._read, args=(self.driver,), daemon=True)
+        reader.start()
+        return reader
+
+    def _read(self, driver: subprocess.Popen[str]) -> None:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            try:
+                self.events.append(json.loads(line))
+            except ValueError:
+                self.said.append(line.rstrip())
+
+    def wait_gone(self, seconds: float) -> list[psutil.Process]:
+        """What of the sweep is left after so long at most."""
+        until = time.monotonic() + seconds
+        while left := self.processes():
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)  # adopted, and ours to bury
+            if time.monotonic() > until:
+                return left
+            time.sleep(0.2)
+        return []
+
+
+def send(processes: list[psutil.Process], signum: signal.Signals) -> int:
+    """Signals them; how many there were."""
+    sent = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signum)
+            sent += 1
+    return sent
+
+
+@contextlib.contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """A process that does nothing for the while."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()

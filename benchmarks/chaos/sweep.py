@@ -1,0 +1,245 @@
+"""One real sweep with faults at random moments of its trials, and what it is found guilty of."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.chaos import model
+from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.judge import Injected, Line, Verdict, judge
+from benchmarks.chaos.rig import Rig
+from orchestrator.study import load_records
+from search_spaces.record import Record
+from search_spaces.spec.load import load_spec
+
+PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
+PLANS = (1, 2, 4, 8, 16, 32)
+SPEC = """
+model: chaos_model:make
+cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
+train: {{global_batch: 64, sequence_length: 8, precision: fp32}}
+space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [{plans}]}}
+objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: false}}
+proof: {{enabled: false}}
+budget: {{trials: 20, minutes: 60, trial_seconds: 25}}
+study: {{storage: "{storage}", folder: "{folder}/runs", wait_minutes: 2}}
+tracking: {{enabled: false}}
+"""
+SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
+_GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
+_DRIVERS = 12  # that are started, one after the other, before it is given up
+_SIZE_MIB = 24  # of the disk that can be full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A fault, and when: so many seconds into the trial of that number, counted from 1."""
+
+    kind: str
+    trial: int
+    after_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What became of a sweep. All counts are of this sweep."""
+
+    seed: int
+    storage: str
+    faults: list[str] = field(default_factory=list)  # that were injected, by kind
+    missed: list[str] = field(default_factory=list)  # that found nothing to be done to
+    drivers: int = 0
+    seconds: float = 0.0
+    hung: bool = False
+    leaked: list[str] = field(default_factory=list)
+    verdict: dict[str, Any] = field(default_factory=dict)
+    outcomes: list[str] = field(default_factory=list)
+    exits: list[int] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)  # what else should not be
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.hung or self.leaked or self.troubles or any(self.verdict.values()))
+
+
+def planned(seed: int, kinds: Sequence[str], count: int) -> list[Planned]:
+    """Faults of a sweep, in the order of their moments."""
+    draw = random.Random(seed)
+    faults = [
+        Planned(
+            kind=draw.choice(kinds),
+            trial=draw.randint(1, len(PLANS)),
+            after_seconds=draw.uniform(0.0, 4.0),
+        )
+        for _ in range(count)
+    ]
+    return sorted(faults, key=lambda fault: (fault.trial, fault.after_seconds))
+
+
+def run(folder: Path, seed: int, faults: Sequence[Planned], *, disk: bool = False) -> Report:
+    """Runs a sweep to its end, through all its faults.
+
+    Args:
+        folder: Of its own, empty.
+        seed: Of what the faults draw.
+        faults: In their order.
+        disk: Whether the study lies on a small disk of its own, which needs the right to mount.
+    """
+    return _Sweep(folder, seed, list(faults), disk=disk).run()
+
+
+class _Sweep:
+    def __init__(self, folder: Path, seed: int, faults: list[Planned], *, disk: bool) -> None:
+        self._folder, self._faults, self._disk = folder, faults, disk
+        self._draw = random.Random(seed)
+        self._injected: list[Injected] = []
+        self._report = Report(seed=seed, storage="disk" if disk else "sqlite")
+        self._shm = _shared_memory()
+        place = folder / "disk" if disk else folder
+        self._storage = f"sqlite:///{place}/study.db"
+
+    def run(self) -> Report:
+        began = time.monotonic()
+        self._prepare()
+        try:
+            rig = self._start(None)
+            self._through(rig, began + SWEEP_SECONDS)
+            self._report.seconds = round(time.monotonic() - began, 1)
+            self._judge(rig)
+        finally:
+            if self._disk:
+                subprocess.run(["umount", "--lazy", self._folder / "disk"], check=False)
+        return self._report
+
+    def _prepare(self) -> None:
+        folder = self._folder
+        shutil.copy(model.__file__, folder / "chaos_model.py")
+        for name in ("tmp", "orders", "disk"):
+            (folder / name).mkdir()
+        if self._disk:
+            options = ["-o", f"size={_SIZE_MIB}m", "tmpfs", folder / "disk"]
+            subprocess.run(["mount", "-t", "tmpfs", *options], check=True)
+        plans = ", ".join(map(str, PLANS))
+        spec = SPEC.format(plans=plans, storage=self._storage, folder=folder)
+        (folder / "sweep.yaml").write_text(spec)
+
+    def _start(self, before: Rig | None) -> Rig:
+        own = {
+            "HOME": str(self._folder),
+            "TMPDIR": str(self._folder / "tmp"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        base = before.base if before else frozenset(_children())
+        driver = subprocess.Popen(
+            [PLIMSOLL, "tune", "sweep.yaml", "--json"],
+            cwd=self._folder,
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._report.drivers += 1
+        rig = before or Rig(folder=self._folder, driver=driver, base=base)
+        rig.driver = driver
+        rig.listen()
+        return rig
+
+    def _through(self, rig: Rig, until: float) -> None:
+        """Injects what is due, and starts the same command again where the driver was ended."""
+        since: dict[int, float] = {}  # when the trial of a number was first seen to be under way
+        while True:
+            if time.monotonic() > until:
+                self._report.hung = True
+                for process in rig.processes():
+                    process.kill()
+                return
+            code = rig.driver.poll()
+            if code is not None and self._is_over(rig, code):
+                return
+            started = rig.trials_started()
+            for number in range(1, started + 1):
+                since.setdefault(number, time.monotonic())
+            if self._faults and self._is_due(self._faults[0], since):
+                self._inject(self._faults.pop(0), rig)
+            time.sleep(0.05)
+
+    def _is_over(self, rig: Rig, code: int) -> bool:
+        """What a driver's end means; where it was ended from outside, another one goes on."""
+        self._report.exits.append(code)
+        if code == 0:
+            return True
+        if self._report.drivers >= _DRIVERS:
+            self._report.troubles.append(f"{_DRIVERS} drivers did not bring it to an end")
+            return True
+        if left := rig.wait_gone(_GONE_SECONDS):
+            self._report.leaked += [f"after its driver: {' '.join(p.cmdline())}" for p in left]
+        self._start(rig)
+        return False
+
+    @staticmethod
+    def _is_due(fault: Planned, since: dict[int, float]) -> bool:
+        began = since.get(fault.trial)
+        return began is not None and time.monotonic() >= began + fault.after_seconds
+
+    def _inject(self, fault: Planned, rig: Rig) -> None:
+        kind = FAULTS[fault.kind]
+        at = time.time()
+        if kind.inject(rig, self._draw):
+            self._injected.append(Injected(kind=fault.kind, at=at, ends=kind.ends))
+            self._report.faults.append(fault.kind)
+        else:
+            self._report.missed.append(fault.kind)
+
+    def _judge(self, rig: Rig) -> None:
+        report = self._report
+        report.leaked += [f"process {_words(p)}" for p in rig.wait_gone(60)]
+        report.leaked += [f"shared memory {name}" for name in _shared_memory() - self._shm]
+        report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
+        report.missed += [fault.kind for fault in self._faults]  # it was over before
+        report.troubles += [line for line in rig.said if "Traceback" in line]
+        records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
+        verdict: Verdict = judge(records, _journal(self._folder), self._injected)
+        report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
+        report.outcomes = [_outcome_word(record) for record in records]
+        if untried := len(PLANS) - len({record.plan for record in records}):
+            report.troubles.append(f"{untried} plans have no outcome")
+
+
+def _journal(folder: Path) -> list[Line]:
+    file = folder / "journal.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Line(**json.loads(line)) for line in lines]
+
+
+def _outcome_word(record: Record) -> str:
+    return f"{record.number} {record.outcome.kind}"
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:120]
+    except psutil.NoSuchProcess:
+        return "that is gone by now"
+
+
+def _children() -> list[int]:
+    return [process.pid for process in psutil.Process().children(recursive=True)]
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}

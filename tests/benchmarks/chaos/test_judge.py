@@ -1,0 +1,89 @@
+"""What a sweep is found guilty of, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.chaos.judge import LATE_SECONDS, Injected, Line, Verdict, judge
+from search_spaces.outcome import Outcome, TimedOut
+from search_spaces.record import Record
+from tests.orchestrator.core.values import state_after
+from tests.orchestrator.records import make_measured, make_oom
+
+TRIALS = state_after([make_measured(10.0), make_measured(20.0), make_oom()]).records
+
+
+def line(record: Record, rate: float, *, proof: bool = False) -> Line:
+    return Line(
+        number=record.number,
+        plan=record.plan.key,
+        proof=proof,
+        samples_per_second=rate,
+        at=record.ended_at,
+    )
+
+
+JOURNAL = [line(TRIALS[0], 10.0), line(TRIALS[1], 20.0)]
+OOM = Injected(kind="past_the_budget", at=TRIALS[2].started_at, ends=False)
+KILL = Injected(kind="driver_killed", at=TRIALS[1].ended_at, ends=True)
+
+
+def with_outcome(number: int, outcome: Outcome) -> list[Record]:
+    return [replace(r, outcome=outcome) if r.number == number else r for r in TRIALS]
+
+
+def test_what_agrees_is_clean() -> None:
+    verdict = judge(TRIALS, JOURNAL, [OOM])
+
+    assert verdict == Verdict(lost=(), duplicated=(), invented=(), unexplained=())
+    assert verdict.clean
+    assert judge(TRIALS, [*JOURNAL, line(TRIALS[1], 99.0, proof=True)], [OOM]).clean
+
+
+def test_what_was_dropped_is_lost() -> None:
+    verdict = judge([TRIALS[0], TRIALS[2]], JOURNAL, [OOM])
+
+    assert verdict.lost == ("trial 1 was measured, and the study has no outcome of it",)
+    assert not verdict.clean
+
+
+def test_what_went_with_a_process_is_not_lost_but_only_once_for_each() -> None:
+    assert judge([TRIALS[0], TRIALS[2]], JOURNAL, [OOM, KILL]).clean
+    far = replace(KILL, at=KILL.at + LATE_SECONDS + 1)
+    assert judge([TRIALS[0], TRIALS[2]], JOURNAL, [OOM, far]).lost
+    harmless = replace(KILL, kind="driver_stopped", ends=False)
+    assert judge([TRIALS[0], TRIALS[2]], JOURNAL, [OOM, harmless]).lost
+    assert len(judge([TRIALS[2]], JOURNAL, [OOM, KILL]).lost) == 1
+
+
+def test_what_ended_after_its_deadline_is_not_lost() -> None:
+    late = TimedOut(deadline_seconds=1.0, detail="so")
+    stop = Injected(kind="rank_stopped", at=TRIALS[1].started_at, ends=False)
+
+    assert judge(with_outcome(1, late), JOURNAL, [OOM, stop]).clean
+    assert judge(with_outcome(1, make_oom()), JOURNAL, [OOM, stop]).lost
+
+
+def test_a_plan_with_two_outcomes_is_duplicated() -> None:
+    twice = replace(TRIALS[0], number=7)
+    verdict = judge([*TRIALS, twice], [*JOURNAL, line(twice, 10.0)], [OOM])
+
+    assert verdict.duplicated == (f"plan {TRIALS[0].plan.key} has 2 outcomes",)
+
+
+@pytest.mark.parametrize("journal", [JOURNAL[:1], [JOURNAL[0], line(TRIALS[1], 20.5)]])
+def test_what_no_worker_measured_is_invented(journal: list[Line]) -> None:
+    assert judge(TRIALS, journal, [OOM, KILL]).invented == (
+        "no worker measured trial 1 at 20 samples/s",
+    )
+
+
+def test_a_failure_without_a_fault_is_unexplained() -> None:
+    after = replace(OOM, at=TRIALS[2].ended_at + 1)
+
+    assert judge(TRIALS, JOURNAL, []).unexplained == (
+        "trial 2 ended as out_of_memory, and no fault was injected",
+    )
+    assert judge(TRIALS, JOURNAL, [after]).unexplained
