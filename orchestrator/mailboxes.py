@@ -7,6 +7,7 @@ with Ray Tune and Train each took three seconds of a core before the first trial
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
@@ -45,6 +46,17 @@ class Desk:
         self._given: defaultdict[str, asyncio.Queue[Assignment | Order]] = defaultdict(
             asyncio.Queue
         )
+        self._beats: dict[str, tuple[float, ActorHandle]] = {}
+
+    async def beat(self, group: str, runner: ActorHandle) -> None:
+        """A group's runner lives."""
+        self._beats[group] = time.monotonic(), runner
+
+    async def silent(self, seconds: float) -> list[ActorHandle]:
+        """Runners that were last heard of so long ago; each is told of once."""
+        now = time.monotonic()
+        late = [group for group, (last, _) in self._beats.items() if now - last > seconds]
+        return [self._beats.pop(group)[1] for group in late]
 
     async def put(self, group: str, given: Assignment | Order) -> None:
         """Lays down what a group is to do next."""

@@ -142,7 +142,7 @@ class WorkerGroup:
             .remote(processes.world_size)
         )
         self._died = threading.Event()
-        self._error: TrainingFailedError | None = None
+        self._error: Exception | None = None
         trainer = _trainer(
             spec, processes, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
         )
@@ -182,14 +182,16 @@ class WorkerGroup:
         if not self._died.is_set():
             for seat in seats:
                 ray.kill(seat.worker)
-            self._died.wait(STOP_SECONDS)
+            if not self._died.wait(STOP_SECONDS):  # then it is Ray Train itself that hangs
+                end_left_overs(_owned("TrainController"), 0)
+                self._died.wait(STOP_SECONDS)
         ray.kill(self._mailbox)
         return _end_left_overs(seats)
 
     def _fit(self, trainer: TorchTrainer) -> None:
         try:
             trainer.fit()
-        except TrainingFailedError as error:
+        except (TrainingFailedError, RayError) as error:
             self._error = error
         finally:
             self._died.set()
@@ -216,6 +218,17 @@ class WorkerGroup:
             announced = ray.get(self._mailbox.announced.remote(), timeout=STOP_SECONDS)
         left = self.kill()
         raise GroupLost(outcome_of_death(death_of(self._error, doing), tuple(announced)), left)
+
+
+def _owned(kind: str) -> list[int]:
+    """Ids of the processes of actors of a class that this process started, which run beside it."""
+    from ray._private.state import actors  # Ray has no public way without its dashboard
+
+    node = ray.get_runtime_context().get_node_id()
+    alive = [a for a in actors().values() if a["State"] == "ALIVE"]
+    here = [a for a in alive if a["Address"]["NodeID"] == node]
+    mine = [a["Address"] for a in here if a["Pid"] == os.getpid()]
+    return [a["Pid"] for a in here if a["ActorClassName"] == kind and a["OwnerAddress"] in mine]
 
 
 def _end_left_overs(seats: Sequence[Seat]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from ray.exceptions import OutOfMemoryError, RayActorError
-from ray.train import TrainingFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from orchestrator.core.endings import Death
@@ -14,7 +13,7 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f
 
 
-def death_of(error: TrainingFailedError | None, doing: str) -> Death:
+def death_of(error: Exception | None, doing: str) -> Death:
     """What Ray says of the end of a group: the cause goes before its echoes."""
     if error is None:
         return Death(doing=doing, host_memory=False, rank=None, detail="the workers left")

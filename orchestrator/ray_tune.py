@@ -10,13 +10,17 @@ This is the one module that knows Ray Tune.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import threading
+import time
 from typing import Any
 
 import ray
 from ray import tune
 from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError
 from ray.tune.search import Searcher
 
 from orchestrator.core.placement import Placement
@@ -27,6 +31,8 @@ from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 
 _METRIC = "ended"
 _AGAIN_SECONDS = 5.0  # after which a group that waits says so
+_BEAT_SECONDS = 5.0
+SILENT_SECONDS = 120.0  # after which a runner is ended: longer than any machine is too busy for it
 _DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
@@ -38,6 +44,15 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         self._desk: ActorHandle = config[_DESK]
         self._name: str = config[_GROUP]
         self._kept = KeptGroup()
+        self._over = threading.Event()
+        self._me = ray.get_runtime_context().current_actor
+        ray.get(self._desk.beat.remote(self._name, self._me))
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        """Says that this process lives, for as long as it does."""
+        while not self._over.wait(_BEAT_SECONDS):
+            self._desk.beat.remote(self._name, self._me)
 
     def step(self) -> dict[str, Any]:
         """Waits for a trial, runs it and reports its outcome."""
@@ -54,10 +69,34 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def cleanup(self) -> None:
         """Lets the workers go."""
+        self._over.set()
         self._kept.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing to keep: the study holds it."""
+
+
+class Watch(tune.Callback):  # type: ignore[misc]  # Ray is untyped
+    """Ends runners that are silent: one that hangs would keep its trial, and the sweep, for ever.
+
+    Trials and starts have deadlines by the runner's clock; this is the one for the runner itself.
+    Ray kills a process that does nothing any more as well, and with it what it started.
+    """
+
+    def __init__(self, desk: ActorHandle, seconds: float) -> None:
+        self._desk = desk
+        self._seconds = seconds
+        self._next = time.monotonic() + _BEAT_SECONDS
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
+        """Called by Tune several times a second."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _BEAT_SECONDS
+        with contextlib.suppress(GetTimeoutError):
+            asked = self._desk.silent.remote(self._seconds)
+            for runner in ray.get(asked, timeout=_BEAT_SECONDS):
+                ray.kill(runner)
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
@@ -164,7 +203,10 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
 
 
 def run_trials(
-    driver: AbstractDriver, at_once: int = 1, runner: type[tune.Trainable] = GroupRunner
+    driver: AbstractDriver,
+    at_once: int = 1,
+    runner: type[tune.Trainable] = GroupRunner,
+    silent_seconds: float = SILENT_SECONDS,
 ) -> None:
     """Runs trials until the driver has no more.
 
@@ -172,6 +214,7 @@ def run_trials(
         driver: Who decides.
         at_once: Trials under way at the same time, each on a group of its own.
         runner: Who runs them.
+        silent_seconds: After which a runner that is not heard of is ended.
     """
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     desk = ray.remote(num_cpus=0, resources=HEAD_SHARE)(Desk).remote()
@@ -184,7 +227,12 @@ def run_trials(
                     num_samples=-1,
                     max_concurrent_trials=at_once,
                 ),
-                run_config=tune.RunConfig(storage_path=folder, name="trials", verbose=0),
+                run_config=tune.RunConfig(
+                    storage_path=folder,
+                    name="trials",
+                    verbose=0,
+                    callbacks=[Watch(desk, silent_seconds)],
+                ),
             ).fit()
     finally:
         ray.kill(desk)
