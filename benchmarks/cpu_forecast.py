@@ -85,7 +85,9 @@ def figures(found: Measured) -> dict[str, Any]:
     """Without records, and after some, over several draws of them."""
     rng = np.random.default_rng(0)
     speed, memory, tau = judge(found, ())
-    drawn = [judge(found, rng.permutation(len(found.plans))[:RECORDS]) for _ in range(DRAWS)]
+    drawn = [
+        judge(found, rng.permutation(len(found.plans))[:RECORDS].tolist()) for _ in range(DRAWS)
+    ]
     taus = [one[2] for one in drawn if one[2] is not None]
     return {
         "plans": len(found.plans),

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from orchestrator.core.events import SweepStarted
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import AbstractForecasts
+from orchestrator.listener import AbstractListener
+from orchestrator.study import Study
 from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation
+from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import (
     Anatomy,
@@ -127,8 +131,16 @@ class Told(AbstractForecasts):
 class SleepingDriver(Driver):
     """The driver, whose trials sleep; keeps when each was handed out, slept and was told."""
 
-    def __init__(self, told: Told, *given: Any, **named: Any) -> None:
-        super().__init__(*given, forecasts=told, **named)
+    def __init__(
+        self,
+        told: Told,
+        study: Study,
+        cluster: ClusterFacts,
+        listeners: Sequence[AbstractListener],
+        begun: SweepStarted,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(study, cluster, listeners, begun, clock, forecasts=told)
         self._told_of = told
         self.slept: list[NapReport] = []
         self.asks: list[float] = []
@@ -137,10 +149,12 @@ class SleepingDriver(Driver):
         self._handed_of: dict[int, float] = {}
         self.begins: list[float] = []  # from when a trial is handed out until it sleeps
 
-    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
+    def propose(
+        self, idle: Sequence[Placement] = (), kinds: Collection[str] | None = None
+    ) -> Assignment | Later | None:
         """The next nap."""
         began = time.time()
-        given = super().propose(idle)
+        given = super().propose(idle, kinds)
         if not isinstance(given, Assignment):
             return given
         self.handed.append(time.time())

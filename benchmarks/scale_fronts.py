@@ -14,8 +14,10 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.needs import Need, Wanted
 from orchestrator.core.placement import Node
 from orchestrator.event_log import EventFile
+from orchestrator.mailboxes import Order
 from orchestrator.nodes import AbstractNodes
 from orchestrator.placing import PlacingDriver
+from orchestrator.ray_desk import AbstractDesk
 from orchestrator.ray_metrics import RayMetrics
 from orchestrator.study import Study
 from orchestrator.trials import Assignment
@@ -87,16 +89,17 @@ class StandingNodes(AbstractNodes):
 
 
 @final
-class _Desk:
-    """Stands where Ray's actor passes trials on to groups."""
+class _Desk(AbstractDesk):
+    """Keeps what groups are given."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
-        self.put = self
 
-    def remote(self, group: str, given: Any) -> None:
-        """Keeps it for the group."""
+    def put(self, group: str, given: Assignment | Order) -> None:
         self.given[group] = given
+
+    def bury(self, group: str) -> tuple[str, ...]:
+        return ()
 
 
 @final
@@ -214,9 +217,9 @@ class OptunaFront(AbstractFront):
         nap = self._told.nap(
             Assignment(request=request, device="cuda", deadline_seconds=0, folder="")
         )
-        outcome = nap.outcome
-        reached = isinstance(outcome, Measured)
-        self._rates[group] = outcome.samples_per_second.value if reached else WORTHLESS
+        told = nap.outcome
+        rate = told.samples_per_second.value if isinstance(told, Measured) else WORTHLESS
+        self._rates[group] = rate
         return nap.seconds
 
 

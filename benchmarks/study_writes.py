@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
         study, told = Study(spec, name, space), Told(space.table)
         counted.clear()
         for plan in list(space.candidates)[: 97 * trials : 97]:
-            asked = _timed(taken["ask"], lambda plan=plan: study.ask(plan, "a reason"))
+            asked = _timed(taken["ask"], partial(study.ask, plan, "a reason"))
             request = TrialRequest(number=asked.number, plan=plan, spec=spec)
             nap = told.nap(
                 Assignment(request=request, device="cuda", deadline_seconds=60, folder="")
@@ -59,7 +60,7 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
                 ended_at=time.time(),
                 fingerprint=None,
             )
-            _timed(taken["tell"], lambda record=record: study.tell(record))
+            _timed(taken["tell"], partial(study.tell, record))
     return {
         "storage": "sqlite" if storage is None else storage.partition(":")[0],
         "trials": trials,

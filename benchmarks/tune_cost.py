@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,7 +119,7 @@ def plimsoll_seconds(trials: int) -> float:
         def conclude(self, report: TrialReport) -> None:
             """Nothing to keep."""
 
-        def lose(self, number: int) -> None:
+        def lose(self, number: int, notes: Sequence[str] = ()) -> None:
             raise AssertionError(f"the runner of trial {number} died")
 
     began = time.process_time()

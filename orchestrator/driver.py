@@ -186,24 +186,22 @@ class Driver(AbstractDriver):
                     at=self._clock(),
                 )
             )
-            for source in self._study.sources(report.fingerprint):
-                self.note(source)
+            self.note(*self._study.sources(report.fingerprint))
         trial = self._running(report.number)
         if not self._runs_again(trial, report.outcome):
             # what the trial itself taught is in no record yet: late as it is, this was expected
             forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))
             handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
             self._tell(report.record_of(trial, forecast), handed_out + report.workers_seconds)
-        for text in report.notes:
-            self.note(text)
+        self.note(*report.notes)
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
         """The actor that ran the trial is gone, with its group."""
         trial = self._running(number)
-        if self._runs_again(trial, RUNNER_DIED):
-            return
-        record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
-        self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
+        if not self._runs_again(trial, RUNNER_DIED):
+            record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
+            self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
+        self.note(*notes)
 
     def _runs_again(self, trial: TrialStarted, outcome: Outcome) -> bool:
         """Closes a trial that is run once more, if its outcome asks for that."""
@@ -250,9 +248,10 @@ class Driver(AbstractDriver):
         record = closed(trial.number, trial.plan, outcome, trial.why, at=now)
         self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=now))
 
-    def note(self, text: str) -> None:
-        """Passes on something that a person should read."""
-        self._emit(Noted(text=text, at=self._clock()))
+    def note(self, *texts: str) -> None:
+        """Passes on what a person should read."""
+        for text in texts:
+            self._emit(Noted(text=text, at=self._clock()))
 
     def end(self, reason: str) -> None:
         """Says that the sweep is over, once, and what may be left to find."""

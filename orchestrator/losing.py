@@ -33,9 +33,9 @@ class LosableDriver(AbstractDriver):
         with self._losses():
             self._driver.conclude(report)
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
         with self._losses():
-            self._driver.lose(number)
+            self._driver.lose(number, notes)
 
     @contextlib.contextmanager
     def _losses(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -47,16 +48,18 @@ class Desk:
             asyncio.Queue
         )
         self._beats: dict[str, tuple[float, ActorHandle]] = {}
+        self._seats: dict[str, Sequence[Seat]] = {}
 
-    async def beat(self, group: str, runner: ActorHandle) -> None:
-        """A group's runner lives."""
+    async def beat(self, group: str, runner: ActorHandle, seats: Sequence[Seat] = ()) -> None:
+        """A group's runner lives, and has workers there."""
         self._beats[group] = time.monotonic(), runner
+        self._seats[group] = seats
 
-    async def silent(self, seconds: float) -> list[ActorHandle]:
-        """Runners that were last heard of so long ago; each is told of once."""
+    async def look(self, seconds: float) -> tuple[list[ActorHandle], dict[str, Sequence[Seat]]]:
+        """Runners that were last heard of so long ago, each told of once, and all workers."""
         now = time.monotonic()
         late = [group for group, (last, _) in self._beats.items() if now - last > seconds]
-        return [self._beats.pop(group)[1] for group in late]
+        return [self._beats.pop(group)[1] for group in late], self._seats
 
     async def put(self, group: str, given: Assignment | Order) -> None:
         """Lays down what a group is to do next."""

@@ -137,9 +137,9 @@ class PlacingDriver(AbstractDriver):
             note = f"{gone} under this plan, as before: it is taken to be the plan"
             self._driver.conclude(replace(report, notes=(*report.notes, note)))
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
         self._running.pop(number, None)
-        self._driver.lose(number)
+        self._driver.lose(number, notes)
 
     def _kinds_with_room(self) -> set[str]:
         """Kinds with a node that nobody runs on, or where groups share."""

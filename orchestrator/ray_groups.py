@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from orchestrator.core.endings import may_be_a_lost_node
 from orchestrator.core.processes import Processes, reason_to_change
 from orchestrator.core.reactions import reaction_to
+from orchestrator.mailboxes import Seat
 from orchestrator.ray_nodes import gone_among
 from orchestrator.ray_train import GroupLost, WorkerGroup
 from orchestrator.trials import Assignment, TrialReport
@@ -19,6 +21,11 @@ class KeptGroup:
     def __init__(self) -> None:
         """Starts without a group: the first trial says how large it must be."""
         self._group: WorkerGroup | None = None
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """Of its workers, if there are any."""
+        return self._group.seats if self._group else ()
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs a trial on the group that it needs, which is started if it is not there."""

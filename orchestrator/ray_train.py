@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import tempfile
 import threading
 import time
@@ -26,13 +27,12 @@ from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.core.endings import outcome_of_death
+from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
-from orchestrator.leftovers import end_left_overs
 from orchestrator.mailboxes import Mailbox, Seat
+from orchestrator.ray_leftovers import end_controllers, end_on_nodes, free_abandoned
 from orchestrator.ray_nodes import ID_LABEL, gone_among
 from orchestrator.ray_train_deaths import death_of
 from search_spaces.outcome import Outcome, TimedOut
@@ -42,7 +42,6 @@ from search_spaces.spec.schema import SweepSpec
 
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
-_LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _POLL_SECONDS = 0.5
 _KNOCK_SECONDS = 5.0
 _WORKER_ENVIRONMENT = {
@@ -53,6 +52,7 @@ _WORKER_ENVIRONMENT = {
     # with 15, where anything else that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
+_SILENT = "the actor that passes its requests on does not answer"
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
@@ -143,13 +143,15 @@ class WorkerGroup:
         )
         self._died = threading.Event()
         self._error: Exception | None = None
-        trainer = _trainer(
-            spec, processes, device, {"spec": spec, "mailbox": self._mailbox, "folder": folder}
-        )
+        self.seats: Sequence[Seat] = ()  # of its ranks, once they are up
+        self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=_session_folder())
+        given = {"spec": spec, "mailbox": self._mailbox, "folder": folder}
+        trainer = _trainer(spec, processes, device, self._folder, given)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting", doors)
         self.fingerprint: Fingerprint = members[0][1]
+        self.seats = self._asked(self._mailbox.seats.remote()) or ()
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:
         """Runs a trial on all ranks.
@@ -176,17 +178,18 @@ class WorkerGroup:
         Returns:
             What did not end even so, a sentence each.
         """
-        seats: list[Seat] = []
-        with contextlib.suppress(RayError):
-            seats = ray.get(self._mailbox.seats.remote(), timeout=STOP_SECONDS)
+        self.seats = self.seats or self._asked(self._mailbox.seats.remote()) or ()
         if not self._died.is_set():
-            for seat in seats:
+            for seat in self.seats:
                 ray.kill(seat.worker)
             if not self._died.wait(STOP_SECONDS):  # then it is Ray Train itself that hangs
-                end_left_overs(_owned("TrainController"), 0)
+                end_controllers()
                 self._died.wait(STOP_SECONDS)
         ray.kill(self._mailbox)
-        return _end_left_overs(seats)
+        left = end_on_nodes(self.seats)
+        free_abandoned()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return left
 
     def _fit(self, trainer: TorchTrainer) -> None:
         try:
@@ -208,51 +211,41 @@ class WorkerGroup:
                 now = time.monotonic()
                 gone = now > knock and gone_among(doors)
                 if now > until or gone:
-                    left = self.kill()
                     detail = f"no end of {doing}" + (" on nodes that have gone" if gone else "")
-                    late = TimedOut(deadline_seconds=seconds, detail=detail)
-                    raise GroupLost(late, left) from None
+                    raise self._late(TimedOut(deadline_seconds=seconds, detail=detail)) from None
                 knock = now + _KNOCK_SECONDS if now > knock else knock
-        announced: list[Outcome] = []
-        with contextlib.suppress(RayError):  # it may have been on a node that is gone
-            announced = ray.get(self._mailbox.announced.remote(), timeout=STOP_SECONDS)
+            except RayError as error:
+                self._died.wait(STOP_SECONDS)  # its ranks see the same
+                self._error = self._error or error
+                break
+        # it may have been on a node that is gone
+        announced = self._asked(self._mailbox.announced.remote()) or []
         left = self.kill()
         raise GroupLost(outcome_of_death(death_of(self._error, doing), tuple(announced)), left)
 
+    def _late(self, outcome: TimedOut) -> GroupLost:
+        """Ends the group, which is late; the trial is to blame only if the mailbox is not."""
+        if self._asked(self._mailbox.announced.remote()) is None:
+            death = Death(doing="running the trial", host_memory=False, rank=None, detail=_SILENT)
+            return GroupLost(outcome_of_death(death, ()), self.kill())
+        return GroupLost(outcome, self.kill())
 
-def _owned(kind: str) -> list[int]:
-    """Ids of the processes of actors of a class that this process started, which run beside it."""
-    from ray._private.state import actors  # Ray has no public way without its dashboard
-
-    node = ray.get_runtime_context().get_node_id()
-    alive = [a for a in actors().values() if a["State"] == "ALIVE"]
-    here = [a for a in alive if a["Address"]["NodeID"] == node]
-    mine = [a["Address"] for a in here if a["Pid"] == os.getpid()]
-    return [a["Pid"] for a in here if a["ActorClassName"] == kind and a["OwnerAddress"] in mine]
+    def _asked(self, reference: Any) -> Any:
+        """What the mailbox answers; None if it does not."""
+        try:
+            return ray.get(reference, timeout=STOP_SECONDS)
+        except RayError:
+            return None
 
 
-def _end_left_overs(seats: Sequence[Seat]) -> tuple[str, ...]:
-    """Sees to it, on each node, that no process of the workers is left; says where one is."""
-    here = ray.get_runtime_context().get_node_id()
-    told = []
-    for node in sorted({seat.node for seat in seats}):
-        leaders = [seat.pid for seat in seats if seat.node == node]
-        left: tuple[int, ...] = ()
-        if node == here:
-            left = end_left_overs(leaders, _LEAVE_SECONDS)
-        else:
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(end_left_overs)
-            with contextlib.suppress(RayError):  # a node that is gone has no processes
-                left = ray.get(task.remote(leaders, _LEAVE_SECONDS), timeout=2 * STOP_SECONDS)
-        if left:
-            pids = ", ".join(map(str, left))
-            told.append(f"processes {pids} on node {node} do not end, though they were killed")
-    return tuple(told)
+def _session_folder() -> Path:
+    """Where Ray keeps what is of no use when it has ended; what a dead runner leaves too."""
+    context = ray.get_runtime_context()
+    return Path(context.get_temp_dir(), context.get_session_name())
 
 
 def _trainer(
-    spec: SweepSpec, processes: Processes, device: str, config: dict[str, Any]
+    spec: SweepSpec, processes: Processes, device: str, folder: str, config: dict[str, Any]
 ) -> TorchTrainer:
     cuda = device == "cuda"
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
@@ -268,7 +261,7 @@ def _trainer(
         ),
         run_config=RunConfig(
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
-            storage_path=tempfile.mkdtemp(prefix="plimsoll-group-"),
+            storage_path=folder,
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
             worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT | dict(processes.environment)},
         ),

@@ -14,25 +14,28 @@ import contextlib
 import os
 import tempfile
 import threading
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 from ray import tune
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import RayActorError
 from ray.tune.search import Searcher
 
 from orchestrator.core.placement import Placement
-from orchestrator.mailboxes import Desk, Order
+from orchestrator.mailboxes import Order, Seat
+from orchestrator.ray_desk import AbstractDesk, DeskLost, FrontDesk
 from orchestrator.ray_groups import KeptGroup
 from orchestrator.ray_nodes import HEAD_SHARE
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
+from search_spaces.errors import ClusterError
 
 _METRIC = "ended"
 _AGAIN_SECONDS = 5.0  # after which a group that waits says so
 _BEAT_SECONDS = 5.0
 SILENT_SECONDS = 120.0  # after which a runner is ended: longer than any machine is too busy for it
+_DESKS = 3  # one after the other, before it is given up
 _DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
@@ -46,17 +49,21 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         self._kept = KeptGroup()
         self._over = threading.Event()
         self._me = ray.get_runtime_context().current_actor
-        ray.get(self._desk.beat.remote(self._name, self._me))
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
         """Says that this process lives, for as long as it does."""
-        while not self._over.wait(_BEAT_SECONDS):
-            self._desk.beat.remote(self._name, self._me)
+        while True:
+            self._desk.beat.remote(self._name, self._me, self.seats())
+            if self._over.wait(_BEAT_SECONDS):
+                return
 
     def step(self) -> dict[str, Any]:
         """Waits for a trial, runs it and reports its outcome."""
-        given = ray.get(self._desk.take.remote(self._name, _AGAIN_SECONDS))
+        try:
+            given = ray.get(self._desk.take.remote(self._name, _AGAIN_SECONDS))
+        except RayActorError:  # another desk will have other groups
+            given = Order.LEAVE
         if isinstance(given, Assignment):
             return {_REPORT: self.run(given), _METRIC: 1}
         if given is Order.RELEASE:
@@ -66,6 +73,10 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
     def run(self, given: Assignment) -> TrialReport:
         """Runs one trial."""
         return self._kept.run(given)
+
+    def seats(self) -> Sequence[Seat]:
+        """Of the workers that it has."""
+        return self._kept.seats
 
     def cleanup(self) -> None:
         """Lets the workers go."""
@@ -77,32 +88,20 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
 
 class Watch(tune.Callback):  # type: ignore[misc]  # Ray is untyped
-    """Ends runners that are silent: one that hangs would keep its trial, and the sweep, for ever.
+    """Looks after the desk and the runners for as long as Tune runs."""
 
-    Trials and starts have deadlines by the runner's clock; this is the one for the runner itself.
-    Ray kills a process that does nothing any more as well, and with it what it started.
-    """
-
-    def __init__(self, desk: ActorHandle, seconds: float) -> None:
+    def __init__(self, desk: FrontDesk) -> None:
         self._desk = desk
-        self._seconds = seconds
-        self._next = time.monotonic() + _BEAT_SECONDS
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
-        """Called by Tune several times a second."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _BEAT_SECONDS
-        with contextlib.suppress(GetTimeoutError):
-            asked = self._desk.silent.remote(self._seconds)
-            for runner in ray.get(asked, timeout=_BEAT_SECONDS):
-                ray.kill(runner)
+        """Called by Tune several times a second; what it raises ends Tune."""
+        self._desk.look()
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     """Asks the driver for trials, hands them to groups and tells it how they ended."""
 
-    def __init__(self, driver: AbstractDriver | None, desk: ActorHandle | None) -> None:
+    def __init__(self, driver: AbstractDriver | None, desk: AbstractDesk | None) -> None:
         super().__init__(metric=_METRIC, mode="max")
         self._driver = driver
         self._desk = desk
@@ -117,6 +116,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Another group, which Tune has room for; None if it has nothing to run now."""
+        assert self._desk is not None
         given = self._proposed()
         if given is None:
             self._dismiss()
@@ -128,7 +128,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
             self._hand(given)
             return None
         self._hand(given, trial_id)
-        return {_DESK: self._desk, _GROUP: trial_id}
+        return {_DESK: self._desk.actor, _GROUP: trial_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Passes a report on, and gives groups that are free their next trial.
@@ -156,11 +156,18 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     ) -> None:
         """A group is gone; if it had a trial, its runner died."""
         assert self._driver is not None
+        assert self._desk is not None
+        left = self._desk.bury(trial_id) if error else ()
         self._places.pop(trial_id, None)
         if trial_id in self._idle:
             self._idle.remove(trial_id)
         if (number := self._numbers.pop(trial_id, None)) is not None:
-            self._driver.lose(number)
+            self._driver.lose(number, left)
+
+    def lose_all(self) -> None:
+        """All groups are gone."""
+        for group in {*self._numbers, *self._idle, *self._places}:
+            self.on_trial_complete(group, error=True)
 
     def _proposed(self) -> Assignment | Later | None:
         assert self._driver is not None
@@ -180,19 +187,19 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         for other in leaving:
             del self._places[other]
             if other != group:
-                self._desk.put.remote(other, Order.RELEASE)
+                self._desk.put(other, Order.RELEASE)
         if started is None:
             self._idle.remove(group)
         self._numbers[group] = given.request.number
         if given.placement is not None:
             self._places[group] = given.placement
-        self._desk.put.remote(group, given)
+        self._desk.put(group, given)
 
     def _dismiss(self) -> None:
         """Lets the groups go that wait."""
         assert self._desk is not None
         for group in self._idle:
-            self._desk.put.remote(group, Order.LEAVE)
+            self._desk.put(group, Order.LEAVE)
         self._idle.clear()
 
     def save(self, checkpoint_path: str) -> None:
@@ -215,24 +222,38 @@ def run_trials(
         at_once: Trials under way at the same time, each on a group of its own.
         runner: Who runs them.
         silent_seconds: After which a runner that is not heard of is ended.
+
+    Raises:
+        ClusterError: If what passes trials to groups was lost time and again.
     """
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    desk = ray.remote(num_cpus=0, resources=HEAD_SHARE)(Desk).remote()
-    try:
-        with tempfile.TemporaryDirectory(prefix="plimsoll-tune-") as folder:
-            tune.Tuner(
-                tune.with_resources(runner, HEAD_SHARE),
-                tune_config=tune.TuneConfig(
-                    search_alg=PlanSearcher(driver, desk),
-                    num_samples=-1,
-                    max_concurrent_trials=at_once,
-                ),
-                run_config=tune.RunConfig(
-                    storage_path=folder,
-                    name="trials",
-                    verbose=0,
-                    callbacks=[Watch(desk, silent_seconds)],
-                ),
-            ).fit()
-    finally:
-        ray.kill(desk)
+    for _ in range(_DESKS):
+        desk = FrontDesk(silent_seconds)
+        searcher = PlanSearcher(driver, desk)
+        try:
+            with contextlib.suppress(DeskLost):
+                _tune(searcher, desk, at_once, runner)
+        finally:
+            desk.close()
+        if not desk.lost:
+            return
+        searcher.lose_all()
+    raise ClusterError(
+        f"the actor that passes trials to groups died or hung {_DESKS} times, last on the head"
+        " node: see there what ends processes; the same command goes on where the sweep stopped"
+    )
+
+
+def _tune(
+    searcher: PlanSearcher, desk: FrontDesk, at_once: int, runner: type[tune.Trainable]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="plimsoll-tune-") as folder:
+        tune.Tuner(
+            tune.with_resources(runner, HEAD_SHARE),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher, num_samples=-1, max_concurrent_trials=at_once
+            ),
+            run_config=tune.RunConfig(
+                storage_path=folder, name="trials", verbose=0, callbacks=[Watch(desk)]
+            ),
+        ).fit()

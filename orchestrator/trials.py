@@ -77,5 +77,5 @@ class AbstractDriver(ABC):
         """A trial ended."""
 
     @abstractmethod
-    def lose(self, number: int) -> None:
-        """A trial's runner died without a report."""
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+        """A trial's runner died without a report; the notes are for a person."""

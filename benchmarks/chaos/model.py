@@ -84,7 +84,7 @@ def _hog() -> None:
         time.sleep(0.02)
 
 
-_train_and_measure, _agree = entry.train_and_measure, entry.agree
+_train_and_measure, _agree = entry.train_and_measure, entry.agree  # type: ignore[attr-defined]
 _under_way: list[TrialRequest] = []
 
 
@@ -112,4 +112,5 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
     return outcome
 
 
-entry.train_and_measure, entry.agree = _noted, _journaled  # type: ignore[assignment]
+entry.train_and_measure = _noted  # type: ignore[attr-defined, assignment]
+entry.agree = _journaled  # type: ignore[attr-defined]

@@ -19,7 +19,10 @@ import psutil
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 RANKS = "ray::RayTrainWorker"
-ACTORS = ("ray::Mailbox", "ray::TrainController", "ray::ResourceTrainable")
+ACTORS = (  # of a group, and the desk that all groups have
+    *("ray::Mailbox", "ray::ResourceTrainable", "ray::Desk"),
+    *("ray::TrainController", "ray::SynchronizationActor", "ray::PlacementGroupCleaner"),
+)
 
 
 def adopt_orphans() -> None:

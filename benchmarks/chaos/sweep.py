@@ -130,7 +130,7 @@ class _Sweep:
         for name in ("tmp", "orders", "disk"):
             (folder / name).mkdir()
         if self._disk:
-            options = ["-o", f"size={_SIZE_MIB}m", "tmpfs", folder / "disk"]
+            options = ["-o", f"size={_SIZE_MIB}m", "tmpfs", str(folder / "disk")]
             subprocess.run(["mount", "-t", "tmpfs", *options], check=True)
         plans = ", ".join(map(str, PLANS))
         spec = SPEC.format(plans=plans, storage=self._storage, folder=folder)

@@ -87,7 +87,7 @@ def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Belief:
     bytes_ = peak_bytes(laid.work.take(weighed), memory).bytes * laid.counted[weighed]
     groups = np.array([f"{run.source} {run.model} {run.device} {run.gpus}" for run in runs])
     memory_scales = _fit_scales(_MEMORY_SCALES, bytes_, held[weighed], groups[weighed])
-    like = np.array([_is_like_ours(runs[row]) for row in weighed])
+    like = np.array([_is_like_ours(runs[row]) for row in weighed.tolist()])
     # by eight in ten: what is far apart did what its table does not say
     own = _fit_scales(
         _MEMORY_SCALES, bytes_[like], held[weighed][like], groups[weighed][like], share=0.8
@@ -103,11 +103,14 @@ def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Belief:
     )
 
 
-def _fit_time(laid: Laid, rows: Vector, seconds: Vector, sources: Vector) -> TimeCoefficients:
+def _fit_time(
+    laid: Laid, rows: NDArray[np.intp], seconds: Vector, sources: Vector
+) -> TimeCoefficients:
     work = laid.work.take(rows)
 
     def forecast(vector: Vector) -> Vector:
-        return step_terms(work, from_vector(TimeCoefficients, vector)).seconds.sum(axis=1)
+        total: Vector = step_terms(work, from_vector(TimeCoefficients, vector)).seconds.sum(axis=1)
+        return total
 
     start = TimeCoefficients()
     found = from_vector(
@@ -119,7 +122,9 @@ def _fit_time(laid: Laid, rows: Vector, seconds: Vector, sources: Vector) -> Tim
     return replace(found, stacks=tuple(stacks))
 
 
-def _fit_memory(laid: Laid, rows: Vector, held: Vector, sources: Vector) -> MemoryCoefficients:
+def _fit_memory(
+    laid: Laid, rows: NDArray[np.intp], held: Vector, sources: Vector
+) -> MemoryCoefficients:
     work, counted = laid.work.take(rows), laid.counted[rows]
 
     def forecast(vector: Vector) -> Vector:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.published.footprints import Model, Wanted, model_of, spec_of, wanted_of
 from benchmarks.published.forecaster import Numbers, RunForecasts
@@ -41,7 +42,7 @@ class Laid:
     """Runs that can be forecast, laid down as work; `rows` are their places among all."""
 
     work: Work
-    rows: Numbers
+    rows: NDArray[np.intp]
     samples: Columns
     counted: Columns  # of shape (runs, CATEGORIES): what each one's figure of memory counts
     limit_bytes: Columns
@@ -122,7 +123,7 @@ class Ours:
         return replace(self, belief=learned)
 
 
-def _at(rows: Numbers, values: Columns, count: int) -> Numbers:
+def _at(rows: NDArray[np.intp], values: Columns, count: int) -> Numbers:
     """Rows of values where they belong among all, zeros elsewhere."""
     placed = np.zeros((count, values.shape[1]))
     placed[rows] = values

@@ -18,6 +18,7 @@ from orchestrator.ray_cluster import settle_ray
 from orchestrator.ray_groups import KeptGroup
 from orchestrator.ray_tune import GroupRunner, run_trials
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
+from search_spaces.errors import ClusterError
 from search_spaces.outcome import Cancelled
 from search_spaces.request import TrialRequest
 from tests.orchestrator.records import make_plan, make_spec
@@ -55,9 +56,21 @@ class Counting(AbstractDriver):
         assert report.number not in self.processes
         self.processes[report.number] = report.notes[0]
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
         self.running.remove(number)
         self.lost.append(number)
+
+
+def _report(given: Assignment) -> TrialReport:
+    """Of nothing, with the process that made it."""
+    return TrialReport(
+        number=given.request.number,
+        outcome=Cancelled(detail="nothing was run"),
+        fingerprint=None,
+        notes=(str(os.getpid()),),
+        started_at=0.0,
+        ended_at=1.0,
+    )
 
 
 class Dying(GroupRunner):
@@ -70,16 +83,7 @@ class Dying(GroupRunner):
         if number == STILL:
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.3)  # no group gets all of them
-        outcome = Cancelled(detail="nothing was run")
-        process: Any = (str(os.getpid()),)
-        return TrialReport(
-            number=number,
-            outcome=outcome,
-            fingerprint=None,
-            notes=process,
-            started_at=0.0,
-            ended_at=1.0,
-        )
+        return _report(given)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +127,44 @@ def test_groups_outlive_their_trials(driver: Counting) -> None:
 def test_a_trial_that_waits_for_others_runs_when_they_have_ended(driver: Counting) -> None:
     assert not driver.beside_last
     assert LAST in driver.processes
+
+
+class Treacherous(GroupRunner):
+    """Ends what passes trials to groups, in the middle of one."""
+
+    def run(self, given: Assignment) -> TrialReport:
+        if given.request.number == DEADLY:
+            ray.kill(self._desk)
+            time.sleep(600)  # it is ended
+        return _report(given)
+
+
+def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object) -> None:
+    counting = Counting()
+
+    run_trials(counting, 1, Treacherous, SILENT_SECONDS)
+
+    assert counting.lost == [DEADLY]
+    assert sorted(counting.processes) == [n for n in range(LAST + 1) if n != DEADLY]
+
+
+class Doomed(GroupRunner):
+    """Ends it in every trial."""
+
+    def run(self, given: Assignment) -> TrialReport:
+        ray.kill(self._desk)
+        time.sleep(600)
+        raise AssertionError
+
+
+def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
+    counting = Counting()
+
+    with pytest.raises(ClusterError, match="died or hung 3 times"):
+        run_trials(counting, 1, Doomed, SILENT_SECONDS)
+
+    assert counting.lost == [0, 1, 2]
+    assert not counting.running
 
 
 SMALL_A, SMALL_B, LARGE = (
@@ -169,7 +211,7 @@ class Crowded(AbstractDriver):
         self.running.remove(report.number)
         self.ended[report.number] = report.notes
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
         raise AssertionError(number)
 
 
@@ -189,14 +231,7 @@ class Warm(GroupRunner):
 
     def run(self, given: Assignment) -> TrialReport:
         time.sleep(1)
-        return TrialReport(
-            number=given.request.number,
-            outcome=Cancelled(detail="nothing was run"),
-            fingerprint=None,
-            notes=(str(os.getpid()),),
-            started_at=0.0,
-            ended_at=1.0,
-        )
+        return _report(given)
 
     def cleanup(self) -> None:
         pass
