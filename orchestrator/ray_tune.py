@@ -11,6 +11,7 @@ This is the one module that knows Ray Tune.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -227,6 +228,8 @@ def run_trials(
         ClusterError: If what passes trials to groups was lost time and again.
     """
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    # of a runner that died it prints a trace; the sweep says what became of its trial
+    logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
     for _ in range(_DESKS):
         desk = FrontDesk(silent_seconds)
         searcher = PlanSearcher(driver, desk)

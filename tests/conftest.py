@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.postgres import Server, postgres_server
+from benchmarks.rigs.postgres import Server, postgres_server
 
 # the same examples every run: a red build means a change, not luck
 settings.register_profile(

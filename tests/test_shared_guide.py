@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from benchmarks.rigs.postgres import Server
 from orchestrator.cli.tune import EXIT_STUDY_LOST
 from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
@@ -21,7 +22,6 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import StudySpec, SweepSpec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
-from tests.postgres import Server
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "shared.md").read_text(encoding="utf-8")
 EXAMPLE = "db.example:5432"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.rig import adopt_orphans
+from benchmarks.chaos.settings import SETTINGS
 from benchmarks.chaos.sweep import Report, planned, run
 from benchmarks.output import write
 
@@ -44,13 +45,13 @@ def main() -> int:
 
 
 def _one(seed: int, kinds: Sequence[str], count: int) -> Report:
-    """Every third sweep has its study on a disk that can be full, if this machine may mount one."""
-    disk = seed % 3 == 0 and os.geteuid() == 0 and "disk_full" in kinds
-    has = {"", "disk" if disk else "sqlite"}
-    able = [kind for kind in kinds if FAULTS[kind].needs in has]
+    """What a sweep is kept in goes by its seed; only who may mount has a disk that can be full."""
+    usable = [name for name in SETTINGS if name != "disk" or os.geteuid() == 0]
+    kept_in = usable[seed % len(usable)]
+    able = [kind for kind in kinds if FAULTS[kind].needs in ("", kept_in)]
     # not a context: what a sweep leaves behind is looked at, also by a person
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    report = run(folder, seed, planned(seed, able, count), disk=disk)
+    report = run(folder, seed, planned(seed, able, count), kept_in)
     if not report.clean:
         print(f"kept: {folder}", file=sys.stderr)
     return report

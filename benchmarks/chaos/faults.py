@@ -100,6 +100,35 @@ def _fill_disk(rig: Rig, draw: random.Random) -> bool:
     return True
 
 
+def _restart_postgres(rig: Rig, draw: random.Random) -> bool:
+    """It ends, which cuts all connections, and comes back."""
+    server = rig.setting.postgres
+    assert server is not None
+    server.stop()
+    time.sleep(draw.uniform(0, 10))
+    server.start()
+    return True
+
+
+def _restart_mlflow(rig: Rig, draw: random.Random) -> bool:
+    server = rig.setting.tracking
+    assert server is not None
+    server.send(signal.SIGKILL)
+    time.sleep(draw.uniform(0, 10))
+    server.start()
+    return True
+
+
+def _hang_mlflow(rig: Rig, draw: random.Random) -> bool:
+    """It takes connections, and answers none."""
+    server = rig.setting.tracking
+    assert server is not None
+    server.send(signal.SIGSTOP)
+    time.sleep(draw.uniform(2, 30))
+    server.send(signal.SIGCONT)
+    return True
+
+
 FAULTS: Mapping[str, Fault] = {
     "rank_killed": Fault(inject=_kill_rank, ends=True),
     "rank_stopped": Fault(inject=_stop_rank, ends=True),
@@ -114,5 +143,8 @@ FAULTS: Mapping[str, Fault] = {
     "endless_loop": Fault(inject=_order("loop")),
     "model_raises": Fault(inject=_order("raise")),
     "sqlite_locked": Fault(inject=_lock_sqlite, needs="sqlite"),
+    "postgres_restarted": Fault(inject=_restart_postgres, needs="postgres"),
+    "mlflow_restarted": Fault(inject=_restart_mlflow, needs="mlflow"),
+    "mlflow_hangs": Fault(inject=_hang_mlflow, needs="mlflow"),
     "disk_full": Fault(inject=_fill_disk, needs="disk"),
 }

@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from benchmarks.chaos.settings import Setting
+
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the desk that all groups have
@@ -42,6 +44,7 @@ class Rig:
     folder: Path
     driver: subprocess.Popen[str]
     base: frozenset[int]  # processes that are none of the sweep's
+    setting: Setting
     events: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)  # lines that are no events
 
@@ -51,7 +54,9 @@ class Rig:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 title = " ".join(process.cmdline())
-                if process.pid in self.base or process.status() == psutil.STATUS_ZOMBIE:
+                if process.pid in self.base or self.setting.is_server(process):
+                    continue
+                if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 if not titles or title.startswith(titles):
                     found.append(process)
@@ -69,11 +74,14 @@ class Rig:
 
     def _read(self, driver: subprocess.Popen[str]) -> None:
         assert driver.stdout is not None
-        for line in driver.stdout:
-            try:
-                self.events.append(json.loads(line))
-            except ValueError:
-                self.said.append(line.rstrip())
+        with (self.folder / "driver.log").open("a") as log:
+            for line in driver.stdout:
+                log.write(line)
+                log.flush()
+                try:
+                    self.events.append(json.loads(line))
+                except ValueError:
+                    self.said.append(line.rstrip())
 
     def wait_gone(self, seconds: float) -> list[psutil.Process]:
         """What of the sweep is left after so long at most."""

@@ -9,17 +9,20 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from mlflow import MlflowClient
 
 from benchmarks.chaos import model
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.judge import Injected, Line, Verdict, judge
 from benchmarks.chaos.rig import Rig
+from benchmarks.chaos.settings import Setting, setting
 from orchestrator.study import load_records
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
@@ -35,12 +38,11 @@ objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: fals
 proof: {{enabled: false}}
 budget: {{trials: 20, minutes: 60, trial_seconds: 25}}
 study: {{storage: "{storage}", folder: "{folder}/runs", wait_minutes: 2}}
-tracking: {{enabled: false}}
+tracking: {tracking}
 """
 SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
 _DRIVERS = 12  # that are started, one after the other, before it is given up
-_SIZE_MIB = 24  # of the disk that can be full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Report:
     """What became of a sweep. All counts are of this sweep."""
 
     seed: int
-    storage: str
+    setting: str
     faults: list[str] = field(default_factory=list)  # that were injected, by kind
     missed: list[str] = field(default_factory=list)  # that found nothing to be done to
     drivers: int = 0
@@ -89,72 +91,73 @@ def planned(seed: int, kinds: Sequence[str], count: int) -> list[Planned]:
     return sorted(faults, key=lambda fault: (fault.trial, fault.after_seconds))
 
 
-def run(folder: Path, seed: int, faults: Sequence[Planned], *, disk: bool = False) -> Report:
+def run(folder: Path, seed: int, faults: Sequence[Planned], kept_in: str = "sqlite") -> Report:
     """Runs a sweep to its end, through all its faults.
 
     Args:
         folder: Of its own, empty.
         seed: Of what the faults draw.
         faults: In their order.
-        disk: Whether the study lies on a small disk of its own, which needs the right to mount.
+        kept_in: One of `SETTINGS`; `disk` needs the right to mount.
     """
-    return _Sweep(folder, seed, list(faults), disk=disk).run()
+    with setting(kept_in, folder) as where:
+        return _Sweep(folder, seed, list(faults), where).run()
 
 
 class _Sweep:
-    def __init__(self, folder: Path, seed: int, faults: list[Planned], *, disk: bool) -> None:
-        self._folder, self._faults, self._disk = folder, faults, disk
+    def __init__(self, folder: Path, seed: int, faults: list[Planned], where: Setting) -> None:
+        self._folder, self._faults, self._setting = folder, faults, where
         self._draw = random.Random(seed)
         self._injected: list[Injected] = []
-        self._report = Report(seed=seed, storage="disk" if disk else "sqlite")
+        self._report = Report(seed=seed, setting=where.name)
         self._shm = _shared_memory()
-        place = folder / "disk" if disk else folder
-        self._storage = f"sqlite:///{place}/study.db"
 
     def run(self) -> Report:
         began = time.monotonic()
         self._prepare()
-        try:
-            rig = self._start(None)
-            self._through(rig, began + SWEEP_SECONDS)
-            self._report.seconds = round(time.monotonic() - began, 1)
-            self._judge(rig)
-        finally:
-            if self._disk:
-                subprocess.run(["umount", "--lazy", self._folder / "disk"], check=False)
+        rig = self._start(None)
+        self._through(rig, began + SWEEP_SECONDS)
+        self._report.seconds = round(time.monotonic() - began, 1)
+        self._judge(rig)
         return self._report
 
     def _prepare(self) -> None:
         folder = self._folder
         shutil.copy(model.__file__, folder / "chaos_model.py")
-        for name in ("tmp", "orders", "disk"):
+        for name in ("tmp", "orders"):
             (folder / name).mkdir()
-        if self._disk:
-            options = ["-o", f"size={_SIZE_MIB}m", "tmpfs", str(folder / "disk")]
-            subprocess.run(["mount", "-t", "tmpfs", *options], check=True)
-        plans = ", ".join(map(str, PLANS))
-        spec = SPEC.format(plans=plans, storage=self._storage, folder=folder)
+        server = self._setting.tracking
+        spec = SPEC.format(
+            plans=", ".join(map(str, PLANS)),
+            storage=self._setting.storage,
+            folder=folder,
+            tracking=f'{{uri: "{server.uri}"}}' if server else "{enabled: false}",
+        )
         (folder / "sweep.yaml").write_text(spec)
 
-    def _start(self, before: Rig | None) -> Rig:
+    @property
+    def _environment(self) -> dict[str, str]:
         own = {
             "HOME": str(self._folder),
             "TMPDIR": str(self._folder / "tmp"),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
+        return {**os.environ, **own}
+
+    def _start(self, before: Rig | None) -> Rig:
         base = before.base if before else frozenset(_children())
         driver = subprocess.Popen(
             [PLIMSOLL, "tune", "sweep.yaml", "--json"],
             cwd=self._folder,
-            env={**os.environ, **own},
+            env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
         self._report.drivers += 1
-        rig = before or Rig(folder=self._folder, driver=driver, base=base)
+        rig = before or Rig(folder=self._folder, driver=driver, base=base, setting=self._setting)
         rig.driver = driver
         rig.listen()
         return rig
@@ -216,8 +219,31 @@ class _Sweep:
         verdict: Verdict = judge(records, _journal(self._folder), self._injected)
         report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
         report.outcomes = [_outcome_word(record) for record in records]
+        if self._setting.tracking:
+            report.troubles += self._untrue_tracking(self._setting.tracking.uri, records)
         if untried := len(PLANS) - len({record.plan for record in records}):
             report.troubles.append(f"{untried} plans have no outcome")
+
+    def _untrue_tracking(self, uri: str, records: Sequence[Record]) -> list[str]:
+        """What MLflow does not hold exactly once, after what the sweep could not send is sent."""
+        command = [PLIMSOLL, "sync", "sweep.yaml"]
+        sent = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if sent.returncode:
+            return [f"plimsoll sync: {sent.stderr.strip()}"]
+        client = MlflowClient(tracking_uri=uri)
+        (experiment,) = client.search_experiments(filter_string="name = 'sweep'")
+        runs = client.search_runs([experiment.experiment_id], max_results=1000)
+        tags = [run.data.tags for run in runs if "mlflow.parentRunId" in run.data.tags]
+        held = Counter(int(tag["plimsoll.trial"]) for tag in tags)
+        wanted = Counter(record.number for record in records)
+        return [] if held == wanted else [f"MLflow holds {dict(held)} of {dict(wanted)}"]
 
 
 def _journal(folder: Path) -> list[Line]:

@@ -18,6 +18,7 @@ from orchestrator.cli.plan import plan
 from orchestrator.cli.record import record
 from orchestrator.cli.report import report
 from orchestrator.cli.submit import submit
+from orchestrator.cli.sync import sync
 from orchestrator.cli.trial import trial
 from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, check, plan, tune, submit, record, trial, report, ui, models, doctor):
+for command in (init, check, plan, tune, submit, record, trial, report, sync, ui, models, doctor):
     app.command()(command)
 
 

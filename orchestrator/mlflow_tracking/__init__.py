@@ -13,9 +13,11 @@ from orchestrator.mlflow_tracking.store import (
     ui_command,
     ui_environment,
 )
+from orchestrator.mlflow_tracking.sync import add_what_is_missing
 
 __all__ = [
     "MlflowListener",
+    "add_what_is_missing",
     "check_tracking",
     "store_uri",
     "ui_address",

@@ -109,11 +109,11 @@ class MlflowListener(AbstractListener):
         if self._problem:
             self._say(
                 f"MLflow does not hold the whole sweep ({self._problem}); the study does."
-                " Running `plimsoll tune` again adds what is missing."
+                " `plimsoll sync` adds what is missing."
             )
 
     def _work(self) -> None:
-        _quieten()
+        quieten()
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
                 time.sleep(_HEAD_START_SECONDS)
@@ -154,7 +154,8 @@ class MlflowListener(AbstractListener):
             self._writer.finish(state)
 
 
-def _quieten() -> None:
+def quieten() -> None:
+    """Keeps what mlflow would say and send beside its work to itself; before it is imported."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for name in _NOISY_LOGGERS:

@@ -55,6 +55,11 @@ class StudyWriter:
         self._add_params(state)
         self._write_artifacts(artifacts.at_start(state.spec))
 
+    def missing(self, state: SweepState) -> int:
+        """How many records and proofs have no run that is whole."""
+        every = {_identity(record) for record in (*state.records, *state.proofs)}
+        return len(every - self._written)
+
     def add_missing(self, state: SweepState) -> None:
         """Adds a run for each record and proof that has none, and the sweep's figures after it."""
         for index, record in enumerate(state.records):

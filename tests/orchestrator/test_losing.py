@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from benchmarks.rigs.postgres import Server
 from orchestrator.core.events import SweepStarted
 from orchestrator.driver import Driver
 from orchestrator.losing import LosableDriver
@@ -19,7 +20,6 @@ from tests.orchestrator.records import (
     make_space,
 )
 from tests.orchestrator.study.values import NAME, open_study, study_spec
-from tests.postgres import Server
 
 
 def report(given: Assignment) -> TrialReport:

@@ -8,21 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.rigs.mlflow_server import mlflow_server, serves
+from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.events import SweepEnded, TrialEnded
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking, store_uri, ui_address
 from orchestrator.study import check_study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep
-from tests.postgres import PASSWORD, QUOTED, Server
 from tests.proxies import proxy_to
 
 ROOT = Path(__file__).parents[2]
@@ -170,34 +169,6 @@ def test_a_studys_storage_is_no_mlflow_store(
         check_tracking(both)
 
 
-def serves(port: int) -> bool:
-    with contextlib.suppress(OSError, urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def mlflow_server(store: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A real server, killed with all its processes at the end."""
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-    server = subprocess.Popen(
-        [*command, "--port", str(port), "--artifacts-destination", str(folder)],
-        cwd=folder,
-        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": store},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        wait_for(lambda: serves(port))
-        yield server
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait(10)
-
-
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
     store: str, tmp_path: Path, unused_port: int
@@ -205,6 +176,7 @@ def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
     """An answer is lost first, then the server; what was not logged is logged when it is back."""
     with contextlib.ExitStack() as stack, proxy_to(unused_port) as line:
         server = stack.enter_context(mlflow_server(store, unused_port, tmp_path))
+        wait_for(lambda: serves(unused_port))
         uri = f"http://127.0.0.1:{line.port}"
         spec = shared(uri, str(tmp_path / "runs"))
         check_tracking(spec)
@@ -216,6 +188,7 @@ def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
                 os.killpg(server.pid, signal.SIGKILL)
             if ended == 4:
                 stack.enter_context(mlflow_server(store, unused_port, tmp_path))
+                wait_for(lambda: serves(unused_port))
 
         listener = logged(spec, "goes-on", between)
 

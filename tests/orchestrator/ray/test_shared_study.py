@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.cli import main
 from orchestrator.cli.tune import EXIT_STUDY_LOST
 from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
@@ -18,7 +19,6 @@ from orchestrator.study.untold import UNTOLD_FILE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import environment
-from tests.postgres import PASSWORD, QUOTED, Server
 
 ROOT = Path(__file__).parents[3]
 AWAY = "the study's storage is away ("

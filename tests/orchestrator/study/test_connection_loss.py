@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
+from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.retrying import Clock
 from orchestrator.study import Study, StudyLost, load_records, sole_driver, storage_url
 from orchestrator.study.storage import brief_storage
@@ -18,7 +19,6 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
-from tests.postgres import PASSWORD, QUOTED, Server
 from tests.proxies import Proxy, proxy_to
 
 AWAY_SECONDS = 3.0  # longer than what is not told of

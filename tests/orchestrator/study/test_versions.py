@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from benchmarks.rigs.postgres import PASSWORD, QUOTED
 from orchestrator.study import check_study, earlier_studies, load_records, sole_driver
 from orchestrator.study.storage import brief_storage
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
-from tests.postgres import PASSWORD, QUOTED
 
 
 def execute(url: str, *statements: str) -> None:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: of its own, on a port of its own, gone after them."""
+"""A real PostgreSQL server: of its own, on a port of its own, gone after them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Server:
     databases: int = field(default=0)
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
+        """What a specification names it by."""
         return f"postgresql://{USER}:{QUOTED}@127.0.0.1:{port or self.port}/{database}"
 
     def new_database(self) -> str:
@@ -47,11 +48,13 @@ class Server:
         return self.url(name)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Carries out a statement; the rows that it gives."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     def start(self) -> None:
+        """Starts it; returns when it answers."""
         options = [f"-c{setting}" for setting in _SETTINGS]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -88,7 +91,7 @@ def postgres_server() -> Iterator[Server]:
     )  # what another user may enter
     try:
         program, owner = _program(folder)
-        server = Server(folder=folder / "data", port=_free_port(), program=program, owner=owner)
+        server = Server(folder=folder / "data", port=free_port(), program=program, owner=owner)
         _initialise(server)
         server.start()
         try:
@@ -137,7 +140,8 @@ def _initialise(server: Server) -> None:
         settings.write("unix_socket_directories = ''\n")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

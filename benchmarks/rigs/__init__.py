@@ -1,0 +1,1 @@
+"""Real servers for tests and campaigns, each of its own and gone afterwards."""

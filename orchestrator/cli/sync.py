@@ -1,0 +1,29 @@
+"""`plimsoll sync`: MLflow from the study, whatever it missed."""
+
+from __future__ import annotations
+
+from orchestrator.cli.console import OptionalSpecPath, say
+from orchestrator.cli.latest import spec_and_name
+from orchestrator.cli.stored import stored_state
+from search_spaces.errors import UserError
+
+
+def sync(spec_path: OptionalSpecPath = None) -> None:
+    """Bring MLflow up with a sweep that has run, whatever it missed."""
+    spec, name = spec_and_name(spec_path)
+    if not spec.tracking.enabled:
+        raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
+
+    from orchestrator.mlflow_tracking import add_what_is_missing, check_tracking, store_uri
+    from orchestrator.study import load_end, load_proofs, load_records, sole_driver
+    from search_spaces.spec.addresses import without_password
+
+    records, proofs = load_records(spec, name), load_proofs(spec, name)
+    state = stored_state(spec, name, records, proofs, load_end(spec, name))
+    with sole_driver(spec, name):  # one that runs brings MLflow up by itself
+        check_tracking(spec)
+        added = add_what_is_missing(state)
+    say(
+        f"{without_password(store_uri(spec))} holds the {len(records)} trials and {len(proofs)}"
+        f" proofs of {name}; {added} of them were missing."
+    )

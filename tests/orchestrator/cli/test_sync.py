@@ -1,0 +1,86 @@
+"""`plimsoll sync`: MLflow gets what it missed, once, from the study alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.latest import remember
+from orchestrator.study import sole_driver
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import make_measured, make_oom, make_spec
+from tests.orchestrator.test_driver import Sweep
+from tests.orchestrator.test_mlflow_tracking import client_of, runs_of
+
+OUTCOMES = (make_measured(20.0, 0.3), make_oom(), make_measured(39.5, 0.5))
+
+
+def swept(**sections: Any) -> SweepSpec:
+    """A sweep that ended, of which MLflow knows nothing."""
+    budget = {"trials": len(OUTCOMES), "minutes": 10, "trial_seconds": 60}
+    ours = Sweep(make_spec(budget=budget, **sections))
+    remember(ours.spec, "demo")
+    ours.run(iter(OUTCOMES))
+    return ours.spec
+
+
+def sync(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and words of the command."""
+    with pytest.raises(SystemExit) as caught:
+        main(["sync"])
+    said = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join((said.out + said.err).split())
+
+
+def test_all_trials_are_there_afterwards_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = swept()
+
+    first = sync(capsys)
+    parents, trials = runs_of(spec, "demo")
+    client_of(spec).delete_run(trials[1].info.run_id)  # as if it had not been written
+    second = sync(capsys)
+    third = sync(capsys)
+
+    assert [code for code, _ in (first, second, third)] == [0, 0, 0]
+    assert "holds the 3 trials and 0 proofs of demo; 3 of them were missing" in first[1]
+    assert "1 of them were missing" in second[1]
+    assert "0 of them were missing" in third[1]
+    again, all_trials = runs_of(spec, "demo")
+    assert [run.info.run_id for run in again] == [run.info.run_id for run in parents]
+    assert [run.data.tags["outcome"] for run in all_trials] == [
+        "measured",
+        "out_of_memory",
+        "measured",
+    ]
+    assert {run.info.status for run in again} == {"FINISHED"}
+
+
+def test_a_study_that_is_driven_is_left_to_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = swept()
+
+    with sole_driver(spec, "demo"):
+        code, said = sync(capsys)
+
+    assert code == 2
+    assert "is being tuned by another driver" in said
+
+
+def test_a_sweep_that_is_not_tracked_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swept(tracking={"enabled": False})
+
+    assert sync(capsys) == (
+        2,
+        "tracking.enabled is false: this sweep is not kept in MLflow",
+    )
