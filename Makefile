@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench image format clean
+.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench chaos image format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ bench: setup ## Measure what a trial costs, what it does to the next, and how fa
 	@$(BIN)/python -m benchmarks.trial_overhead
 	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
+
+chaos: setup ## Run 34 sweeps under 200 injected faults, for hours; write benchmarks/results/chaos.json
+	@$(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.json
 
 image: ## Build the container image, for Kubernetes (needs docker)
 	docker build --tag plimsoll:$(VERSION) .

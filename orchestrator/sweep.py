@@ -39,7 +39,7 @@ _GROUP_BYTES = 800 << 20
 _HEAD_BYTES = 2 << 30
 
 
-class Stopped(Exception):
+class Stopped(BaseException):  # as KeyboardInterrupt is: Tune makes an error of what is less
     """Somebody asked the sweep to stop; says how."""
 
 

@@ -19,9 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.rig import adopt_orphans
 from benchmarks.chaos.settings import SETTINGS
-from benchmarks.chaos.sweep import Report, planned, run
+from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
 from benchmarks.output import write
 
 
@@ -32,26 +33,37 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=6, help="of each sweep")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=sorted(FAULTS), choices=sorted(FAULTS))
+    parser.add_argument("--plant", default="", choices=sorted(PLANTS), help="a bug of ours")
+    parser.add_argument(
+        "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
+    )
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     adopt_orphans()
     reports = []
     for seed in range(asked.seed, asked.seed + asked.sweeps):
-        reports.append(_one(seed, asked.kinds, asked.faults))
+        reports.append(_one(seed, asked))
         _say(reports[-1])
         write(_summary(reports), asked.out)
     print(json.dumps({k: v for k, v in _summary(reports).items() if k != "each"}, indent=1))
     return int(not all(report.clean for report in reports))
 
 
-def _one(seed: int, kinds: Sequence[str], count: int) -> Report:
+def _one(seed: int, asked: argparse.Namespace) -> Report:
     """What a sweep is kept in goes by its seed; only who may mount has a disk that can be full."""
     usable = [name for name in SETTINGS if name != "disk" or os.geteuid() == 0]
     kept_in = usable[seed % len(usable)]
-    able = [kind for kind in kinds if FAULTS[kind].needs in ("", kept_in)]
+    able = [kind for kind in asked.kinds if FAULTS[kind].needs in ("", kept_in)]
     # not a context: what a sweep leaves behind is looked at, also by a person
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    report = run(folder, seed, planned(seed, able, count), kept_in)
+    report = run(
+        folder,
+        seed,
+        planned(seed, able, asked.faults),
+        kept_in,
+        plant=asked.plant,
+        seconds=asked.seconds,
+    )
     if not report.clean:
         print(f"kept: {folder}", file=sys.stderr)
     return report

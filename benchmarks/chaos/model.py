@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from benchmarks.chaos.plants import named, plant
 from search_spaces.outcome import Measured, Outcome
 from search_spaces.request import TrialRequest
 from workers import entry
@@ -114,3 +115,4 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
 
 entry.train_and_measure = _noted  # type: ignore[attr-defined, assignment]
 entry.agree = _journaled  # type: ignore[attr-defined]
+plant(named())

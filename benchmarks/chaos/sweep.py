@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,8 @@ from mlflow import MlflowClient
 from benchmarks.chaos import model
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.judge import Injected, Line, Verdict, judge
-from benchmarks.chaos.rig import Rig
+from benchmarks.chaos.plants import planted_in
+from benchmarks.chaos.rig import Rig, send
 from benchmarks.chaos.settings import Setting, setting
 from orchestrator.study import load_records
 from search_spaces.record import Record
@@ -91,7 +93,15 @@ def planned(seed: int, kinds: Sequence[str], count: int) -> list[Planned]:
     return sorted(faults, key=lambda fault: (fault.trial, fault.after_seconds))
 
 
-def run(folder: Path, seed: int, faults: Sequence[Planned], kept_in: str = "sqlite") -> Report:
+def run(
+    folder: Path,
+    seed: int,
+    faults: Sequence[Planned],
+    kept_in: str = "sqlite",
+    *,
+    plant: str = "",
+    seconds: float = SWEEP_SECONDS,
+) -> Report:
     """Runs a sweep to its end, through all its faults.
 
     Args:
@@ -99,24 +109,29 @@ def run(folder: Path, seed: int, faults: Sequence[Planned], kept_in: str = "sqli
         seed: Of what the faults draw.
         faults: In their order.
         kept_in: One of `SETTINGS`; `disk` needs the right to mount.
+        plant: A bug that it is to have, of `PLANTS`.
+        seconds: After which it hangs.
     """
     with setting(kept_in, folder) as where:
-        return _Sweep(folder, seed, list(faults), where).run()
+        return _Sweep(folder, seed, list(faults), where, plant).run(seconds)
 
 
 class _Sweep:
-    def __init__(self, folder: Path, seed: int, faults: list[Planned], where: Setting) -> None:
+    def __init__(
+        self, folder: Path, seed: int, faults: list[Planned], where: Setting, plant: str
+    ) -> None:
         self._folder, self._faults, self._setting = folder, faults, where
+        self._plant = plant
         self._draw = random.Random(seed)
         self._injected: list[Injected] = []
         self._report = Report(seed=seed, setting=where.name)
         self._shm = _shared_memory()
 
-    def run(self) -> Report:
+    def run(self, seconds: float) -> Report:
         began = time.monotonic()
         self._prepare()
         rig = self._start(None)
-        self._through(rig, began + SWEEP_SECONDS)
+        self._through(rig, began + seconds)
         self._report.seconds = round(time.monotonic() - began, 1)
         self._judge(rig)
         return self._report
@@ -143,7 +158,7 @@ class _Sweep:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        return {**os.environ, **own}
+        return planted_in({**os.environ, **own}, self._plant)
 
     def _start(self, before: Rig | None) -> Rig:
         base = before.base if before else frozenset(_children())
@@ -210,7 +225,9 @@ class _Sweep:
 
     def _judge(self, rig: Rig) -> None:
         report = self._report
-        report.leaked += [f"process {_words(p)}" for p in rig.wait_gone(60)]
+        left = rig.wait_gone(60)
+        report.leaked += [f"process {_words(p)}" for p in left]
+        send(left, signal.SIGKILL)
         report.leaked += [f"shared memory {name}" for name in _shared_memory() - self._shm]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
         report.missed += [fault.kind for fault in self._faults]  # it was over before
@@ -268,4 +285,5 @@ def _children() -> list[int]:
 
 
 def _shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    names = {path.name for path in Path("/dev/shm").iterdir()}
+    return {name for name in names if not name.startswith("PostgreSQL.")}  # the server's own

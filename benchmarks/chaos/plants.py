@@ -1,0 +1,90 @@
+"""Bugs that a campaign must find: what the sweep itself does wrong, planted by its model's module.
+
+Every process of a sweep that imports the model is told which by its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from search_spaces.outcome import Measured
+from search_spaces.record import Record
+
+VARIABLE = "CHAOS_PLANT"
+VICTIM = 2  # the number of the trial that a record's bug is about
+
+
+def plant(name: str) -> None:
+    """Plants one of `PLANTS` in this process; nothing if there is no name."""
+    if name:
+        PLANTS[name]()
+
+
+def _drop_record() -> None:
+    """A trial's outcome is not told to the study."""
+    _tell_instead(lambda record: None if record.number == VICTIM else record)
+
+
+def _invent() -> None:
+    """A trial's figure is another than was measured."""
+
+    def faster(record: Record) -> Record:
+        told = record.outcome
+        if record.number != VICTIM or not isinstance(told, Measured):
+            return record
+        rate = replace(told.samples_per_second, value=2 * told.samples_per_second.value)
+        return replace(record, outcome=replace(told, samples_per_second=rate))
+
+    _tell_instead(faster)
+
+
+def _tell_instead(changed: Callable[[Record], Record | None]) -> None:
+    from orchestrator.study import Study
+
+    tell = Study.tell
+
+    def told(study: Study, record: Record) -> None:
+        if (instead := changed(record)) is not None:
+            tell(study, instead)
+
+    Study.tell = told  # type: ignore[method-assign, assignment]
+
+
+def _skip_deadline() -> None:
+    """Trials have none."""
+    from orchestrator import driver
+
+    def never(*_: Any) -> float:
+        return 1e6
+
+    driver.trial_deadline_seconds = never  # type: ignore[attr-defined, assignment]
+
+
+def _leave_process() -> None:
+    """A worker starts something that is no part of its group."""
+    from ray import get_runtime_context, is_initialized
+
+    if is_initialized() and get_runtime_context().get_actor_id():
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
+PLANTS: Mapping[str, Callable[[], None]] = {
+    "drop_record": _drop_record,
+    "invent": _invent,
+    "skip_deadline": _skip_deadline,
+    "leave_process": _leave_process,
+}
+
+
+def planted_in(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    """The environment of a sweep with a bug."""
+    return {**environment, VARIABLE: name} if name else dict(environment)
+
+
+def named() -> str:
+    """The bug that this process is to have."""
+    return os.environ.get(VARIABLE, "")

@@ -1,0 +1,76 @@
+"""A few minutes of the campaign, with fixed seeds; and with bugs of ours, which it has to find.
+
+In a process of its own, which becomes the parent of what its sweeps leave behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+QUICK = ("actor_killed", "loss_is_nan", "model_raises", "past_the_budget", "rank_killed")
+
+
+def campaign(folder: Path, *options: str) -> dict[str, Any]:
+    """What it found; its exit code agrees with that."""
+    (folder / "tmp").mkdir()
+    out = folder / "chaos.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.chaos", "--out", str(out), *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    found: dict[str, Any] = json.loads(out.read_text())
+    assert (done.returncode == 0) == (not any(problems(found).values())), found
+    return found
+
+
+def problems(found: dict[str, Any]) -> dict[str, int]:
+    """How often what should never happen did."""
+    names = ("hangs", "lost", "duplicated", "invented", "leaked", "unexplained", "troubles")
+    return {name: found[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [
+        (4, (*QUICK, "sqlite_locked")),  # in SQLite
+        (8, ("driver_killed", "driver_ended", "rank_stopped", "endless_loop")),
+        (1, ("postgres_restarted", "driver_stopped", "rank_killed")),  # in PostgreSQL
+    ],
+)
+def test_sweeps_keep_what_they_measured_through_faults(
+    tmp_path: Path, seed: int, kinds: tuple[str, ...]
+) -> None:
+    options = ("--sweeps", "1", "--faults", "4", "--seed", str(seed))
+
+    found = campaign(tmp_path, *options, "--kinds", *kinds)
+
+    assert not any(problems(found).values()), found
+    assert sum(found["faults"].values()) >= 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("plant", "kind", "problem"),
+    [
+        ("drop_record", "rank_killed", "lost"),
+        ("invent", "rank_killed", "invented"),
+        ("skip_deadline", "endless_loop", "hangs"),
+        ("leave_process", "rank_killed", "leaked"),
+    ],
+)
+def test_a_bug_of_ours_is_found(tmp_path: Path, plant: str, kind: str, problem: str) -> None:
+    options = ("--sweeps", "1", "--faults", "1", "--seed", "4", "--seconds", "180")
+
+    found = campaign(tmp_path, *options, "--kinds", kind, "--plant", plant)
+
+    assert found[problem] > 0, found
