@@ -285,5 +285,6 @@ def _children() -> list[int]:
 
 
 def _shared_memory() -> set[str]:
+    """Names of what is there, but for what servers of PostgreSQL and MLflow make for themselves."""
     names = {path.name for path in Path("/dev/shm").iterdir()}
-    return {name for name in names if not name.startswith("PostgreSQL.")}  # the server's own
+    return {name for name in names if not name.startswith(("PostgreSQL.", "tmp"))}

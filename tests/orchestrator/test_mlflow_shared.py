@@ -171,7 +171,7 @@ def test_a_studys_storage_is_no_mlflow_store(
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
-    store: str, tmp_path: Path, unused_port: int
+    store: str, tmp_path: Path, unused_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An answer is lost first, then the server; what was not logged is logged when it is back."""
     with contextlib.ExitStack() as stack, proxy_to(unused_port) as line:
@@ -194,6 +194,7 @@ def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
 
         assert line.swallowed == 1
         assert listener.problem is None
+    assert capsys.readouterr().out == ""  # there a view is, or lines of JSON
     assert trials_of(store, "goes-on") == ["0", "1", "2", "3", "4"]
     runs = runs_of(store, "goes-on")
     assert len(runs) == 6
