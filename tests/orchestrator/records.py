@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from orchestrator.core.events import (
@@ -75,10 +75,11 @@ def make_spec(**sections: Any) -> SweepSpec:
     return SweepSpec.model_validate({**base, **sections})
 
 
-def make_space(spec: SweepSpec, workers: int = 2) -> Space:
-    """The space of the spec for the tiny Llama."""
+def make_space(spec: SweepSpec, workers: int = 2, without: Collection[str] = ()) -> Space:
+    """The space of the spec for the tiny Llama; there are no nodes of the kinds in `without`."""
     cluster = ClusterFacts(device="cpu", slots=workers, memory_limit_bytes=LIMIT_BYTES)
-    around = Surroundings(spec=spec, model=LLAMA, cluster=told_apart(cluster, spec))
+    apart = told_apart(cluster, spec, lambda kind: (0, 0) if kind in without else (workers, None))
+    around = Surroundings(spec=spec, model=LLAMA, cluster=apart)
     return build_space(around, workers)
 
 
