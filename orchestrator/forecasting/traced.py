@@ -144,9 +144,9 @@ def _prospects(table: PlanTable, bases: Sequence[_Basis]) -> Prospects | None:
 
 
 def _limit_bytes(state: SweepState, accelerator: str, seen: Fingerprint | None) -> int | None:
-    known = None if accelerator else state.memory_limit_bytes
+    """What is known before any trial; of all nodes only where plans name no kinds of them."""
     asked = state.spec.on(accelerator).memory_limit_bytes
-    return known or asked or (seen.device_memory_bytes if seen else None)
+    return state.memory_limit_bytes or asked or (seen.device_memory_bytes if seen else None)
 
 
 def known_fingerprint(state: SweepState, accelerator: str = "") -> Fingerprint | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from optuna.distributions import (
@@ -23,16 +22,15 @@ def distributions(space: Space) -> Distributions:
     return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
 
 
-def for_keeping(searched: Distributions, accelerators: Iterable[str] = ()) -> Distributions:
+def for_keeping(searched: Distributions) -> Distributions:
     """The distributions as a study on disk may hold them.
 
     Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a
-    study whose choices change, and a resumed sweep may search more. Accelerators are all those that
-    the study knows.
+    study whose choices change, and a resumed sweep may search more. Kinds of nodes are part of the
+    job, so that those searched are all that there will be.
     """
-    words = {**CHOICES, "accelerator": tuple(accelerators)}
     return {
-        name: CategoricalDistribution(words[name]) if words.get(name) else distribution
+        name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
         for name, distribution in searched.items()
     }
 

@@ -94,7 +94,7 @@ class Study:
         """
         self._space = space
         self._goal = Goal.of(spec)
-        self._kept = for_keeping(distributions(space), spec.cluster.accelerators)
+        self._kept = for_keeping(distributions(space))
         self._name, self._url = name, storage_url(spec, name)
         self._minutes = spec.study.wait_minutes
         self._untold = untold_file(spec, name)

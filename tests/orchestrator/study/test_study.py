@@ -331,6 +331,9 @@ def test_a_kind_whose_nodes_are_gone_for_a_while_stays_in_the_study(tmp_path: Pa
     for number, space in enumerate((fewer, make_space(spec), fewer), start=1):
         run(study := Study(spec, NAME, space), 3)
         assert len(study.records()) == 3 * number
+    trials = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME)).trials
+    choices = {trial.distributions["accelerator"].choices for trial in trials}  # type: ignore[attr-defined]
+    assert choices == {("A100", "H100", "L4")}  # samplers of Optuna pass over a knob that changes
 
 
 def test_a_study_that_measured_nothing_takes_another_job(tmp_path: Path) -> None:
