@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from orchestrator.core.placement import Node, on_kind
@@ -104,16 +105,20 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
 
 def _connect(ray: Any, address: str | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
-        return
     try:
-        ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if address is None:
+            ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ClusterError(
-            f"cluster.address is {address}: no Ray cluster answers there ({reason})"
-        ) from error
+        if address is not None:
+            told = f"cluster.address is {address}: no Ray cluster answers there ({reason})"
+        else:
+            told = f"Ray does not start on this machine: {reason}"
+            if "AF_UNIX" in reason:  # the one limit on paths that a user runs into
+                told += f"; set RAY_TMPDIR to a short folder, as /tmp, in place of {gettempdir()}"
+        raise ClusterError(told) from error
 
 
 def _knock(address: str) -> None:

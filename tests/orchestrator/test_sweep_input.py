@@ -212,3 +212,28 @@ def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
     assert ended.code == 2
     assert "cluster.address is 127.0.0.1:1: no Ray cluster answers there" in ended.err
     assert not ended.ray  # which would have waited for minutes
+
+
+@pytest.mark.slow
+def test_a_folder_for_temporary_files_with_a_name_too_long_for_rays_sockets(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "deep", cluster={"workers": 1, "device": "cpu"})
+    deep = tmp_path / ("a" * 100)
+    deep.mkdir()
+    command = [Path(sys.executable).with_name("plimsoll"), "tune", "deep.yaml"]
+
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(deep)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert "Ray does not start on this machine" in ended.stderr
+    assert f"set RAY_TMPDIR to a short folder, as /tmp, in place of {deep}" in ended.stderr
+    assert "Traceback" not in ended.stderr

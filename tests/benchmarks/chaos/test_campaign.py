@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ QUICK = ("actor_killed", "loss_is_nan", "model_raises", "past_the_budget", "rank
 
 def campaign(folder: Path, *options: str) -> dict[str, Any]:
     """What it found; its exit code agrees with that."""
-    (folder / "tmp").mkdir()
     out = folder / "chaos.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.chaos", "--out", str(out), *options],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    # under a short name: Ray's sockets lie in it
+    with tempfile.TemporaryDirectory(prefix="chaos", dir="/tmp", ignore_cleanup_errors=True) as tmp:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.chaos", "--out", str(out), *options],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": tmp, "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
     found: dict[str, Any] = json.loads(out.read_text())
     assert (done.returncode == 0) == (not any(problems(found).values())), found
     return found
