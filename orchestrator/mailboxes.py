@@ -83,6 +83,7 @@ class Mailbox:
         self._announced: dict[int, Outcome] = {}
         self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
         self._seats: list[Seat] = []
+        self._oom_kills: dict[str, int] = {}
 
     async def sit(self, seat: Seat) -> None:
         """A rank's process runs, and has yet to load what it needs."""
@@ -91,6 +92,14 @@ class Mailbox:
     async def seats(self) -> list[Seat]:
         """Where ranks run that came so far."""
         return self._seats
+
+    async def count(self, node: str, oom_kills: int) -> None:
+        """How often the kernel's OOM killer had struck on a node when a rank began a trial."""
+        self._oom_kills[node] = oom_kills
+
+    async def oom_kills(self) -> dict[str, int]:
+        """Those of all nodes, by their ids."""
+        return self._oom_kills
 
     async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
         """A rank is up."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.leftovers import end_left_overs
 from orchestrator.mailboxes import Seat
+from orchestrator.oom_kills import oom_kills
 
 _LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _NODE_SECONDS = 40.0  # for a node to end what it has of them
@@ -53,6 +54,18 @@ def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:
             pids = ", ".join(map(str, left))
             told.append(f"processes {pids} on node {node} do not end, though they were killed")
     return tuple(told)
+
+
+def oom_killed(before: Mapping[str, int]) -> bool:
+    """Whether the kernel's OOM killer struck on one of these nodes since it was counted there."""
+    asked = ray.remote(num_cpus=0, max_retries=0)(oom_kills)
+    for node, count in before.items():
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        with contextlib.suppress(RayError):  # a node that is gone tells nothing
+            now = ray.get(asked.options(scheduling_strategy=there).remote(), timeout=_NODE_SECONDS)
+            if now > count:
+                return True
+    return False
 
 
 def end_controllers() -> None:

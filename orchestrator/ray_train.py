@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,13 @@ from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
 from orchestrator.mailboxes import Mailbox, Seat
-from orchestrator.ray_leftovers import end_controllers, end_on_nodes, free_abandoned
+from orchestrator.oom_kills import oom_kills
+from orchestrator.ray_leftovers import (
+    end_controllers,
+    end_on_nodes,
+    free_abandoned,
+    oom_killed,
+)
 from orchestrator.ray_nodes import ID_LABEL, gone_among
 from orchestrator.ray_train_deaths import death_of
 from search_spaces.outcome import Outcome, TimedOut
@@ -52,6 +59,7 @@ _WORKER_ENVIRONMENT = {
     # with 15, where anything else that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
+_OOM_KILLED = "the kernel's OOM killer ended a process on its node"
 _SILENT = "the actor that passes its requests on does not answer"
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
@@ -83,8 +91,9 @@ def serve(config: dict[str, Any]) -> None:
         ray.get(mailbox.announce.remote(rank, outcome))
 
     context = ray.get_runtime_context()
-    me = context.current_actor
-    ray.get(mailbox.sit.remote(Seat(worker=me, node=context.get_node_id(), pid=os.getpid())))
+    me, node = context.current_actor, context.get_node_id()
+    mailbox.count.remote(node, oom_kills())
+    ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid())))
     worker = Worker.start(config["spec"], announce)
     rehearse(config["spec"], worker)
     seen = Fingerprint(
@@ -97,6 +106,7 @@ def serve(config: dict[str, Any]) -> None:
     )
     ray.get(mailbox.enter.remote(me, seen))
     while (request := ray.get(mailbox.next.remote(rank))) is not None:
+        mailbox.count.remote(node, oom_kills())
         outcome = run_trial(request, worker)
         if rank == 0:
             ray.get(mailbox.post.remote(outcome))
@@ -220,8 +230,12 @@ class WorkerGroup:
                 break
         # it may have been on a node that is gone
         announced = self._asked(self._mailbox.announced.remote()) or []
+        before = self._asked(self._mailbox.oom_kills.remote()) or {}
         left = self.kill()
-        raise GroupLost(outcome_of_death(death_of(self._error, doing), tuple(announced)), left)
+        death = death_of(self._error, doing)
+        if not death.host_memory and oom_killed(before):
+            death = replace(death, host_memory=True, detail=f"{_OOM_KILLED}: {death.detail}")
+        raise GroupLost(outcome_of_death(death, tuple(announced)), left)
 
     def _late(self, outcome: TimedOut) -> GroupLost:
         """Ends the group, which is late; the trial is to blame only if the mailbox is not."""

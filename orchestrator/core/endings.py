@@ -31,7 +31,7 @@ class Death:
     """How a group's training run ended while something was awaited from it."""
 
     doing: str  # what was awaited: "starting", "running the trial"
-    host_memory: bool  # Ray's memory monitor killed a worker
+    host_memory: bool  # Ray's memory monitor or the kernel killed a worker
     rank: int | None
     detail: str
 

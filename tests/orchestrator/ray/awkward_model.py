@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 WIDTH = 64
+MEMORY_GROUP = "MEMORY_GROUP"  # a folder of a control group with a limit
 RAISES, DIVERGES, DIES, TOO_LARGE, HANGS, HOARDS = 2, 4, 8, 16, 32, 3
 
 
@@ -43,7 +45,9 @@ class Awkward(nn.Module):
 
 
 def _hoard() -> None:
-    """Takes host memory bit by bit, far past what the test lets Ray allow."""
+    """Takes host memory bit by bit, far past what the test lets Ray or the kernel allow."""
+    if group := os.environ.get(MEMORY_GROUP):
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
     held = []
     for _ in range(128):
         held.append(torch.ones(2**25))  # 128 MiB

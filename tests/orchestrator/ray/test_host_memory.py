@@ -1,9 +1,11 @@
-"""Ray's memory monitor kills a worker: out of the host's memory, told as that, and survived."""
+"""Ray's memory monitor or the kernel kills a worker: it ran out of host memory, and is told so."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,7 +15,7 @@ from orchestrator.study import load_records
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import PLIMSOLL
+from tests.orchestrator.ray.cli import PLIMSOLL, environment
 from tests.orchestrator.ray.head import ray_head
 
 SPEC = """
@@ -26,6 +28,7 @@ proof: {{enabled: false}}
 study: {{folder: {folder}/kept}}
 tracking: {{enabled: false}}
 """
+LIMIT_BYTES = 2**29  # of the control group
 ROOM_BYTES = 8 * 2**30  # for Ray, its workers and other tests, before the monitor steps in
 
 
@@ -53,10 +56,55 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
         )
 
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
+    _hoarder_ran_out(tmp_path)
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group for memory, which holds no more than `LIMIT_BYTES`."""
+    root = Path("/sys/fs/cgroup")
+    first = (root / "cgroup.controllers").exists()
+    group = (root if first else root / "memory") / f"plimsoll-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = group / ("memory.max" if first else "memory.limit_in_bytes")
+        limit.write_text(str(LIMIT_BYTES))
+    except OSError as error:
+        pytest.skip(f"this machine lets nobody make a control group: {error}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.thorough
+def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
+    tmp_path: Path, memory_group: Path
+) -> None:
+    """SIGKILL from the kernel looks like any other; its own count tells."""
+    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
+    (tmp_path / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
+
+    sweep = subprocess.run(
+        [PLIMSOLL, "tune", "sweep.yaml"],
+        cwd=tmp_path,
+        env=environment(tmp_path, **{awkward_model.MEMORY_GROUP: str(memory_group)}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert sweep.returncode == 0, sweep.stdout + sweep.stderr
+    assert "OOM killer" in _hoarder_ran_out(tmp_path).detail
+
+
+def _hoarder_ran_out(folder: Path) -> OutOfMemory:
+    """Holds the study against what its two plans do; the outcome of the one that hoards."""
     outcomes = {
         record.plan.micro_batch: record.outcome
-        for record in load_records(load_spec(tmp_path / "sweep.yaml"), "sweep")
+        for record in load_records(load_spec(folder / "sweep.yaml"), "sweep")
     }
     assert isinstance(outcomes[1], Measured)
-    assert isinstance(outcomes[awkward_model.HOARDS], OutOfMemory), outcomes[awkward_model.HOARDS]
-    assert outcomes[awkward_model.HOARDS].where == "host"
+    hoarder = outcomes[awkward_model.HOARDS]
+    assert isinstance(hoarder, OutOfMemory), hoarder
+    assert hoarder.where == "host"
+    return hoarder
