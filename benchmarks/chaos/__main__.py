@@ -20,7 +20,6 @@ from pathlib import Path
 
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import PLANTS
-from benchmarks.chaos.rig import adopt_orphans
 from benchmarks.chaos.settings import SETTINGS
 from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
 from benchmarks.output import write
@@ -39,7 +38,6 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    adopt_orphans()
     reports = []
     for seed in range(asked.seed, asked.seed + asked.sweeps):
         reports.append(_one(seed, asked))

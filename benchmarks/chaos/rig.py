@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -19,22 +17,11 @@ import psutil
 
 from benchmarks.chaos.settings import Setting
 
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the desk that all groups have
     *("ray::Mailbox", "ray::ResourceTrainable", "ray::Desk"),
     *("ray::TrainController", "ray::SynchronizationActor", "ray::PlacementGroupCleaner"),
 )
-
-
-def adopt_orphans() -> None:
-    """Makes every process that outlives its parent, below this one, a child of this one.
-
-    Raises:
-        OSError: If the kernel cannot.
-    """
-    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 @dataclass
@@ -43,24 +30,33 @@ class Rig:
 
     folder: Path
     driver: subprocess.Popen[str]
-    base: frozenset[int]  # processes that are none of the sweep's
     setting: Setting
     events: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)  # lines that are no events
 
     def processes(self, *titles: str) -> list[psutil.Process]:
-        """Those of the sweep that run and whose titles begin so; all, if none is given."""
+        """Those of the sweep that run and whose titles begin so; all, if none is given.
+
+        They are known by where they are and where they write: parents are no help, since Ray's
+        processes and what they fork outlive theirs, and a process that were made the parent of
+        such orphans would keep Ray's workers from noticing that their raylet is gone.
+        """
         found = []
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                if process.status() == psutil.STATUS_ZOMBIE or not self._is_inside(process.pid):
+                    continue
                 title = " ".join(process.cmdline())
-                if process.pid in self.base or self.setting.is_server(process):
-                    continue
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if not titles or title.startswith(titles):
+                if not self.setting.is_server(process) and title.startswith(titles or ("",)):
                     found.append(process)
         return found
+
+    def _is_inside(self, pid: int) -> bool:
+        for name in ("cwd", "fd/1", "fd/2"):
+            with contextlib.suppress(OSError):  # closed, or gone by now
+                if Path("/proc", str(pid), name).readlink().is_relative_to(self.folder):
+                    return True
+        return False
 
     def trials_started(self) -> int:
         """Trials that were handed out so far, by all drivers."""
@@ -87,9 +83,6 @@ class Rig:
         """What of the sweep is left after so long at most."""
         until = time.monotonic() + seconds
         while left := self.processes():
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-                    os.waitpid(process.pid, os.WNOHANG)  # adopted, and ours to bury
             if time.monotonic() > until:
                 return left
             time.sleep(0.2)

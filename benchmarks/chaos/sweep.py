@@ -161,7 +161,6 @@ class _Sweep:
         return planted_in({**os.environ, **own}, self._plant)
 
     def _start(self, before: Rig | None) -> Rig:
-        base = before.base if before else frozenset(_children())
         driver = subprocess.Popen(
             [PLIMSOLL, "tune", "sweep.yaml", "--json"],
             cwd=self._folder,
@@ -172,7 +171,7 @@ class _Sweep:
             start_new_session=True,
         )
         self._report.drivers += 1
-        rig = before or Rig(folder=self._folder, driver=driver, base=base, setting=self._setting)
+        rig = before or Rig(folder=self._folder, driver=driver, setting=self._setting)
         rig.driver = driver
         rig.listen()
         return rig
@@ -278,10 +277,6 @@ def _words(process: psutil.Process) -> str:
         return " ".join(process.cmdline())[:120]
     except psutil.NoSuchProcess:
         return "that is gone by now"
-
-
-def _children() -> list[int]:
-    return [process.pid for process in psutil.Process().children(recursive=True)]
 
 
 def _shared_memory() -> set[str]:
