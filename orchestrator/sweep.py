@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from orchestrator.ray_metrics import RayMetrics
 from orchestrator.ray_nodes import RayNodes
 from orchestrator.ray_trace import BackgroundTrace
 from orchestrator.study import Study, check_study, earlier_studies, sole_driver
-from orchestrator.termination import termination_as
+from orchestrator.termination import Termination, termination_as_interrupt
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
@@ -39,8 +40,12 @@ _GROUP_BYTES = 800 << 20
 _HEAD_BYTES = 2 << 30
 
 
-class Stopped(BaseException):  # as KeyboardInterrupt is: Tune makes an error of what is less
-    """Somebody asked the sweep to stop; says how."""
+class Stopped(KeyboardInterrupt):
+    """Somebody asked the sweep to stop, by a signal; what was under way is closed."""
+
+    def __init__(self, signum: signal.Signals) -> None:
+        super().__init__()
+        self.signum = signum
 
 
 def run_sweep(
@@ -63,12 +68,16 @@ def run_sweep(
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
         StudyLost: If the study's storage went away, for longer than the sweep waits.
-        KeyboardInterrupt: On Ctrl-C, after the trial under way was closed and all were told.
+        Stopped: On Ctrl-C and SIGTERM, after the trial under way was closed and all were told.
     """
     model = prepare(spec)
     check_tracking(spec)
     check_study(spec, name)
-    with sole_driver(spec, name) as lock, connected(spec) as joined:
+    with (
+        sole_driver(spec, name) as lock,
+        connected(spec) as joined,
+        termination_as_interrupt() as stopped,  # not before: Ray sets a handler of its own
+    ):
         cluster, nodes = joined.facts, joined.nodes
         space = sweep_space(spec, model, cluster)
         on_head = groups_on_head(nodes.head_bytes())
@@ -104,7 +113,9 @@ def run_sweep(
                     f" may be killed; each takes {_GROUP_BYTES >> 20} MiB there beside its workers"
                 )
             study.say_through(driver.note)
-            _run(driver, study, nodes, wanted, groups)
+            _run(driver, study, nodes, wanted, groups, stopped)
+        except KeyboardInterrupt:
+            raise Stopped(stopped.signum) from None
         finally:
             tracing.stop()
             for listener in reversed(told):
@@ -202,7 +213,12 @@ def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) 
 
 
 def _run(
-    driver: Driver, study: Study, nodes: RayNodes, wanted: Sequence[Wanted], groups: int
+    driver: Driver,
+    study: Study,
+    nodes: RayNodes,
+    wanted: Sequence[Wanted],
+    groups: int,
+    stopped: Termination,
 ) -> None:
     from orchestrator.ray_tune import run_trials  # imports Ray, which reads its environment then
 
@@ -211,15 +227,11 @@ def _run(
     driver.repair()
     losable = LosableDriver(placing)
     try:
-        with termination_as(Stopped):
-            run_trials(losable, groups)
+        run_trials(losable, groups)
     except KeyboardInterrupt:
         study.hurry()
-        driver.cancel("stopped by Ctrl-C")
+        driver.cancel(f"stopped by {stopped}")
         raise
-    except Stopped as stopped:
-        study.hurry()
-        driver.cancel(str(stopped))
     if losable.lost is not None:
         raise losable.lost
     driver.end("Ray Tune has no more trials")

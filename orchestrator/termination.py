@@ -4,24 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+
+_PATIENCE = 2  # the signal of this number is only answered; the next one ends what closes
+
+
+@dataclass
+class Termination:
+    """The signal that came, and how often one did."""
+
+    signum: signal.Signals = signal.SIGINT
+    times: int = 0
+
+    def __str__(self) -> str:
+        return "Ctrl-C" if self.signum == signal.SIGINT else self.signum.name
 
 
 @contextlib.contextmanager
-def termination_as(error: Callable[[str], BaseException]) -> Iterator[None]:
-    """SIGTERM, which `ray job stop` sends, raises what `error` makes of a reason."""
+def termination_as_interrupt() -> Iterator[Termination]:
+    """Ctrl-C, and SIGTERM, which `ray job stop` sends, raise KeyboardInterrupt; once.
 
-    def stop(signum: int, _: FrameType | None) -> NoReturn:
-        raise error(f"stopped by {signal.Signals(signum).name}")
+    No other exception: Ray and Ray Tune let none through their calls. A second one, which would cut
+    short what the first one made a process close, is only answered; a third one ends it at once.
+    """
+    came = Termination()
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        came.times += 1
+        if came.times == _PATIENCE:
+            sys.stderr.write("Stopping: what was measured is kept. Once more ends it at once.\n")
+            return
+        came.signum = signal.Signals(signum)
+        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield came
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    heard = [
+        signum
+        for signum in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(signum) is not signal.SIG_IGN  # as of what a shell starts behind itself
+    ]
+    before = {signum: signal.signal(signum, stop) for signum in heard}
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,5 +1,17 @@
 """The command line: `plimsoll`."""
 
-from orchestrator.cli.app import main
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits; see `orchestrator.cli.app`."""
+    try:
+        from orchestrator.cli.app import main as run  # takes a second, in which Ctrl-C may come
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run(arguments)
+
 
 __all__ = ["main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
 
 EXIT_NOTHING_FOUND = 1
-EXIT_INTERRUPTED = 130
 EXIT_STUDY_LOST = 75  # as sysexits has it: try again later
 
 
@@ -61,7 +61,7 @@ def tune(
     from orchestrator.forecasting.taught import taught_by
     from orchestrator.report import render_report
     from orchestrator.study import StudyLost, check_study
-    from orchestrator.sweep import run_sweep
+    from orchestrator.sweep import Stopped, run_sweep
     from orchestrator.view import make_view
     from search_spaces.forecast.belief import shipped_belief
 
@@ -76,9 +76,10 @@ def tune(
     listeners = [view, EventFile(events_file(spec, name), say_error)]
     try:
         state = run_sweep(spec, name, listeners, belief)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         say_error(f"Stopped. To go on where it stopped: {command_line('tune', spec_path)}")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        signum = stopped.signum if isinstance(stopped, Stopped) else signal.SIGINT
+        raise typer.Exit(128 + signum) from None  # as shells have it
     except StudyLost as lost:
         say_error(str(lost))
         raise typer.Exit(EXIT_STUDY_LOST) from None

@@ -19,7 +19,7 @@ from orchestrator.recording.table import (
     refuse_other_spec,
     set_id,
 )
-from orchestrator.termination import termination_as
+from orchestrator.termination import termination_as_interrupt
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
@@ -97,7 +97,7 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
             order, left = (tuple(t for t in some if t.plan in named) for some in (order, left))
         keep_spec(spec, asked.name, asked.table)
         say(_opening(len(order), asked.repeats, len(order) - len(left)))
-        with termination_as(KeyboardInterrupt):  # only now: Ray sets a handler of its own
+        with termination_as_interrupt():  # only now: Ray sets a handler of its own
             _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
     return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
 
