@@ -14,6 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -30,6 +31,16 @@ _NODE_SECONDS = 40.0  # for a node to end what it has of them
 _KNOWN_SECONDS = 10.0  # until Ray knows that a process is gone
 _POLL_SECONDS = 0.2
 _CONTROLLER, _CLEANER = "TrainController", "PlacementGroupCleaner"
+
+
+def session_folder() -> Path | None:
+    """Where Ray keeps what is of no use when it has ended; None if that cannot be written.
+
+    For files that are of no use either when the process is gone which made them.
+    """
+    context = ray.get_runtime_context()
+    folder = Path(context.get_temp_dir(), context.get_session_name())
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from orchestrator.ray_leftovers import (
     end_on_nodes,
     free_abandoned,
     oom_killed,
+    session_folder,
 )
 from orchestrator.ray_nodes import ID_LABEL, gone_among
 from orchestrator.ray_train_deaths import death_of
@@ -154,7 +155,7 @@ class WorkerGroup:
         self._died = threading.Event()
         self._error: Exception | None = None
         self.seats: Sequence[Seat] = ()  # of its ranks, once they are up
-        self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=_session_folder())
+        self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=session_folder())
         given = {"spec": spec, "mailbox": self._mailbox, "folder": folder}
         trainer = _trainer(spec, processes, device, self._folder, given)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
@@ -250,12 +251,6 @@ class WorkerGroup:
             return ray.get(reference, timeout=STOP_SECONDS)
         except RayError:
             return None
-
-
-def _session_folder() -> Path:
-    """Where Ray keeps what is of no use when it has ended; what a dead runner leaves too."""
-    context = ray.get_runtime_context()
-    return Path(context.get_temp_dir(), context.get_session_name())
 
 
 def _trainer(

@@ -28,6 +28,7 @@ from orchestrator.core.placement import Placement
 from orchestrator.mailboxes import Order, Seat
 from orchestrator.ray_desk import AbstractDesk, DeskLost, FrontDesk
 from orchestrator.ray_groups import KeptGroup
+from orchestrator.ray_leftovers import session_folder
 from orchestrator.ray_nodes import HEAD_SHARE
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.errors import ClusterError
@@ -250,7 +251,7 @@ def run_trials(
 def _tune(
     searcher: PlanSearcher, desk: FrontDesk, at_once: int, runner: type[tune.Trainable]
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="plimsoll-tune-") as folder:
+    with tempfile.TemporaryDirectory(prefix="plimsoll-tune-", dir=session_folder()) as folder:
         tune.Tuner(
             tune.with_resources(runner, HEAD_SHARE),
             tune_config=tune.TuneConfig(
