@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -100,6 +101,13 @@ def check_tracking(spec: SweepSpec) -> None:
     if not spec.tracking.enabled:
         return
     uri = store_uri(spec)
+    try:
+        _check(uri)
+    except ValueError as error:  # of what takes an address apart, or a host's name
+        raise StudyError(f"tracking.uri is {without_password(uri)}: {error}") from error
+
+
+def _check(uri: str) -> None:
     scheme = urlsplit(uri).scheme
     if uri.startswith(_SQLITE):
         _check_sqlite(Path(uri.removeprefix(_SQLITE).partition("?")[0]))
@@ -158,7 +166,7 @@ def _check_server(uri: str) -> None:
         if error.code in (401, 403) and any(map(os.environ.get, _PLUGIN_CREDENTIALS)):
             return
         raise StudyError(_refusal(without_password(uri), error.code)) from error
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise StudyError(
             f"the MLflow server {without_password(uri)} does not answer: {reason}"

@@ -132,12 +132,19 @@ def _check_version(storage: RDBStorage, url: str) -> None:
     )
 
 
+# ValueError: of the drivers themselves, as of a host's name that no codec takes
+_OPENING_ERRORS = (
+    *(ArgumentError, SQLAlchemyError, StorageInternalError),
+    *(OSError, ImportError, ValueError),
+)
+
+
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
     """Turns what a storage that cannot be opened raises into a sentence, without credentials."""
     try:
         yield
-    except (ArgumentError, SQLAlchemyError, StorageInternalError, OSError, ImportError) as error:
+    except _OPENING_ERRORS as error:
         raise StudyError(
             f"study.storage {shown_url(url)} cannot be opened: {storage_reason(error, url)}"
         ) from error

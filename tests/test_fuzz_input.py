@@ -1,0 +1,178 @@
+"""What a user hands over is taken, or refused in a sentence; what is refused leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cli.latest import remember
+from orchestrator.cli.trial import read_plan
+from orchestrator.mlflow_tracking import check_tracking
+from orchestrator.study import check_study
+from search_spaces.errors import SpecError, UserError
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.files import read_devices
+from search_spaces.plan import Plan
+from search_spaces.spec.load import parse_spec, study_name
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import make_spec
+from tests.search_spaces.values import a_plan
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+KNOBS = a_plan().as_dict()
+DEVICE = {"name": "mine", "based_on": "H100"}
+LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@given(content=st.binary(max_size=60))
+@LONG
+def test_any_bytes_are_a_plan_or_a_sentence(content: bytes, tmp_path: Path) -> None:
+    reads_or_says_why(tmp_path, content)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(KNOBS)) | TEXT, TREES, max_size=4))
+@LONG
+def test_any_change_of_a_plan_is_one_or_a_sentence(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    reads_or_says_why(tmp_path, json.dumps(KNOBS | changes).encode())
+
+
+def reads_or_says_why(folder: Path, content: bytes) -> None:
+    file = folder / "plan.json"
+    file.write_bytes(content)
+    try:
+        assert isinstance(read_plan(file), Plan)
+    except UserError as error:
+        says_where(error, "plan.json")
+
+
+def says_where(error: UserError, *places: str) -> None:
+    """A message that can be printed, and names what is wrong."""
+    said = str(error)
+    assert said.encode()
+    assert any(place in said for place in places), said
+    assert "Traceback" not in said
+
+
+@given(st.text(alphabet="ab:-?[]{}&*!|>'\"%@`#, \n\t019.eE~<=_on", max_size=40) | TEXT)
+@LONG
+def test_any_text_is_devices_or_a_sentence(text: str) -> None:
+    devices_or_says_why(text)
+
+
+@given(changes=st.dictionaries(TEXT, TREES, max_size=4), extra=TREES)
+@LONG
+def test_any_change_of_a_device_is_one_or_a_sentence(
+    changes: dict[str, object], extra: object
+) -> None:
+    devices_or_says_why(yaml.safe_dump(DEVICE | changes, allow_unicode=True))
+    devices_or_says_why(yaml.safe_dump({"devices": [DEVICE, extra]}, allow_unicode=True))
+
+
+@pytest.mark.parametrize("field", ["memory_gib", "tflops", "node_devices", "name", "based_on"])
+@given(value=TREES)
+@LONG
+def test_any_value_of_a_devices_field_is_one_or_a_sentence(field: str, value: object) -> None:
+    devices_or_says_why(yaml.safe_dump(DEVICE | {field: value}, allow_unicode=True))
+
+
+def devices_or_says_why(text: str) -> None:
+    try:
+        read_devices(text, source="mine.yaml", lookup=known_device)
+    except SpecError as error:
+        says_where(error, "mine.yaml")
+
+
+SCHEMES = (
+    "sqlite:///",
+    "sqlite://",
+    "postgresql://",
+    "mysql://",
+    "http://",
+    "file://",
+    "x+y://",
+    "",
+)
+# where nothing listens, so that no example asks another machine
+HOSTS = st.sampled_from(
+    [
+        *("127.0.0.1:1/", "u:p@127.0.0.1:1/", "[::1]:1/", "127.0.0.1:99999/"),
+        *("[:1/", ":/", "\x80\ufff9/"),  # no hosts at all
+    ]
+)
+
+
+@given(scheme=st.sampled_from(SCHEMES), host=HOSTS, rest=TEXT)
+@example(scheme="sqlite:///", host="", rest="/proc/self/nothing/study.db")
+@example(scheme="sqlite:///", host="", rest="missing/study.db")
+@settings(LONG, max_examples=60)
+def test_any_address_of_a_storage_opens_or_is_a_sentence(
+    scheme: str, host: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = named(study={"storage": scheme + host + rest})
+    if spec is None:
+        return
+    before = listing(tmp_path)
+    try:
+        check_study(spec, "demo")
+    except UserError as error:
+        says_where(error, "study.storage")
+        assert listing(tmp_path) == before
+
+
+@given(scheme=st.sampled_from(SCHEMES), host=HOSTS, rest=TEXT)
+@settings(LONG, max_examples=60)
+def test_any_address_of_a_tracking_server_serves_or_is_a_sentence(
+    scheme: str, host: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = named(tracking={"uri": scheme + host + rest})
+    if spec is None:
+        return
+    try:
+        check_tracking(spec)
+    except UserError as error:
+        says_where(error, "tracking.uri", "MLFLOW_TRACKING_URI", "MLflow")
+
+
+@given(name=TEXT)
+@LONG
+def test_any_name_of_a_study_is_a_folder_of_its_own_or_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = named(study={"name": name, "folder": "runs"})
+    if spec is None:
+        return
+    try:
+        remember(spec, study_name(spec, Path("demo.yaml")))
+    except UserError as error:
+        says_where(error, "study")
+    assert [path.name for path in tmp_path.iterdir()] in (["runs"], [])
+
+
+def named(**sections: dict[str, str]) -> SweepSpec | None:
+    """The specification with these sections; None where it says what is wrong with them."""
+    tree = make_spec().model_dump(mode="json") | sections
+    try:
+        return parse_spec(yaml.safe_dump(tree, allow_unicode=True), source="demo.yaml")
+    except SpecError as error:
+        says_where(error, "study", "tracking")
+        return None
+
+
+def listing(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
