@@ -132,7 +132,10 @@ class Driver(AbstractDriver):
         self._emit(started)
         return Assignment(
             request=TrialRequest(
-                number=asked.number, plan=plan, spec=self.state.spec, rival=rival(self.state, plan)
+                number=asked.number,
+                plan=plan,
+                spec=self.state.spec.for_workers,
+                rival=rival(self.state, plan),
             ),
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,
@@ -165,7 +168,7 @@ class Driver(AbstractDriver):
             request=TrialRequest(
                 number=trial.number,
                 plan=trial.plan,
-                spec=self.state.spec,
+                spec=self.state.spec.for_workers,
                 # the first rank may write a checkpoint while all others wait for it
                 collective_seconds=deadline_seconds,
                 proof=True,

@@ -159,7 +159,7 @@ def _run(
         ClusterError: If no group comes up.
     """
     given = Assignment(
-        request=TrialRequest(number=number, plan=turn.plan, spec=spec),
+        request=TrialRequest(number=number, plan=turn.plan, spec=spec.for_workers),
         device=cluster.device,
         deadline_seconds=spec.budget.trial_seconds,
         folder=str(Path.cwd()),

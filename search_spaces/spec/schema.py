@@ -224,6 +224,16 @@ class SweepSpec(Section):
         gib = self.cluster.memory_gib
         return None if gib is None else math.floor(gib * GIB)
 
+    @property
+    def for_workers(self) -> Self:
+        """What workers are given: no addresses of databases and servers, which may hold passwords.
+
+        Workers ask neither; what they are given passes through the memory of a cluster.
+        """
+        study = self.study.model_copy(update={"storage": None})
+        tracking = self.tracking.model_copy(update={"uri": None})
+        return self.model_copy(update={"study": study, "tracking": tracking})
+
     def on(self, accelerator: str) -> Self:
         """The specification as it is for nodes of one kind: with their memory limit and price."""
         told = self.cluster.accelerators.get(accelerator)

@@ -559,3 +559,16 @@ def test_what_is_not_worth_it_on_nodes_that_are_free_may_be_on_others(tmp_path: 
     assert ours.driver.state.ended is None
     assert ours.driver.propose() is None
     assert "training" in str(ours.driver.state.ended)
+
+
+def test_workers_are_given_no_address_that_may_hold_a_password(tmp_path: Path) -> None:
+    """What they are given lies in the memory of a cluster."""
+    here = f"sqlite:///{tmp_path}/hunter2.db"
+    spec = make_spec(study={"storage": here}, tracking={"uri": "http://ann:hunter2@mlflow"})
+    ours = Sweep(spec)
+
+    given = ours.ask()
+
+    assert "hunter2" not in repr(given)
+    assert given.request.spec.train == spec.train
+    assert ours.driver.state.spec == spec
