@@ -9,13 +9,14 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
 VARIABLE = "CHAOS_PLANT"
-VICTIM = 2  # the number of the trial that a record's bug is about
+VICTIM = 2  # which of the measurements a record's bug is about
 
 
 def plant(name: str) -> None:
@@ -25,30 +26,33 @@ def plant(name: str) -> None:
 
 
 def _drop_record() -> None:
-    """A trial's outcome is not told to the study."""
-    _tell_instead(lambda record: None if record.number == VICTIM else record)
+    """A measurement is not told to the study."""
+    _tell_instead(lambda *_: None)
 
 
 def _invent() -> None:
-    """A trial's figure is another than was measured."""
+    """A figure is another than was measured."""
 
-    def faster(record: Record) -> Record:
-        told = record.outcome
-        if record.number != VICTIM or not isinstance(told, Measured):
-            return record
+    def faster(record: Record, told: Measured) -> Record:
         rate = replace(told.samples_per_second, value=2 * told.samples_per_second.value)
         return replace(record, outcome=replace(told, samples_per_second=rate))
 
     _tell_instead(faster)
 
 
-def _tell_instead(changed: Callable[[Record], Record | None]) -> None:
+def _tell_instead(changed: Callable[[Record, Measured], Record | None]) -> None:
+    """Of the measurements that a driver tells, the one at `VICTIM` is changed."""
     from orchestrator.study import Study
 
-    tell = Study.tell
+    tell, measured = Study.tell, count(1)
 
     def told(study: Study, record: Record) -> None:
-        if (instead := changed(record)) is not None:
+        outcome = record.outcome
+        if isinstance(outcome, Measured) and next(measured) == VICTIM:
+            instead = changed(record, outcome)
+        else:
+            instead = record
+        if instead is not None:
             tell(study, instead)
 
     Study.tell = told  # type: ignore[method-assign, assignment]

@@ -64,8 +64,8 @@ def test_sweeps_keep_what_they_measured_through_faults(
 @pytest.mark.parametrize(
     ("plant", "kind", "problem"),
     [
-        ("drop_record", "rank_killed", "lost"),
-        ("invent", "rank_killed", "invented"),
+        ("drop_record", "loss_is_nan", "lost"),
+        ("invent", "loss_is_nan", "invented"),
         ("skip_deadline", "endless_loop", "hangs"),
         ("leave_process", "rank_killed", "leaked"),
     ],
