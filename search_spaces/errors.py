@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class UserError(ValueError):
+class UserError(Exception):
     """Input that Plimsoll cannot use; the message says what would be right."""
 
 
