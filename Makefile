@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+AUDIT := $(VENV)/audit
 STAMP := $(VENV)/.installed
 VERSION := 0.1.0
 # two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
@@ -12,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz-plans lint type arch check bench chaos image format clean
+.PHONY: help setup demo test test-thorough fuzz-plans lint type arch pins audit check bench chaos image format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -54,7 +55,19 @@ type: setup ## Check types
 arch: setup ## Check which package may import which
 	@$(BIN)/lint-imports
 
-check: lint type arch ## Check style, types and architecture
+# What can be known of packages without a network: that they agree, and are the pinned ones.
+pins: setup ## Check that the installed packages agree with each other and with constraints.txt
+	@$(BIN)/python -m pip check --quiet
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/+cu[0-9]*$$//' \
+		| grep --invert-match --line-regexp --fixed-strings --file constraints.txt \
+		| sed 's/^/not pinned by constraints.txt: /' | tee /dev/stderr | grep --quiet . && exit 1 || exit 0
+
+audit: setup ## Ask the advisory databases about every pinned package (needs the internet)
+	@test -x $(AUDIT)/bin/pip-audit \
+		|| { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
+	@$(AUDIT)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+check: lint type arch pins ## Check style, types, architecture and packages
 
 bench: setup ## Measure what a trial costs, what it does to the next, and how fast plans are forecast
 	@$(BIN)/python -m benchmarks.trial_overhead

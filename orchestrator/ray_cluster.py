@@ -29,6 +29,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a dead worker is noticed after that
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process a group, for checkpoints we do not make
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's 15 starves workers beside anything that computes
     "RAY_DEDUP_LOGS": "0",
@@ -52,6 +53,12 @@ def settle_token() -> None:
     """Lets a token be sent that is set or lies in the home directory: only if the mode says so."""
     if os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def keep_token() -> None:
+    """Lets nobody else read the token in the home directory, which Ray makes for all to read."""
+    with contextlib.suppress(OSError):  # there is none, or it is another's
+        _TOKEN_FILE.expanduser().chmod(0o600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +89,7 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, address)
+        keep_token()
     nodes, here = None, mine and address is None
     try:
         device = _device(ray, spec)

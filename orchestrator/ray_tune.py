@@ -22,6 +22,7 @@ import ray
 from ray import tune
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
+from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 
 from orchestrator.core.placement import Placement
@@ -231,6 +232,7 @@ def run_trials(
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     # of a runner that died it prints a trace; the sweep says what became of its trial
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
+    _keep_credentials()
     for _ in range(_DESKS):
         desk = FrontDesk(silent_seconds)
         searcher = PlanSearcher(driver, desk)
@@ -246,6 +248,12 @@ def run_trials(
         f"the actor that passes trials to groups died or hung {_DESKS} times, last on the head"
         " node: see there what ends processes; the same command goes on where the sweep stopped"
     )
+
+
+def _keep_credentials() -> None:
+    """Tune would give the driver's AWS keys to its runners by way of a record that Ray logs."""
+    given = class_cache.ENV_VARS_TO_PROPAGATE
+    given.difference_update([name for name in given if name.startswith("AWS_")])
 
 
 def _tune(

@@ -17,6 +17,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._kept: list[socket.socket] = []  # ends at the server whose clients are cut
         self._word, self._left = b"", 0
         self.port: int = self._listener.getsockname()[1]
         self.swallowed = 0
@@ -24,6 +25,19 @@ class Proxy:
     def swallow(self, word: bytes, which: int = 1) -> None:
         """Lets a message with a word through, by number from now on, and loses its answer."""
         self._word, self._left = word, which
+
+    def cut_clients(self) -> None:
+        """Cuts what is there, and lets the server believe that it is not."""
+        with self._lock:
+            for client, server in self._pairs:
+                self._kept.append(server)
+                _cut(client)
+
+    def cut_servers(self) -> None:
+        """Cuts what the server believes in still."""
+        with self._lock:
+            _cut(*self._kept)
+            self._kept.clear()
 
     def serve(self) -> None:
         """Passes connections on until the listener is closed."""
@@ -52,13 +66,16 @@ class Proxy:
                 for ready in select.select([client, server], [], [])[0]:
                     data = ready.recv(65536)
                     if not data:
-                        return _cut(client, server)
+                        return self._end(client, server)
                     (server if ready is client else client).sendall(data)
                     if ready is client and self._is_swallowed(data):
                         server.recv(65536)  # it was done
                         self.swallowed += 1
                         return _cut(client, server)
-        return _cut(client, server)
+        return self._end(client, server)
+
+    def _end(self, client: socket.socket, server: socket.socket) -> None:
+        _cut(client, *({server} - set(self._kept)))
 
     def _is_swallowed(self, data: bytes) -> bool:
         if not self._left or self._word not in data:

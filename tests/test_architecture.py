@@ -20,7 +20,7 @@ ONLY_IN = {
     "ray.util.metrics": ("orchestrator/ray_metrics",),
     "optuna": ("orchestrator/study",),
     "sqlalchemy": ("orchestrator/study",),
-    "psycopg": (),
+    "psycopg": ("orchestrator/study/postgres",),
     "mlflow": ("orchestrator/mlflow_tracking",),
     "torch": ("workers/",),
     "transformers": ("workers/",),

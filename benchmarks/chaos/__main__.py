@@ -23,6 +23,7 @@ from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
 from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
 from benchmarks.output import write
+from benchmarks.rigs.ray_head import can_be_apart
 
 
 def main() -> int:
@@ -48,8 +49,9 @@ def main() -> int:
 
 
 def _one(seed: int, asked: argparse.Namespace) -> Report:
-    """What a sweep is kept in goes by its seed; only who may mount has a disk that can be full."""
-    usable = [name for name in SETTINGS if name != "disk" or os.geteuid() == 0]
+    """What a sweep is kept in goes by its seed, among what this machine's user may have."""
+    barred = (() if os.geteuid() == 0 else ("disk",)) + (() if can_be_apart() else ("nodes",))
+    usable = [name for name in SETTINGS if name not in barred]
     kept_in = usable[seed % len(usable)]
     able = [kind for kind in asked.kinds if FAULTS[kind].needs in ("", kept_in)]
     # not a context: what a sweep leaves behind is looked at, also by a person

@@ -110,6 +110,26 @@ def _restart_postgres(rig: Rig, draw: random.Random) -> bool:
     return True
 
 
+def _hang_postgres(rig: Rig, draw: random.Random) -> bool:
+    """It takes what is sent, and answers nothing."""
+    server = rig.setting.postgres
+    assert server is not None
+    server.suspend()
+    time.sleep(draw.uniform(2, 30))
+    server.resume()
+    return True
+
+
+def _lose_node(rig: Rig, draw: random.Random) -> bool:
+    """A raylet is killed, and some time later there is another node."""
+    nodes = rig.setting.nodes
+    assert nodes is not None
+    lost = nodes.lose()
+    time.sleep(draw.uniform(0, 10))
+    nodes.start()
+    return lost
+
+
 def _restart_mlflow(rig: Rig, draw: random.Random) -> bool:
     server = rig.setting.tracking
     assert server is not None
@@ -144,6 +164,8 @@ FAULTS: Mapping[str, Fault] = {
     "model_raises": Fault(inject=_order("raise")),
     "sqlite_locked": Fault(inject=_lock_sqlite, needs="sqlite"),
     "postgres_restarted": Fault(inject=_restart_postgres, needs="postgres"),
+    "postgres_hangs": Fault(inject=_hang_postgres, needs="postgres"),
+    "raylet_killed": Fault(inject=_lose_node, ends=True, needs="nodes"),
     "mlflow_restarted": Fault(inject=_restart_mlflow, needs="mlflow"),
     "mlflow_hangs": Fault(inject=_hang_mlflow, needs="mlflow"),
     "disk_full": Fault(inject=_fill_disk, needs="disk"),

@@ -45,6 +45,7 @@ class Verdict:
         return not (self.lost or self.duplicated or self.invented or self.unexplained)
 
 
+EARLY_SECONDS = 15.0  # that a result may be on its way, past whatever is stopped or locked
 LATE_SECONDS = 60.0  # how long after a fault an outcome may follow from it, beyond its deadline
 
 
@@ -98,7 +99,9 @@ def _lost(
             (
                 index
                 for index, fault in enumerate(injected)
-                if fault.ends and index not in used and abs(fault.at - line.at) < LATE_SECONDS
+                if fault.ends
+                and index not in used
+                and -EARLY_SECONDS < line.at - fault.at < LATE_SECONDS
             ),
             None,
         )

@@ -1,4 +1,4 @@
-"""What a sweep is kept in: SQLite, a small disk, PostgreSQL, an MLflow server."""
+"""What a sweep is kept in and runs on: SQLite, a small disk, PostgreSQL, MLflow, nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.chaos.nodes import Nodes, two_nodes
 from benchmarks.rigs.mlflow_server import serves, start_mlflow_server
 from benchmarks.rigs.postgres import Server, free_port, postgres_server
 
-SETTINGS = ("sqlite", "postgres", "mlflow", "disk")
+SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes")
 _SIZE_MIB = 24  # of the disk that can be full
 _SERVER_SECONDS = 120.0  # for a server to answer, on a busy machine
 
@@ -54,18 +55,21 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a sweep keeps what it has; `postgres` and `tracking` if it uses such servers."""
+    """Where a sweep keeps what it has, and runs; without servers and nodes where it has none."""
 
     name: str
     storage: str  # URL of the study's database
     postgres: Server | None = None
     tracking: Tracking | None = None
+    nodes: Nodes | None = None
 
     def is_server(self, process: psutil.Process) -> bool:
-        """Whether a process is one of the servers, which outlive the sweep."""
+        """Whether a process is of what outlives the sweep: a server's, or a node's own."""
         servers = (self.postgres, self.tracking)
         leaders = {one.process.pid for one in servers if one is not None and one.process}
-        return not leaders.isdisjoint({process.pid, *(above.pid for above in process.parents())})
+        if not leaders.isdisjoint({process.pid, *(above.pid for above in process.parents())}):
+            return True
+        return self.nodes is not None and self.nodes.is_own(process)
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
     """One of `SETTINGS`, for the length of the block.
 
     Raises:
-        CalledProcessError: If it is `disk`, and this machine lets nobody mount.
+        CalledProcessError: If it is `disk` or `nodes`, and this machine lets nobody mount.
     """
     here = f"sqlite:///{folder}/study.db"
     with contextlib.ExitStack() as stack:
@@ -94,5 +98,7 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
                 tracking.start()
                 stack.callback(tracking.send, signal.SIGKILL)
                 yield Setting(name=name, storage=here, tracking=tracking)
+            case "nodes":
+                yield Setting(name=name, storage=here, nodes=stack.enter_context(two_nodes(folder)))
             case _:
                 yield Setting(name=name, storage=here)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 PLANS = (1, 2, 4, 8, 16, 32)
 SPEC = """
 model: chaos_model:make
-cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
+cluster: {{device: cpu, workers: 2, memory_gib: 0.5, wait_minutes: 5}}
 train: {{global_batch: 64, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [{plans}]}}
 objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: false}}
@@ -44,6 +44,7 @@ tracking: {tracking}
 """
 SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
+_AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is tried again
 _DRIVERS = 12  # that are started, one after the other, before it is given up
 
 
@@ -63,7 +64,7 @@ class Report:
     seed: int
     setting: str
     faults: list[str] = field(default_factory=list)  # that were injected, by kind
-    missed: list[str] = field(default_factory=list)  # that found nothing to be done to
+    missed: list[str] = field(default_factory=list)  # for which it was over too soon
     drivers: int = 0
     seconds: float = 0.0
     hung: bool = False
@@ -90,7 +91,11 @@ def planned(seed: int, kinds: Sequence[str], count: int) -> list[Planned]:
         )
         for _ in range(count)
     ]
-    return sorted(faults, key=lambda fault: (fault.trial, fault.after_seconds))
+    return sorted(faults, key=_moment)
+
+
+def _moment(fault: Planned) -> tuple[int, float]:
+    return fault.trial, fault.after_seconds
 
 
 def run(
@@ -158,7 +163,13 @@ class _Sweep:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        return planted_in({**os.environ, **own}, self._plant)
+        nodes = self._setting.nodes
+        cluster = {
+            name: value
+            for name, value in (nodes.environ.items() if nodes else ())
+            if name.startswith("RAY_")
+        }
+        return planted_in({**os.environ, **own, **cluster}, self._plant)
 
     def _start(self, before: Rig | None) -> Rig:
         driver = subprocess.Popen(
@@ -219,8 +230,9 @@ class _Sweep:
         if kind.inject(rig, self._draw):
             self._injected.append(Injected(kind=fault.kind, at=at, ends=kind.ends))
             self._report.faults.append(fault.kind)
-        else:
-            self._report.missed.append(fault.kind)
+        else:  # there is none yet, or none any more
+            later = replace(fault, after_seconds=fault.after_seconds + _AGAIN_SECONDS)
+            self._faults = sorted([*self._faults, later], key=_moment)
 
     def _judge(self, rig: Rig) -> None:
         report = self._report
@@ -229,7 +241,9 @@ class _Sweep:
         send(left, signal.SIGKILL)
         report.leaked += [f"shared memory {name}" for name in _shared_memory() - self._shm]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
-        report.missed += [fault.kind for fault in self._faults]  # it was over before
+        if self._setting.nodes:
+            report.leaked += [f"{left} of the cluster" for left in self._setting.nodes.left()]
+        report.missed = [fault.kind for fault in self._faults]
         report.troubles += [line for line in rig.said if "Traceback" in line]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
         verdict: Verdict = judge(records, _journal(self._folder), self._injected)

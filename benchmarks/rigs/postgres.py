@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import psycopg
 
 USER, PASSWORD = "ann", "correct-horse/battery@staple"  # what URLs have to write in percent signs
@@ -74,6 +75,22 @@ class Server:
                 time.sleep(0.1)
             else:
                 return
+
+    def suspend(self) -> None:
+        """Lets none of its processes run: connections are taken by the kernel, and not answered."""
+        for process in self._processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        """Lets them run again."""
+        for process in self._processes():
+            process.resume()
+
+    def _processes(self) -> list[psutil.Process]:
+        """The first first, so that none is made that is not known; each leads a session."""
+        assert self.process is not None
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children(recursive=True)]
 
     def stop(self) -> None:
         """Ends it as `pg_ctl stop -m fast` does: sessions are cut, what was committed is kept."""

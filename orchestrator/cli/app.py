@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -64,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: What was typed after `plimsoll`; the process's own arguments if not given.
     """
+    os.umask(os.umask(stat.S_IWOTH) | stat.S_IWOTH)  # what it writes, not everybody may change
     try:
         app(arguments, prog_name="plimsoll")
     except UserError as error:

@@ -16,6 +16,8 @@ from sqlalchemy import Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from orchestrator.study.postgres import IMPATIENT
+
 DATABASE_ERRORS = (SQLAlchemyError,)
 
 _BUSY_SECONDS = 20  # that a SQLite file may be locked by another process
@@ -28,6 +30,7 @@ _POSTGRES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # ms until what was sent has to be acknowledged
 }
+_PSYCOPG = ("postgresql", "postgresql+psycopg")
 _READ_ONLY = "25006"  # PostgreSQL: a standby that is about to take over
 
 
@@ -42,7 +45,8 @@ def engine_options(url: str) -> dict[str, Any]:
         return {"connect_args": {"timeout": _BUSY_SECONDS}}
     if not is_postgres(url):
         return {"pool_pre_ping": True}
-    return {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
+    options = {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
+    return options | ({"module": IMPATIENT} if _driver(url) in _PSYCOPG else {})
 
 
 def open_engine(url: str) -> Engine:
@@ -105,12 +109,15 @@ def process_name() -> str:
 
 def _connect_arguments(url: str) -> dict[str, Any]:
     """What libpq is told, where the URL does not name them; only of drivers that are libpq's."""
-    parts = make_url(url)
-    if parts.drivername not in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
+    if _driver(url) not in (*_PSYCOPG, "postgresql+psycopg2"):
         return {}
     name = f"plimsoll {process_name()}".encode()[:_NAME_BYTES].decode(errors="ignore")
     wanted = {**_POSTGRES, "application_name": name}
-    return {key: value for key, value in wanted.items() if key not in parts.query}
+    return {key: value for key, value in wanted.items() if key not in make_url(url).query}
+
+
+def _driver(url: str) -> str:
+    return make_url(url).drivername
 
 
 @contextlib.contextmanager

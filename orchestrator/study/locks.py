@@ -120,6 +120,7 @@ class PostgresLock(AbstractLock):
         self._engine = open_engine(url)
         self._name = name
         self._connection: Connection | None = None
+        self._session: int | None = None  # that has, or had, the lock
 
     def take(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -127,21 +128,19 @@ class PostgresLock(AbstractLock):
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
             key = {"key": self._key(connection)}
-            taken = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar()
+            query = "SELECT pg_try_advisory_lock(:key), pg_backend_pid()"
+            taken, session = connection.execute(text(query), key).one()
         except SQLAlchemyError:
             connection.close()
             raise
         if taken:
-            self._connection = connection
+            self._connection, self._session = connection, session
         else:
             connection.close()
         return bool(taken)
 
     def holder(self) -> str:
-        with self._engine.connect() as connection:
-            key = self._key(connection) % 2**64
-            halves = {"high": key >> 32, "low": key % 2**32}
-            return str(connection.execute(text(_HOLDER), halves).scalar() or "")
+        return self._holding()[1]
 
     def hold(self) -> bool:
         try:
@@ -151,11 +150,15 @@ class PostgresLock(AbstractLock):
         except SQLAlchemyError:
             self.release()
         try:
-            return self.take()
+            taken = self.take()
+            still = not taken and self._holding()[0] == self._session
         except SQLAlchemyError as error:
             if is_away(error):
                 raise Away(reason(error)) from error
             raise
+        if still:  # a server that hung, or a line that was cut: it does not know yet
+            raise Away("it has not ended the session whose connection was lost")
+        return taken
 
     def release(self) -> None:
         if self._connection is not None:
@@ -166,6 +169,14 @@ class PostgresLock(AbstractLock):
                 self._connection.close()  # and with it the session, since nothing is pooled
             self._connection = None
 
+    def _holding(self) -> tuple[int, str]:
+        """The session that has the lock, and what it calls itself; 0 if there is none."""
+        with self._engine.connect() as connection:
+            key = self._key(connection) % 2**64
+            halves = {"high": key >> 32, "low": key % 2**32}
+            found = connection.execute(text(_HOLDER), halves).first()
+            return (0, "") if found is None else (found.pid, str(found.name))
+
     def _key(self, connection: Connection) -> int:
         """Of the study among those of its schema; locks are the database's."""
         schema = connection.execute(text("SELECT current_schema()")).scalar()
@@ -174,7 +185,8 @@ class PostgresLock(AbstractLock):
 
 
 _HOLDER = """
-SELECT replace(application_name, 'plimsoll ', '') FROM pg_locks JOIN pg_stat_activity USING (pid)
+SELECT pid, replace(application_name, 'plimsoll ', '') AS name
+FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND classid = :high AND objid = :low AND objsubid = 1
 AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """

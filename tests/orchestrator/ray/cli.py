@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.rigs.ray_head import environment
+
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
-
-
-def environment(home: Path, **extra: str) -> dict[str, str]:
-    """This process's environment with an empty home, and nothing of Ray's in it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return {**kept, "HOME": str(home), "PYTHONPATH": "", "COLUMNS": "120", **extra}
 
 
 def plimsoll(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.ray_head import Brought, ray_head
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import PLIMSOLL
-from tests.orchestrator.ray.head import Brought, ray_head
 
 GONE_SECONDS = 60
 # Two groups of one rank, on nodes with room for two: each group has a node to itself. One trial

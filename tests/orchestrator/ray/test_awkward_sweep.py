@@ -62,6 +62,10 @@ def test_the_sweep_goes_on_to_its_end(
     assert "Traceback" not in sweep.stdout + sweep.stderr
 
 
+def test_the_token_that_ray_made_is_for_nobody_else(sweep: object, folder: Path) -> None:
+    assert (folder / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+
+
 def test_a_good_plan_is_measured(records: dict[int, Record]) -> None:
     outcome = records[1].outcome
 

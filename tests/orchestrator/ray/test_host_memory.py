@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.rigs.ray_head import environment, ray_head
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import PLIMSOLL, environment
-from tests.orchestrator.ray.head import ray_head
+from tests.orchestrator.ray.cli import PLIMSOLL
 
 SPEC = """
 model: awkward_model:make

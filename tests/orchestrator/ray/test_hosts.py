@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import submitted
-from tests.orchestrator.ray.head import can_be_apart, ray_head, ray_node
 from tests.orchestrator.ray.hosts import can_be_made, hosts
 
 pytestmark = [

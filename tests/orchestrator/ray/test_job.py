@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.ray_head import BIN, ray_head
 from orchestrator.study import load_records
 from search_spaces.outcome import Crashed, Measured
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.head import BIN, ray_head
 
 SPEC = """
 model: awkward_model:make

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import best, limit_of
 from orchestrator.study import load_records
@@ -16,7 +17,6 @@ from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.ray.cli import PLIMSOLL
-from tests.orchestrator.ray.head import can_be_apart, ray_head, ray_node
 from tests.orchestrator.ray.where import where_model
 
 pytestmark = pytest.mark.skipif(

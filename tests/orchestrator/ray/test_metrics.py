@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.rigs.ray_head import free_port, ray_head
 from orchestrator.core.metrics import METRICS
 from orchestrator.event_log import from_json, read_events
 from orchestrator.event_log.lines import SweepEndedLine, TrialEndedLine, TrialStartedLine
@@ -28,7 +28,6 @@ from search_spaces.spec.load import load_spec
 from tests.dashboard import expressions, names_and_labels
 from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL
-from tests.orchestrator.ray.head import free_port, ray_head
 
 ROOT = Path(__file__).parents[3]
 SPEC = f"""
@@ -95,8 +94,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
                 [PLIMSOLL, "tune", "sweep.yaml", "--json"],
                 cwd=work,
                 env=environ,
-                stdout=subprocess.PIPE,
-                stderr=sys.stderr,
+                capture_output=True,
                 text=True,
                 timeout=300,
                 check=False,
@@ -104,7 +102,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         finally:
             stop.set()
             scraper.join()
-    assert sweep.returncode == 0, sweep.stdout
+    assert sweep.returncode == 0, sweep.stderr[-4000:]
     return Seen(scrapes=tuple(done), stdout=sweep.stdout, folder=work)
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from benchmarks.published.baseline import ConstantMfu
+from benchmarks.rigs.ray_head import environment
 from benchmarks.search.surfaces import surfaces_in
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import PLIMSOLL, environment, plimsoll
+from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
 SPEC = """
 model: awkward_model:make

@@ -13,11 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.rigs.ray_head import environment
 from orchestrator.study import load_records
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import PLIMSOLL, environment, plimsoll
+from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
 SPEC = """
 model: awkward_model:make

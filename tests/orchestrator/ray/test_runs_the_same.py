@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from benchmarks.rigs.ray_head import environment
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured, outcome_from_json
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
-from tests.orchestrator.ray.cli import PLIMSOLL, environment, plimsoll
+from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
 pytestmark = pytest.mark.thorough
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
+from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
 from orchestrator.cli.tune import EXIT_STUDY_LOST
 from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
@@ -18,7 +23,6 @@ from orchestrator.study import load_records
 from orchestrator.study.untold import UNTOLD_FILE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
-from tests.orchestrator.ray.cli import environment
 
 ROOT = Path(__file__).parents[3]
 AWAY = "the study's storage is away ("
@@ -32,16 +36,23 @@ objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000}}
 proof: {{enabled: false}}
 study: {{storage: "{storage}"}}
 """
+TOKENS = {  # of what a driver's environment holds beside the addresses, each to be found nowhere
+    "RAY_AUTH_TOKEN": "5c6c8d3e0e7b4d0f9d2a6b1f8c3e7a90",
+    "HF_TOKEN": "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",
+    "MLFLOW_TRACKING_TOKEN": "mlf-7f1e2d3c4b5a69788796a5b4c3d2e1f0",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzPlimsoll",
+}
 
 
-def command(folder: Path, tracking: str, *arguments: str) -> subprocess.Popen[str]:
+def command(folder: Path, tracking: str, *arguments: str, **extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", "from orchestrator.cli import main; main()", *arguments],
         cwd=folder,
-        env=environment(folder, PYTHONPATH=str(ROOT), **{TRACKING_VARIABLE: tracking}),
+        env=environment(folder, PYTHONPATH=str(ROOT), **{TRACKING_VARIABLE: tracking}, **extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        umask=0,  # as some containers have it
     )
 
 
@@ -56,10 +67,25 @@ def texts_in(folder: Path) -> list[str]:
     return [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
 
 
+def titles() -> str:
+    """What `ps` shows of every process."""
+    return "\n".join(
+        " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
+    )
+
+
+@pytest.fixture
+def session() -> Iterator[Path]:
+    """Where Ray keeps its logs; sockets lie there too, so that it must not be deep."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
 def test_a_sweep_outlives_its_database(
     postgres: Server,
     tmp_path: Path,
+    session: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,13 +93,15 @@ def test_a_sweep_outlives_its_database(
     shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
     asked = tmp_path / "sweep.yaml"
     asked.write_text(SPEC.format(storage=storage))
-    sweep = command(tmp_path, tracking, "tune", "sweep.yaml", "--plain")
+    planted = {**TOKENS, "RAY_AUTH_MODE": "token", "RAY_TMPDIR": str(session)}
+    sweep = command(tmp_path, tracking, "tune", "sweep.yaml", "--plain", **planted)
     assert sweep.stdout is not None
     lines: list[str] = []
     with sweep.stdout:
         for line in sweep.stdout:
             lines.append(line)
             if "trial 1 starts" in line:
+                lines.append(titles())
                 postgres.stop()
             if AWAY in line:  # the trial has ended, and could not be told
                 postgres.start()
@@ -97,16 +125,18 @@ def test_a_sweep_outlives_its_database(
     assert "measured        2" in table
 
     asked.unlink()
-    for text in (said, told, table, *texts_in(tmp_path)):
-        assert PASSWORD not in text
-        assert QUOTED not in text
+    assert list(session.rglob("raylet.out"))
+    secrets = (PASSWORD, QUOTED, *TOKENS.values())
+    for text in (said, told, table, *texts_in(tmp_path), *texts_in(session)):
+        assert not [secret for secret in secrets if secret in text]
     for database in (storage, tracking):
         name = database.rpartition("/")[2]
         dump = everything_in(postgres, name)
         assert len(dump) > 1000
-        assert PASSWORD not in dump
-        assert QUOTED not in dump
+        assert not [secret for secret in secrets if secret in dump]
         assert ("trial_user_attributes" in dump) == (database == storage)
+    there = [path for path in tmp_path.rglob("*") if not path.is_symlink()]
+    assert not [path for path in there if path.stat().st_mode & stat.S_IWOTH]
 
 
 @pytest.mark.thorough

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.rigs.ray_head import PID, Ports, ray_head
 from orchestrator.study import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL, submitted
-from tests.orchestrator.ray.head import PID, Ports, ray_head
 
 SPEC = """
 model: awkward_model:make

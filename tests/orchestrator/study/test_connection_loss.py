@@ -129,6 +129,51 @@ def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
 
 
+def session_with_lock(server: Server) -> object:
+    (session,) = server.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory'")
+    return session
+
+
+def test_a_server_that_hangs_is_away(
+    spec: SweepSpec, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes what is sent, and answers nothing; its sessions are there still when it goes on."""
+    with sole_driver(spec, NAME) as lock:
+        study = Study(spec, NAME, make_space(spec), lock=lock)
+        asked = study.ask(study.propose().plan, "proposed")
+        before = session_with_lock(postgres)
+        monkeypatch.setattr("orchestrator.study.postgres.ANSWER_SECONDS", AWAY_SECONDS)
+        postgres.suspend()
+        thread = threading.Timer(2 * AWAY_SECONDS, postgres.resume)
+        thread.start()
+
+        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        thread.join()
+
+        assert session_with_lock(postgres) != before  # whose answer was not waited for
+    assert [record.number for record in load_records(spec, NAME)] == [0]
+
+
+def test_a_session_that_the_server_has_not_ended_yet_is_our_own(
+    spec: SweepSpec, postgres: Server, through: SweepSpec, line: Proxy
+) -> None:
+    """The line is cut on our side alone, as by a firewall that forgets connections."""
+    said: list[str] = []
+    with sole_driver(through, NAME) as lock:
+        study = Study(through, NAME, make_space(spec), lock=lock)
+        study.say_through(said.append)
+        asked = study.ask(study.propose().plan, "proposed")
+        line.cut_clients()
+        thread = threading.Timer(AWAY_SECONDS, line.cut_servers)
+        thread.start()
+
+        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        thread.join()
+
+    assert [record.number for record in load_records(spec, NAME)] == [0]
+    assert "has not ended the session" in said[0]
+
+
 def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
     spec: SweepSpec, running: Server
 ) -> None:

@@ -1,4 +1,4 @@
-"""A Ray head of the test's own, with job server and, where asked, token authentication; and nodes.
+"""A Ray head of one's own, with job server and, where asked, token authentication; and nodes.
 
 Ends only what it started: `ray stop` would end every Ray on the machine.
 """
@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.orchestrator.ray.brought import Brought
-from tests.orchestrator.ray.cli import environment
+from benchmarks.rigs.ray_autoscaler import Brought
 
 BIN = Path(sys.executable).parent
 START_SECONDS = 200
-_NODE_TRIES = 4
+_TRIES = 4  # Ray gives a node 30 s to start, however busy the machine is
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,12 @@ APART = (
     "-c",
     'mount -t tmpfs tmpfs "$0" && exec "$@"',
 )
+
+
+def environment(home: Path, **extra: str) -> dict[str, str]:
+    """This process's environment with an empty home, and nothing of Ray's in it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, "HOME": str(home), "PYTHONPATH": "", "COLUMNS": "120", **extra}
 
 
 def can_be_apart() -> bool:
@@ -107,37 +112,41 @@ def ray_head(
     path = f"{BIN}:{os.environ['PATH']}"
     environ = environment(home, **{**auth, **extra}, PATH=path, RAY_USAGE_STATS_ENABLED="0")
     ports = ports or Ports()
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # sockets
-        options = [
-            "--head",
-            f"--port={ports.gcs}",
-            "--dashboard-host=0.0.0.0",
-            f"--dashboard-port={ports.dashboard}",
-            f"--ray-client-server-port={ports.client}",
-            f"--temp-dir={session}",
-            f"--metrics-export-port={metrics_port or free_port()}",
-        ]
-        if not jobs:
-            options.append("--include-dashboard=false")
-        own = environ
-        if brought is not None:
-            options += brought.options(home, f"{host.address}:{ports.gcs}")
-            own = environ | brought.environ
-        with _started(host, options, cpus, own, home, memory_bytes=memory_bytes) as head:
-            address = f"http://{host.address}:{ports.dashboard}"
-            if jobs:
-                _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
-            else:
-                _wait_until_it_listens(ports.gcs)
-            yield {
-                **environ,
-                "RAY_API_SERVER_ADDRESS": address,
-                "RAY_ADDRESS": f"{host.address}:{ports.gcs}",
-                SESSION: session,
-                PID: str(head.pid),
-            }
+    for attempt in range(_TRIES):
+        log = home / f"head-{attempt}.log"
+        with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # sockets
+            options = [
+                "--head",
+                f"--port={ports.gcs}",
+                "--dashboard-host=0.0.0.0",
+                f"--dashboard-port={ports.dashboard}",
+                f"--ray-client-server-port={ports.client}",
+                f"--temp-dir={session}",
+                f"--metrics-export-port={metrics_port or free_port()}",
+            ]
+            if not jobs:
+                options.append("--include-dashboard=false")
+            own = environ
             if brought is not None:
-                kill(head)  # it would ask its autoscaler for leave, for longer than we wait
+                options += brought.options(home, f"{host.address}:{ports.gcs}")
+                own = environ | brought.environ
+            with _started(host, options, cpus, own, home, log, memory_bytes) as head:
+                if not _is_up(head, log):
+                    continue
+                address = f"http://{host.address}:{ports.dashboard}"
+                if jobs:
+                    _wait_until_it_serves(host, address, environ.get("RAY_AUTH_TOKEN"))
+                yield {
+                    **environ,
+                    "RAY_API_SERVER_ADDRESS": address,
+                    "RAY_ADDRESS": f"{host.address}:{ports.gcs}",
+                    SESSION: session,
+                    PID: str(head.pid),
+                }
+                if brought is not None:
+                    kill(head)  # it would ask its autoscaler for leave, for longer than we wait
+                return
+    raise TimeoutError(f"no head comes up: {log.read_text()}")
 
 
 @contextlib.contextmanager
@@ -160,7 +169,7 @@ def ray_node(
     options = [f"--address={environ['RAY_ADDRESS']}", f"--node-name={name}"]
     if accelerator:
         options.append(f"--labels=ray.io/accelerator-type={accelerator}")
-    for _ in range(_NODE_TRIES):
+    for _ in range(_TRIES):
         log = home / f"node-{name}.log"
         with _started(host, options, cpus, environ, home, log) as node:
             if _is_up(node, log):
@@ -170,7 +179,7 @@ def ray_node(
 
 
 def _is_up(node: subprocess.Popen[bytes], log: Path) -> bool:
-    """Waits until the node is, or has given up: Ray does so after 30 s, however busy a machine."""
+    """Waits until the node is, or has given up."""
     while node.poll() is None:
         if "Ray runtime started" in log.read_text():
             return True
@@ -185,7 +194,7 @@ def _started(
     cpus: int,
     environ: dict[str, str],
     home: Path,
-    log: Path | None = None,
+    log: Path,
     memory_bytes: int = 2**31,
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [
@@ -202,7 +211,7 @@ def _started(
         *([] if host.address == LOCAL.address else [f"--node-ip-address={host.address}"]),
         *options,
     ]
-    with (log or Path(os.devnull)).open("wb") as output:
+    with log.open("wb") as output:
         node = subprocess.Popen(
             command,
             env=environ,
@@ -225,17 +234,6 @@ def kill(node: subprocess.Popen[bytes]) -> None:
     """Ends a node at once, with all its processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(node.pid, signal.SIGKILL)
-
-
-def _wait_until_it_listens(port: int) -> None:
-    until = time.monotonic() + START_SECONDS
-    while True:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return
-        if time.monotonic() > until:
-            raise TimeoutError(f"no head listens at port {port}")
-        time.sleep(0.5)
 
 
 def _wait_until_it_serves(host: Host, address: str, token: str | None) -> None:
