@@ -3,7 +3,8 @@
 Each sweep is `plimsoll tune` on this machine's CPU with two ranks. Faults strike at random moments
 of random trials; when a driver was ended, the same command is run again, until the sweep is over.
 Then its study is held against what the workers themselves wrote down. The same seed draws the same
-faults at the same moments, and what they meet differs with the machine's speed.
+faults at the same moments, and what they meet differs with the machine's speed. A campaign that
+was stopped goes on from its file.
 """
 
 from __future__ import annotations
@@ -29,23 +30,30 @@ from benchmarks.rigs.ray_head import can_be_apart
 def main() -> int:
     """Runs the campaign; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweeps", type=int, default=34)
-    parser.add_argument("--faults", type=int, default=6, help="of each sweep")
+    parser.add_argument("--sweeps", type=int, default=32)
+    parser.add_argument("--faults", type=int, default=7, help="of each sweep")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=sorted(FAULTS), choices=sorted(FAULTS))
     parser.add_argument("--plant", default="", choices=sorted(PLANTS), help="a bug of ours")
     parser.add_argument(
         "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="goes on with what it holds of other seeds")
     asked = parser.parse_args()
-    reports = []
-    for seed in range(asked.seed, asked.seed + asked.sweeps):
+    reports = _kept(asked.out)
+    wanted = range(asked.seed, asked.seed + asked.sweeps)
+    for seed in sorted(set(wanted) - {report.seed for report in reports}):
         reports.append(_one(seed, asked))
         _say(reports[-1])
         write(_summary(reports), asked.out)
     print(json.dumps({k: v for k, v in _summary(reports).items() if k != "each"}, indent=1))
     return int(not all(report.clean for report in reports))
+
+
+def _kept(file: Path | None) -> list[Report]:
+    if file is None or not file.exists():
+        return []
+    return [Report(**each) for each in json.loads(file.read_text("utf-8"))["each"]]
 
 
 def _one(seed: int, asked: argparse.Namespace) -> Report:
