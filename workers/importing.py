@@ -1,12 +1,19 @@
-"""Where a user's own modules are found."""
+"""A user's own modules: where they are found, and what becomes of what their code raises."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+
+from search_spaces.errors import ModelError, UserError
+
+
+class UsersCodeError(ModelError):
+    """A user's own code raised something, whatever it was."""
 
 
 @contextlib.contextmanager
@@ -22,3 +29,31 @@ def importable_from_here() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(here)
+
+
+@contextlib.contextmanager
+def users_code(failing: str) -> Iterator[None]:
+    """Runs code of the user's, which may raise anything, and may try to end the process.
+
+    Args:
+        failing: Begins the sentence about what it raised.
+
+    Raises:
+        UsersCodeError: In place of what it raised, with the line that did.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsersCodeError(f"{failing}: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, ImportError | SyntaxError):  # which say where
+        return text
+    kind = type(error).__name__
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f" ({Path(last.filename).name}, line {last.lineno})"
+    return (f"{kind}: {text[:300]}" if text else kind) + where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import re
@@ -17,10 +18,9 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
-from workers.importing import importable_from_here
+from workers.importing import UsersCodeError, importable_from_here, users_code
 from workers.models.blocks import find_blocks
 from workers.models.built import BatchMaker, BuiltModel
-from workers.models.config import BAD_VALUES, one_sentence
 from workers.models.describing import parallel_facts
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.seeding import seeded
@@ -99,13 +99,13 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     batch_maker: BatchMaker | None = None
     with importable_from_here():
         _find(spec.name)  # a name that leads nowhere is no matter of the meta device
-        try:
-            with seeded(0), torch.device("meta"):
-                module, batch_maker = _call(spec)
-        except ModelError:
-            raise
-        except BAD_VALUES:
-            module = None
+        with (
+            contextlib.suppress(UsersCodeError),
+            users_code(spec.name),
+            seeded(0),
+            torch.device("meta"),
+        ):
+            module, batch_maker = _call(spec)
     if module is not None and lora_json is not None:
         with seeded(0), torch.device("meta"):
             add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
@@ -146,10 +146,8 @@ def _find(name: str) -> Callable[..., Any]:
     if matched is None:
         raise ModelError(f"model {name!r} is not of the form package.module:function")
     module_name, function_name = matched["module"], matched["function"]
-    try:
+    with users_code(f"{module_name} cannot be imported"):
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
-        raise ModelError(f"{module_name} cannot be imported: {one_sentence(error)}") from error
     found = getattr(module, function_name, None)
     if not callable(found):
         names = [key for key, value in vars(module).items() if callable(value)]

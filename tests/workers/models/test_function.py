@@ -36,6 +36,15 @@ def wrong():
 def broken():
     raise KeyError("mine")
 
+class Mine(Exception):
+    pass
+
+def raises_its_own():
+    raise Mine
+
+def ends():
+    raise SystemExit(3)
+
 def real_only():
     net = Net(2, 2)
     print(float(net.layers[0].weight[0, 0]))
@@ -49,6 +58,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package.mkdir()
     (package / "net.py").write_text(CODE)
     (package / "half.py").write_text("import not_installed_anywhere\n")
+    (package / "typo.py").write_text("import torch\n\nmake = nothing\n")
+    (package / "cut.py").write_text("def make(:\n")
+    (package / "script.py").write_text("import argparse\nraise SystemExit('usage: no')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "plimsoll_test_package", raising=False)
 
@@ -79,7 +91,9 @@ def test_weights_depend_on_the_seed() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize("function", ["net:broken", "net:real_only"])
+@pytest.mark.parametrize(
+    "function", ["net:broken", "net:real_only", "net:raises_its_own", "net:ends"]
+)
 def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
     facts = describe(_spec(function), TRAIN)
 
@@ -98,6 +112,9 @@ def test_what_the_function_raises_passes_through() -> None:
         ("net:mke", "has no function mke, did you mean make"),
         ("nett:make", "plimsoll_test_package.nett cannot be imported: No module named"),
         ("half:make", "cannot be imported: No module named 'not_installed_anywhere'"),
+        ("typo:make", r"typo cannot be imported: NameError: .*'nothing'.* \(typo.py, line 3\)$"),
+        ("cut:make", r"cut cannot be imported: invalid syntax.* \(cut.py, line 1\)$"),
+        ("script:make", r"script cannot be imported: SystemExit: usage: no \(script.py, line 2\)$"),
         ("net:", "is not of the form package.module:function"),
     ],
 )
