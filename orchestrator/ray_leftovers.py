@@ -1,4 +1,4 @@
-"""What a group leaves behind under Ray when it ends: processes on its nodes, rooms, cleaners.
+"""What a group leaves behind under Ray when it ends: processes on its nodes, rooms.
 
 Ray frees a placement group by itself only if its creator and the job are both over. Where a
 controller of Ray Train dies in mid-life, an actor of its own frees it, which asks Ray's dashboard
@@ -30,7 +30,7 @@ _LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _NODE_SECONDS = 40.0  # for a node to end what it has of them
 _KNOWN_SECONDS = 10.0  # until Ray knows that a process is gone
 _POLL_SECONDS = 0.2
-_CONTROLLER, _CLEANER = "TrainController", "PlacementGroupCleaner"
+_CONTROLLER = "TrainController"
 
 
 def session_folder() -> Path | None:
@@ -83,22 +83,20 @@ def end_controllers() -> None:
     """Ends the controllers of Ray Train that this process started and that do not end."""
     actors = _actors()
     me = {_worker(actor.address) for actor in actors if actor.pid == os.getpid()}
-    _end_owned(_CONTROLLER, me, actors)
+    _end_controllers_of(me, actors)
 
 
 def free_abandoned() -> None:
-    """Frees the room that dead controllers of this job hold, and ends what should have freed it."""
+    """Frees the room that dead controllers of this job hold."""
     from ray._private.state import state
     from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-    actors = _actors()
-    dead = [a for a in actors if a.class_name == _CONTROLLER and not _is_alive(a)]
+    dead = [a for a in _actors() if a.class_name == _CONTROLLER and not _is_alive(a)]
     ids = {actor.actor_id for actor in dead}
     for row in state._connect_and_get_accessor().get_placement_group_table():
         group = PlacementGroupTableData.FromString(row)
         if group.creator_actor_id in ids and group.state != PlacementGroupTableData.REMOVED:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
-    _end_owned(_CLEANER, {_worker(actor.address) for actor in dead}, actors)
 
 
 def bury(seats: Sequence[Seat]) -> tuple[str, ...]:
@@ -115,7 +113,7 @@ def bury(seats: Sequence[Seat]) -> tuple[str, ...]:
     """
     actors = _actors()
     dead = {_worker(actor.address) for actor in actors if not _is_alive(actor)}
-    _end_owned(_CONTROLLER, dead, actors)
+    _end_controllers_of(dead, actors)
     told = end_on_nodes(seats)
     free_abandoned()
     return told
@@ -137,13 +135,13 @@ def _is_alive(actor: Any) -> bool:
     return bool(actor.state != ActorTableData.DEAD)
 
 
-def _end_owned(kind: str, owners: Collection[bytes], actors: Iterable[Any]) -> None:
-    """Kills actors of a class on this node that such processes started; waits until Ray knows."""
+def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> None:
+    """Kills controllers on this node that such processes started; waits until Ray knows."""
     here = ray.get_runtime_context().get_node_id()
     ended = [
         actor
         for actor in actors
-        if actor.class_name == kind
+        if actor.class_name == _CONTROLLER
         and _is_alive(actor)
         and ray.NodeID(actor.address.node_id).hex() == here
         and _worker(actor.owner_address) in owners

@@ -5,7 +5,7 @@ milliseconds. So the training function is a loop that takes requests from a mail
 group lives until something makes it untrustworthy. Metrics of Ray Train come only with
 checkpoints and when its controller polls: outcomes travel through the mailbox too.
 
-This module and `ray_train_deaths` are those that know Ray Train.
+This module, `ray_trainer` and `ray_train_deaths` are those that know Ray Train.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
 
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
@@ -43,6 +43,7 @@ from orchestrator.ray_leftovers import (
 )
 from orchestrator.ray_nodes import ID_LABEL, gone_among
 from orchestrator.ray_train_deaths import death_of
+from orchestrator.ray_trainer import LeanTrainer
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
@@ -202,7 +203,7 @@ class WorkerGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
         return left
 
-    def _fit(self, trainer: TorchTrainer) -> None:
+    def _fit(self, trainer: LeanTrainer) -> None:
         try:
             trainer.fit()
         except (TrainingFailedError, RayError) as error:
@@ -255,10 +256,10 @@ class WorkerGroup:
 
 def _trainer(
     spec: SweepSpec, processes: Processes, device: str, folder: str, config: dict[str, Any]
-) -> TorchTrainer:
+) -> LeanTrainer:
     cuda = device == "cuda"
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
-    return TorchTrainer(
+    return LeanTrainer(
         serve,
         train_loop_config=config,
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=_COLLECTIVE_SECONDS),

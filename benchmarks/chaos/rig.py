@@ -20,7 +20,7 @@ from benchmarks.chaos.settings import Setting
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the desk that all groups have
     *("ray::Mailbox", "ray::ResourceTrainable", "ray::Desk"),
-    *("ray::TrainController", "ray::SynchronizationActor", "ray::PlacementGroupCleaner"),
+    *("ray::TrainController", "ray::SynchronizationActor"),
 )
 
 

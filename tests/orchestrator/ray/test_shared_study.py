@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 import subprocess
@@ -108,6 +109,8 @@ def test_a_sweep_outlives_its_database(
     said = "".join(lines)
 
     assert sweep.wait(60) == 0, said
+    assert "ray::TrainController" in said  # among the titles of processes
+    assert not re.search("ray::(DatasetManager|PlacementGroupCleaner|PreemptionWatcher)", said)
     assert AWAY in said
     assert "the study's storage is back after " in said
     records = load_records(load_spec(asked), "sweep")
