@@ -13,6 +13,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	--no-warn-script-location --constraint constraints.txt
 
 .DEFAULT_GOAL := help
+# each of the hundreds of processes that tests start would compile all our modules
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-thorough fuzz-plans lint type arch pins audit check bench chaos image format clean
 
 help: ## Show what can be made

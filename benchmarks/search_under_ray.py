@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told, sleeper
 from benchmarks.output import write
 from orchestrator.core.events import SweepStarted
-from orchestrator.ray_cluster import settle_ray
+from orchestrator.ray_environment import settle_ray
 from orchestrator.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules import Surroundings

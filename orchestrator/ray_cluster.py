@@ -13,6 +13,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from orchestrator.core.placement import Node, on_kind
+from orchestrator.ray_environment import settle_own_ray, settle_ray
 from orchestrator.ray_nodes import RayNodes, await_room
 from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
@@ -23,30 +24,6 @@ _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through i
 _KNOCK_SECONDS = 5.0
 _SURVEY_SECONDS = 120.0
 _TOKEN_FILE = Path("~/.ray/auth_token")
-
-# Read by Ray when it is imported or started, so they have to stand in the environment before.
-_ENVIRONMENT = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a dead worker is noticed after that
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process a group, for checkpoints we do not make
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's 15 starves workers beside anything that computes
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_COLOR_PREFIX": "0",  # what Ray says of a dead worker goes into logs too
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study and MLflow hold what they would write
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the study is what a sweep resumes from
-    "TUNE_RESULT_BUFFER_LENGTH": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",  # the old output has a mode that prints nothing
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it ends the sweep, with its report
-}
-
-
-def settle_ray() -> None:
-    """Says how Ray is to behave, before it is imported; what the user has set stays."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
 
 
 def settle_token() -> None:
@@ -79,8 +56,8 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
     Raises:
         ClusterError: If the cluster cannot be reached or offers no CUDA where it is asked for.
     """
-    settle_ray()
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
+    settle_ray()
     if address:
         _knock(address)
         settle_token()
@@ -115,6 +92,7 @@ def _connect(ray: Any, address: str | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address is None:
+            settle_own_ray()
             ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
         else:
             ray.init(address=address, **quiet)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.core.submission import Job, Status, Submission
-from orchestrator.ray_cluster import settle_ray, settle_token
+from orchestrator.ray_cluster import settle_token
+from orchestrator.ray_environment import settle_ray
 from search_spaces.errors import ClusterError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A group of warm workers: one `TorchTrainer.fit()` whose workers run trial after trial.
+"""A group of warm workers: one `fit()` of Ray Train whose workers run trial after trial.
 
 Starting Ray Train workers costs seconds; a plan handed to workers that are up costs
 milliseconds. So the training function is a loop that takes requests from a mailbox, and a
@@ -27,13 +27,13 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-from ray.train.torch import TorchConfig
 
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
 from orchestrator.fingerprint import package_versions
 from orchestrator.mailboxes import Mailbox, Seat
 from orchestrator.oom_kills import oom_kills
+from orchestrator.ray_environment import WORKER_ENVIRONMENT, to_hand_over
 from orchestrator.ray_leftovers import (
     end_controllers,
     end_on_nodes,
@@ -43,7 +43,7 @@ from orchestrator.ray_leftovers import (
 )
 from orchestrator.ray_nodes import ID_LABEL, gone_among
 from orchestrator.ray_train_deaths import death_of
-from orchestrator.ray_trainer import LeanTrainer
+from orchestrator.ray_trainer import LeanTrainer, ProcessGroup
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
@@ -52,15 +52,8 @@ from search_spaces.spec.schema import SweepSpec
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
+_STARTING, _RUNNING = "starting", "running the trial"
 _KNOCK_SECONDS = 5.0
-_WORKER_ENVIRONMENT = {
-    # One heap for all threads: glibc tries another when one is full, and what a trial that ran out
-    # of memory left in that does not come back.
-    "MALLOC_ARENA_MAX": "1",
-    # What is measured has the priority that the user's own training will have. Ray starts workers
-    # with 15, where anything else that computes on the node leaves them 3 % of its cores.
-    "RAY_worker_niceness": "0",
-}
 _OOM_KILLED = "the kernel's OOM killer ended a process on its node"
 _SILENT = "the actor that passes its requests on does not answer"
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
@@ -161,7 +154,7 @@ class WorkerGroup:
         trainer = _trainer(spec, processes, device, self._folder, given)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
-        members = self._wait(self._mailbox.members.remote(), START_SECONDS, "starting", doors)
+        members = self._wait(self._mailbox.members.remote(), START_SECONDS, _STARTING, doors)
         self.fingerprint: Fingerprint = members[0][1]
         self.seats = self._asked(self._mailbox.seats.remote()) or ()
 
@@ -171,9 +164,7 @@ class WorkerGroup:
         Raises:
             GroupLost: If a worker dies, or the deadline passes; holds the outcome.
         """
-        outcome: Outcome = self._wait(
-            self._mailbox.run.remote(request), deadline_seconds, "running the trial"
-        )
+        outcome: Outcome = self._wait(self._mailbox.run.remote(request), deadline_seconds, _RUNNING)
         return outcome
 
     def stop(self) -> None:
@@ -223,8 +214,9 @@ class WorkerGroup:
                 now = time.monotonic()
                 gone = now > knock and gone_among(doors)
                 if now > until or gone:
-                    detail = f"no end of {doing}" + (" on nodes that have gone" if gone else "")
-                    raise self._late(TimedOut(deadline_seconds=seconds, detail=detail)) from None
+                    where = " on nodes that have gone" if gone else ""
+                    late = TimedOut(deadline_seconds=seconds, detail=f"no end of {doing}{where}")
+                    raise self._late(late, doing) from None
                 knock = now + _KNOCK_SECONDS if now > knock else knock
             except RayError as error:
                 self._died.wait(STOP_SECONDS)  # its ranks see the same
@@ -239,12 +231,15 @@ class WorkerGroup:
             death = replace(death, host_memory=True, detail=f"{_OOM_KILLED}: {death.detail}")
         raise GroupLost(outcome_of_death(death, tuple(announced)), left)
 
-    def _late(self, outcome: TimedOut) -> GroupLost:
-        """Ends the group, which is late; the trial is to blame only if the mailbox is not."""
-        if self._asked(self._mailbox.announced.remote()) is None:
-            death = Death(doing="running the trial", host_memory=False, rank=None, detail=_SILENT)
-            return GroupLost(outcome_of_death(death, ()), self.kill())
-        return GroupLost(outcome, self.kill())
+    def _late(self, outcome: TimedOut, doing: str) -> GroupLost:
+        """Ends the group, which is late; its trial is to blame only if it was that which ran."""
+        is_silent = self._asked(self._mailbox.announced.remote()) is None
+        if not is_silent and doing == _RUNNING:
+            return GroupLost(outcome, self.kill())
+        told = f"{outcome.detail} after {outcome.deadline_seconds:.0f} s"
+        detail = _SILENT if is_silent else told
+        death = Death(doing=doing, host_memory=False, rank=None, detail=detail)
+        return GroupLost(outcome_of_death(death, ()), self.kill())
 
     def _asked(self, reference: Any) -> Any:
         """What the mailbox answers; None if it does not."""
@@ -258,11 +253,12 @@ def _trainer(
     spec: SweepSpec, processes: Processes, device: str, folder: str, config: dict[str, Any]
 ) -> LeanTrainer:
     cuda = device == "cuda"
+    environment = WORKER_ENVIRONMENT | dict(processes.environment)
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
     return LeanTrainer(
         serve,
         train_loop_config=config,
-        torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=_COLLECTIVE_SECONDS),
+        backend_config=ProcessGroup("nccl" if cuda else "gloo", _COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(
             num_workers=processes.world_size,
             use_gpu=cuda,
@@ -273,7 +269,7 @@ def _trainer(
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
             storage_path=folder,
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
-            worker_runtime_env={"env_vars": _WORKER_ENVIRONMENT | dict(processes.environment)},
+            worker_runtime_env={"env_vars": to_hand_over(environment)},
         ),
     )
 

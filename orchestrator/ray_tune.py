@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from ray.tune.search import Searcher
 from orchestrator.core.placement import Placement
 from orchestrator.mailboxes import Order, Seat
 from orchestrator.ray_desk import AbstractDesk, DeskLost, FrontDesk
+from orchestrator.ray_environment import is_own_ray
 from orchestrator.ray_groups import KeptGroup
 from orchestrator.ray_leftovers import session_folder
 from orchestrator.ray_nodes import HEAD_SHARE
@@ -229,10 +229,9 @@ def run_trials(
     Raises:
         ClusterError: If what passes trials to groups was lost time and again.
     """
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     # of a runner that died it prints a trace; the sweep says what became of its trial
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
-    _keep_credentials()
+    _keep_environment()
     for _ in range(_DESKS):
         desk = FrontDesk(silent_seconds)
         searcher = PlanSearcher(driver, desk)
@@ -250,9 +249,15 @@ def run_trials(
     )
 
 
-def _keep_credentials() -> None:
-    """Tune would give the driver's AWS keys to its runners by way of a record that Ray logs."""
+def _keep_environment() -> None:
+    """Lets runners have the environment of their node, where that is all they need.
+
+    Tune would give them the driver's AWS keys too, by way of a record that Ray logs.
+    """
     given = class_cache.ENV_VARS_TO_PROPAGATE
+    if is_own_ray():
+        given.clear()
+        class_cache.DEFAULT_ENV_VARS.clear()
     given.difference_update([name for name in given if name.startswith("AWS_")])
 
 

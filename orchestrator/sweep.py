@@ -36,7 +36,7 @@ from workers.preparation import prepare
 MOST_GROUPS = 1000  # that are started where nobody says how many
 # What a group's own processes take on the head node beside its workers, and what Ray and the
 # driver take there without any: docs/scale.md
-_GROUP_BYTES = 800 << 20
+_GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
 
 

@@ -24,7 +24,6 @@ from workers.parallel.zero_features import (
     load_nvme,
     nvme_lack,
 )
-from workers.pipelining import build_pipeline
 
 
 def build_training(
@@ -40,6 +39,8 @@ def build_training(
         return _build_deepspeed(request, model, facts, mesh, device)
     settings = render_torch(plan, facts)
     if settings.pipeline is not None and mesh is not None:
+        from workers.pipelining import build_pipeline
+
         return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)
     module.train()
@@ -61,6 +62,8 @@ def load_engine(plan: Plan, device: torch.device) -> None:
         load_eight_bit()
     if plan.compile:
         load_compiler(device)
+    if plan.pipeline > 1:
+        from workers import pipelining  # noqa: F401  # torch's schedules: half a second
     if plan.engine == "deepspeed":
         load_deepspeed(device)
         if plan.offload_optimizer != "none":

@@ -27,9 +27,9 @@ def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
 
 
 def test_the_head_has_memory_for_so_many() -> None:
-    """800 MiB for each beside 2 GiB."""
+    """550 MiB for each beside 2 GiB."""
     assert [groups_on_head(gib << 30) for gib in (0, 2, 4, 8, 112, 10_000)] == [
-        *(1, 1, 2, 7, 140),
+        *(1, 1, 3, 11, 204),
         MOST_GROUPS,
     ]
     spec = make_spec(cluster={"workers": 2})

@@ -26,6 +26,8 @@ from workers.worker import Worker
 START_SECONDS = 250.0
 CALL_SECONDS = 120.0
 _HOST = "127.0.0.1"
+# Once, in the process that ranks are forked from: it starts no thread of its own
+_LOADED = ["workers.entry", "workers.worker", "transformers.models.llama.modeling_llama"]
 
 Job = Callable[..., Any]
 
@@ -36,7 +38,8 @@ class Group:
     def __init__(self, size: int, spec: SweepSpec) -> None:
         """Starts the ranks and lets them rehearse `spec`, whose budget they keep."""
         self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_LOADED)
         self._ends: list[Connection] = []
         self._processes = []
         threads, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer
 
 from search_spaces.errors import DataError
 
@@ -95,6 +94,8 @@ def _from_file(file: Path) -> Any:
 
 
 def _from_transformers(name: str, vocab_size: int) -> Encoder:
+    from transformers import AutoTokenizer  # a tenth of what a rank loads, for some texts alone
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:

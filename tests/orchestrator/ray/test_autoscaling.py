@@ -126,6 +126,7 @@ def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
     return done.stdout + done.stderr, brought
 
 
+@pytest.mark.thorough
 def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
     log, _ = swept
 
@@ -135,6 +136,7 @@ def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> No
     assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
 
 
+@pytest.mark.thorough
 def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
     """None went and came back: idle ones may go after eight seconds, and one is never used."""
     _, brought = swept
@@ -142,6 +144,7 @@ def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -
     assert brought == 2
 
 
+@pytest.mark.thorough
 def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> None:
     (record,) = load_records(load_spec(folder / "sweep.yaml"), "sweep")
 
@@ -149,6 +152,7 @@ def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> No
     assert len({line.split()[0] for line in (folder / "built").read_text().splitlines()}) == 1
 
 
+@pytest.mark.thorough
 def test_nodes_may_go_after_the_sweep(swept: object, environ: dict[str, str]) -> None:
     await_none(environ)
 

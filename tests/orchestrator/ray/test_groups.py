@@ -14,6 +14,8 @@ from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import plimsoll
 
+pytestmark = pytest.mark.thorough
+
 SPEC = """
 model:
   name: gpt2

@@ -19,9 +19,12 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.ray.cli import PLIMSOLL
 from tests.orchestrator.ray.where import where_model
 
-pytestmark = pytest.mark.skipif(
-    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
+    ),
+]
 GIB = 2**30
 # The machine is the same, so that the one that costs a tenth gives more for the price
 SPEC = """

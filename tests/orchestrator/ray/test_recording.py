@@ -98,6 +98,7 @@ def assert_kept(stopped: Stop) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_the_same_command_measures_what_is_left(
     stopped: Stop, resumed: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_same_command_measures_what_is_left(
     assert {row["ranking_sets"] for row in found} == {found[0]["ranking_sets"]}
 
 
+@pytest.mark.thorough
 def test_every_plan_has_its_ending(resumed: object, folder: Path) -> None:
     for row in rows(folder):
         assert row["outcome"] == ENDINGS[row["micro_batch"]]
@@ -125,6 +127,7 @@ def test_every_plan_has_its_ending(resumed: object, folder: Path) -> None:
     assert min(wanted) >= 2
 
 
+@pytest.mark.thorough
 def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
     (surface,) = surfaces_in(folder / "out", lambda _: ConstantMfu(), least=4)
 
@@ -133,6 +136,7 @@ def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
     assert (folder / "out" / "all.yaml").is_file()
 
 
+@pytest.mark.thorough
 def test_the_best_alone_are_measured_again(resumed: object, folder: Path) -> None:
     before = rows(folder)
 

@@ -68,6 +68,7 @@ def submit(work: Path, environ: dict[str, str], *options: str) -> subprocess.Com
     )
 
 
+@pytest.mark.thorough
 def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     work: Path, environ: dict[str, str]
 ) -> None:

@@ -14,12 +14,14 @@ import pytest
 import ray
 
 from orchestrator.core.placement import Placement
-from orchestrator.ray_cluster import settle_ray
+from orchestrator.core.processes import Processes
+from orchestrator.ray_environment import settle_ray
 from orchestrator.ray_groups import KeptGroup
+from orchestrator.ray_train import GroupLost, WorkerGroup
 from orchestrator.ray_tune import GroupRunner, run_trials
 from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.errors import ClusterError
-from search_spaces.outcome import Cancelled
+from search_spaces.outcome import Cancelled, Crashed
 from search_spaces.request import TrialRequest
 from tests.orchestrator.records import make_plan, make_spec
 
@@ -157,6 +159,7 @@ class Doomed(GroupRunner):
         raise AssertionError
 
 
+@pytest.mark.thorough
 def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
     counting = Counting()
 
@@ -165,6 +168,21 @@ def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
 
     assert counting.lost == [0, 1, 2]
     assert not counting.running
+
+
+def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
+    left: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.ray_train.START_SECONDS", 0.1)
+    processes = Processes.of(make_plan(), "cpu")
+
+    with pytest.raises(GroupLost) as lost:
+        WorkerGroup(make_spec(), processes, "cpu", ".")
+
+    outcome = lost.value.outcome
+    assert isinstance(outcome, Crashed)
+    assert (outcome.cause, outcome.phase) == ("worker_died", "starting")
+    assert "no end of starting after" in outcome.detail
 
 
 SMALL_A, SMALL_B, LARGE = (

@@ -244,6 +244,7 @@ def test_when_a_stage_runs_out_of_memory_the_others_learn_it_at_once(
     assert isinstance(pair.run(a_request(sound, **plan)), Measured)
 
 
+@pytest.mark.thorough  # eight ranks, on as many cores as there are
 def test_tensor_pipeline_and_data_ranks_together_train_as_one_process_does(
     eight: Group, alone: Group
 ) -> None:
