@@ -81,9 +81,8 @@ def oom_killed(before: Mapping[str, int]) -> bool:
 
 def end_controllers() -> None:
     """Ends the controllers of Ray Train that this process started and that do not end."""
-    actors = _actors()
-    me = {_worker(actor.address) for actor in actors if actor.pid == os.getpid()}
-    _end_controllers_of(me, actors)
+    me = bytes.fromhex(ray.get_runtime_context().get_worker_id())
+    _end_controllers_of({me}, _actors())
 
 
 def free_abandoned() -> None:

@@ -157,7 +157,7 @@ def test_jobs_get_what_is_named_and_tell_where_they_come_from(
         work, environ | {"KEPT": "kept"}, "--env", "GIVEN=a b", "--env", "KEPT", "--trials", "1"
     )
 
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "INFO" not in ended.stderr
     assert "a b kept 30 awkward_model.py sweep.yaml" in ended.stdout
     asked = (

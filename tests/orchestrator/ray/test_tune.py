@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -183,6 +184,8 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.phase) == ("worker_died", "starting")
     assert "no end of starting after" in outcome.detail
+    # what waits for room would take it once there is some
+    assert not any("_fit" in thread.name for thread in threading.enumerate())
 
 
 SMALL_A, SMALL_B, LARGE = (
