@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -93,8 +94,19 @@ def open_storage(url: str) -> RDBStorage:
     raise AssertionError("the last attempt returns or raises")
 
 
+class _ClosedStorage(RDBStorage):
+    """Closes its connections also where its tables cannot be made."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        try:
+            super().__init__(*given, **more)
+        except SQLAlchemyError:
+            self.engine.dispose()
+            raise
+
+
 def _storage(url: str, *, make: bool) -> RDBStorage:
-    return RDBStorage(
+    return _ClosedStorage(
         url.replace("{", "{{").replace("}", "}}"),  # Optuna fills in what stands between them
         engine_kwargs=engine_options(url),
         skip_table_creation=not make,  # an older schema must not get newer tables
