@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from orchestrator.device_memory import nvml
 from search_spaces.spec.schema import GIB
 
 # What a measurement depends on; a change of one is reason enough to measure again.
@@ -95,22 +95,15 @@ def container_memory_bytes() -> int | None:
 
 
 def _gpus() -> Iterator[dict[str, Any]]:
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return  # no driver, no GPU
-    try:
-        driver = nvml.nvmlSystemGetDriverVersion()
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            total = nvml.nvmlDeviceGetMemoryInfo(handle).total
-            name = nvml.nvmlDeviceGetName(handle)
-            yield {"name": name, "memory_gib": round(total / GIB, 2), "driver": driver}
-    except nvml.NVMLError as error:
-        yield {"name": f"unreadable: {error}", "memory_gib": None, "driver": None}
-    finally:
-        nvml.nvmlShutdown()
+    with nvml() as library:
+        if library is None:
+            return
+        try:
+            driver = library.nvmlSystemGetDriverVersion()
+            for index in range(library.nvmlDeviceGetCount()):
+                handle = library.nvmlDeviceGetHandleByIndex(index)
+                total = library.nvmlDeviceGetMemoryInfo(handle).total
+                name = library.nvmlDeviceGetName(handle)
+                yield {"name": name, "memory_gib": round(total / GIB, 2), "driver": driver}
+        except library.NVMLError as error:
+            yield {"name": f"unreadable: {error}", "memory_gib": None, "driver": None}

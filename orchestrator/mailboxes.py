@@ -30,6 +30,7 @@ class Seat:
     worker: ActorHandle
     node: str  # its id
     pid: int
+    devices: tuple[tuple[str, int], ...] = ()  # GPUs of its group there: UUID, bytes in use by then
 
 
 class Order(Enum):

@@ -22,12 +22,14 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.device_memory import unreleased
 from orchestrator.leftovers import end_left_overs
 from orchestrator.mailboxes import Seat
 from orchestrator.oom_kills import oom_kills
 
 _LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
-_NODE_SECONDS = 40.0  # for a node to end what it has of them
+_RELEASE_SECONDS = 15.0  # in which a driver has the memory back of a process that is gone
+_NODE_SECONDS = 50.0  # for a node to end what it has of them
 _KNOWN_SECONDS = 10.0  # until Ray knows that a process is gone
 _POLL_SECONDS = 0.2
 _CONTROLLER = "TrainController"
@@ -44,27 +46,37 @@ def session_folder() -> Path | None:
 
 
 def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:
-    """Sees to it, on each node, that no process of workers is left.
+    """Sees to it, on each node, that no process of workers is left, and nothing on its GPUs.
 
     Returns:
-        What does not end, a sentence for each node.
+        What does not end or come back, a sentence each.
     """
     here = ray.get_runtime_context().get_node_id()
     told = []
     for node in sorted({seat.node for seat in seats}):
         leaders = [seat.pid for seat in seats if seat.node == node]
+        devices = dict(pair for seat in seats if seat.node == node for pair in seat.devices)
         left: tuple[int, ...] = ()
+        held: tuple[str, ...] = ()
         if node == here:
-            left = end_left_overs(leaders, _LEAVE_SECONDS)
+            left, held = _clear(leaders, devices)
         else:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(end_left_overs)
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(_clear)
             with contextlib.suppress(RayError):  # a node that is gone has no processes
-                left = ray.get(task.remote(leaders, _LEAVE_SECONDS), timeout=_NODE_SECONDS)
+                left, held = ray.get(task.remote(leaders, devices), timeout=_NODE_SECONDS)
         if left:
             pids = ", ".join(map(str, left))
             told.append(f"processes {pids} on node {node} do not end, though they were killed")
+        told += held
     return tuple(told)
+
+
+def _clear(
+    leaders: Sequence[int], devices: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """On the node itself: processes that do not end, and what their GPUs do not have back."""
+    return end_left_overs(leaders, _LEAVE_SECONDS), unreleased(devices, _RELEASE_SECONDS)
 
 
 def oom_killed(before: Mapping[str, int]) -> bool:

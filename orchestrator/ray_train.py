@@ -30,6 +30,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes
+from orchestrator.device_memory import visible_device_use
 from orchestrator.fingerprint import package_versions
 from orchestrator.mailboxes import Mailbox, Seat
 from orchestrator.oom_kills import oom_kills
@@ -88,7 +89,9 @@ def serve(config: dict[str, Any]) -> None:
     context = ray.get_runtime_context()
     me, node = context.current_actor, context.get_node_id()
     mailbox.count.remote(node, oom_kills())
-    ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid())))
+    has_gpu = context.get_accelerator_ids().get("GPU")
+    devices = tuple(visible_device_use().items()) if has_gpu else ()
+    ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
     rehearse(config["spec"], worker)
     seen = Fingerprint(

@@ -1,0 +1,66 @@
+"""Memory of GPUs that is awaited; a driver's answers are given, there being no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator.device_memory import device_use, unreleased, visible_device_use
+
+GIB = 2**30
+THERE = {"GPU-a": 5 * GIB, "GPU-b": 0, "GPU-c": GIB}
+
+
+def readings(*values: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """One after the other; the last one stays."""
+    yield from values
+    while True:
+        yield values[-1]
+
+
+def test_what_a_driver_takes_a_while_to_have_back_is_awaited() -> None:
+    told = readings({"GPU-a": 70 * GIB}, {"GPU-a": 30 * GIB}, {"GPU-a": GIB})
+
+    assert unreleased({"GPU-a": GIB}, 60, lambda: next(told)) == ()
+    assert next(told) == {"GPU-a": GIB}  # it was asked until then
+
+
+def test_what_does_not_come_back_is_told_by_gpu() -> None:
+    now = {"GPU-a": 13 * GIB, "GPU-b": 2 * GIB, "GPU-c": 40 * GIB}
+
+    (told,) = unreleased({"GPU-a": 3 * GIB, "GPU-b": 2 * GIB - 2**20}, 0, lambda: now)
+
+    assert told.startswith("10.0 GiB of GPU-a did not come back in 0 s")
+
+
+def test_other_gpus_and_those_that_are_gone_are_nobodys_concern() -> None:
+    assert unreleased({"GPU-a": 0}, 0, lambda: {"GPU-z": 70 * GIB}) == ()
+    assert unreleased({}, 60, lambda: pytest.fail("nothing to ask")) == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (None, ["GPU-a", "GPU-b", "GPU-c"]),
+        ("", []),
+        ("2,0", ["GPU-c", "GPU-a"]),
+        ("GPU-b", ["GPU-b"]),
+        ("7, 1", ["GPU-b"]),
+        ("MIG-1", []),
+    ],
+)
+def test_a_process_sees_the_gpus_that_it_was_given(
+    names: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+
+    assert visible_device_use(lambda: THERE) == {uuid: THERE[uuid] for uuid in expected}
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_machine_without_gpus_has_none() -> None:
+    assert device_use() == {}
