@@ -50,7 +50,6 @@ from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 
-START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
 _STARTING, _RUNNING = "starting", "running the trial"
@@ -141,7 +140,7 @@ class WorkerGroup:
                 that has gone, so that they are knocked at.
 
         Raises:
-            GroupLost: If they do not come up in `START_SECONDS`, or die at once.
+            GroupLost: If they do not come up in `cluster.start_minutes`, or die at once.
         """
         self.processes = processes
         self._mailbox = (
@@ -157,7 +156,8 @@ class WorkerGroup:
         trainer = _trainer(spec, processes, device, self._folder, given)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
-        members = self._wait(self._mailbox.members.remote(), START_SECONDS, _STARTING, doors)
+        start_seconds = 60 * spec.cluster.start_minutes
+        members = self._wait(self._mailbox.members.remote(), start_seconds, _STARTING, doors)
         self.fingerprint: Fingerprint = members[0][1]
         self.seats = self._asked(self._mailbox.seats.remote()) or ()
 

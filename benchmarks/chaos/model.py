@@ -56,7 +56,7 @@ def make() -> tuple[Obedient, Callable[[tuple[int, ...]], Mapping[str, torch.Ten
 def _obey(loss: torch.Tensor) -> torch.Tensor:
     """What is added to the loss; the last rank alone takes orders, and only in a trial.
 
-    Before its first trial a rank rehearses: a loop there holds up a group for 300 s.
+    Before its first trial a rank rehearses: a loop there holds up the start of a group.
     """
     if not (_under_way and dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1):
         return torch.zeros(())

@@ -63,6 +63,13 @@ class ClusterSpec(Section):
         description="how long to wait for nodes of a cluster that was joined, which an autoscaler"
         " may bring or which were lost",
     )
+    start_minutes: float = Field(
+        default=5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="how long workers may take to start and to load what they train, once their"
+        " nodes are up; then they are replaced, once for each trial",
+    )
     gpu: str | None = Field(
         default=None,
         min_length=1,

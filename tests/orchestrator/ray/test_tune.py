@@ -172,13 +172,13 @@ def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
 
 
 def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
-    left: object, monkeypatch: pytest.MonkeyPatch
+    left: object,
 ) -> None:
-    monkeypatch.setattr("orchestrator.ray_train.START_SECONDS", 0.1)
+    spec = make_spec(cluster={"start_minutes": 0.001})
     processes = Processes.of(make_plan(), "cpu")
 
     with pytest.raises(GroupLost) as lost:
-        WorkerGroup(make_spec(), processes, "cpu", ".")
+        WorkerGroup(spec, processes, "cpu", ".")
 
     outcome = lost.value.outcome
     assert isinstance(outcome, Crashed)
