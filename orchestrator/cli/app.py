@@ -14,6 +14,7 @@ import typer
 from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
 from orchestrator.cli.doctor import doctor
+from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
@@ -38,7 +39,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, check, plan, tune, submit, record, trial, report, sync, ui, models, doctor):
+for command in (
+    init,
+    check,
+    plan,
+    tune,
+    submit,
+    record,
+    trial,
+    report,
+    export,
+    sync,
+    ui,
+    models,
+    doctor,
+):
     app.command()(command)
 
 

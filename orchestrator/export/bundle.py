@@ -1,0 +1,97 @@
+"""A folder that somebody can start: files, the command, the numbers to expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.export.taken import Taken
+from orchestrator.view.plan_words import plan_words
+from search_spaces.errors import UserError
+from search_spaces.render import Environment
+from search_spaces.spec.load import spec_to_yaml
+
+README, KEPT, SPEC = "README.md", "plimsoll.json", "spec.yaml"
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What a format makes of a plan: files by name, and the command that starts it.
+
+    `environment` has to stand in each process before it starts. `unsaid` are sentences: what the
+    format leaves to its user.
+    """
+
+    format: str
+    files: Mapping[str, str]
+    command: str
+    environment: Environment = ()
+    unsaid: tuple[str, ...] = ()
+
+
+def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
+    """Writes the folder, which must be new or empty.
+
+    Raises:
+        UserError: If it is not, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: name another folder by --out")
+        written = {
+            **bundle.files,
+            README: readme(bundle, taken),
+            KEPT: json.dumps(kept(bundle, taken), indent=1) + "\n",
+            SPEC: spec_to_yaml(taken.spec),
+        }
+        for name, text in written.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def kept(bundle: Bundle, taken: Taken) -> dict[str, Any]:
+    """What `plimsoll verify` and the reference model read again."""
+    told = taken.told
+    return {
+        "format": bundle.format,
+        "study": taken.study,
+        "trial": taken.record.number,
+        "proven": taken.proof is not None,
+        "command": bundle.command,
+        "environment": dict(bundle.environment),
+        "device": taken.device,
+        "plan": taken.plan.as_dict(),
+        "samples_per_second": asdict(told.samples_per_second),
+        "peak_bytes": told.memory.peak_bytes,
+        "losses": list(taken.outcome.losses),
+        "unsaid": list(bundle.unsaid),
+    }
+
+
+def readme(bundle: Bundle, taken: Taken) -> str:
+    """What a colleague has to know who was not there."""
+    told, plan = taken.told, taken.plan
+    rate = told.samples_per_second
+    how = "proven in workers of its own" if taken.proof else "measured in one trial"
+    lines = [
+        f"# {taken.spec.model.name}: trial {taken.record.number} of study {taken.study}",
+        "",
+        f"{plan_words(plan)}, on {plan.world_size} ranks. Start it in this folder:",
+        "",
+        *(f"    export {name}={value}" for name, value in bundle.environment),
+        f"    {bundle.command}",
+        "",
+        f"Expect, {how}: {rate.value:.4g} samples/s ({rate.low:.4g} to {rate.high:.4g}),"
+        f" {told.step_seconds.value:.4g} s a step of {plan.global_batch} samples, a peak of"
+        f" {told.memory.peak_bytes / _GIB:.3f} GiB on the fullest rank.",
+    ]
+    if bundle.unsaid:
+        lines += ["", "What this format leaves to you:", ""]
+        lines += [f"- {sentence}" for sentence in bundle.unsaid]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,73 @@
+"""Scripts from templates, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from orchestrator.export.taken import Taken
+from orchestrator.view.plan_words import plan_words
+from search_spaces.render import DeepSpeedSettings, TorchSettings
+
+SCRIPT = "train.py"
+
+
+def filled(template: str, **words: object) -> str:
+    """The text of a template of `orchestrator/export/templates` with these words in it."""
+    # Python is written, not HTML
+    environment = Environment(
+        loader=PackageLoader("orchestrator.export"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(words)
+
+
+def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
+    """What the templates of both engines ask for."""
+    plan, train = taken.plan, taken.spec.train
+    return {
+        "title": f"Trial {taken.record.number} of study {taken.study}: {plan_words(plan)}.",
+        "plan": plan,
+        "train": train,
+        "settings": settings,
+        "device": taken.device,
+        "checkpointed": bool(settings.checkpoint.blocks),
+        "rates": f"lr={train.learning_rate!r}, weight_decay={train.weight_decay!r}",
+        "schedule": train.schedule != "constant" or train.warmup_steps > 0,
+        "falling": max(train.total_steps - train.warmup_steps, 1),
+        "batching_words": _BATCHING[plan.batching],
+    }
+
+
+_BATCHING = {
+    "padded": "padded to the sequence length",
+    "grouped": "samples of like lengths, padded to the longest of them,",
+    "packed": "packed one sample behind the other, with their position ids,",
+}
+
+
+def what_is_yours(taken: Taken) -> Iterator[str]:
+    """What any script leaves to its user, a sentence each."""
+    plan, spec = taken.plan, taken.spec
+    yield (
+        "Your model and data go into `make_model` and `make_steps`. As they stand they give what"
+        " the plan was measured with, and need Plimsoll to be installed."
+    )
+    if plan.attention != "eager":
+        yield f"Attention was `{plan.attention}`: load your model with it (`attn_implementation`)."
+    if plan.batching != "padded":
+        yield f"Micro-batches were {plan.batching}: yours have to be, for the same speed."
+    if plan.loader_workers or plan.loader_pin_memory:
+        yield (
+            f"Batches came from {plan.loader_workers} loader processes per rank"
+            f"{', in pinned memory' if plan.loader_pin_memory else ''}; the script makes them in"
+            " the rank itself."
+        )
+    if spec.train.method == "lora":
+        yield "Adapters (LoRA) were trained: `make_model` has to return your model with them."
+    if plan.accelerator:
+        yield f"It was measured on nodes of kind {plan.accelerator}."

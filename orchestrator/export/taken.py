@@ -1,0 +1,79 @@
+"""The plan that is taken away: of which trial, and what its measurement promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.state import SweepState
+from search_spaces.errors import StudyError
+from search_spaces.facts import ModelFacts
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A measured plan of a study. `proof` is of this plan and holds; None where none does."""
+
+    study: str
+    spec: SweepSpec
+    model: ModelFacts
+    record: Record
+    outcome: Measured
+    proof: Measured | None
+    device: str  # "cpu" or "cuda"
+
+    @property
+    def plan(self) -> Plan:
+        """Its knobs."""
+        return self.record.plan
+
+    @property
+    def told(self) -> Measured:
+        """The longer of its measurements."""
+        return self.proof or self.outcome
+
+
+def chosen_record(state: SweepState, number: int | None) -> Record:
+    """The trial of that number, or the sweep's answer.
+
+    Raises:
+        StudyError: If there is no such trial, or it has measured nothing.
+    """
+    if number is None:
+        if state.best is None:
+            raise StudyError(f"study {state.study} has no plan that was measured and fits")
+        return state.best
+    found = next((record for record in state.records if record.number == number), None)
+    if found is None:
+        numbers = sorted(record.number for record in state.records)
+        raise StudyError(
+            f"study {state.study} has no finished trial {number}: its trials are"
+            f" {numbers[0]} to {numbers[-1]}"
+        )
+    if not isinstance(found.outcome, Measured):
+        kind = found.outcome.kind.replace("_", " ")
+        raise StudyError(
+            f"trial {number} of study {state.study} ended with {kind}: only what was measured"
+            " is exported"
+        )
+    return found
+
+
+def taken(state: SweepState, record: Record, model: ModelFacts) -> Taken:
+    """A measured trial of a sweep, as it is taken away."""
+    assert isinstance(record.outcome, Measured)
+    proof = state.proven
+    proven = proof.outcome if proof is not None and proof.number == record.number else None
+    seen = record.fingerprint or state.fingerprint
+    return Taken(
+        study=state.study,
+        spec=state.spec,
+        model=model,
+        record=record,
+        outcome=record.outcome,
+        proof=proven if isinstance(proven, Measured) else None,
+        device=seen.device if seen is not None else "cpu",
+    )

@@ -1,0 +1,65 @@
+"""`plimsoll export` on a study that is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from tests.orchestrator.cli.test_sync import swept
+from tests.workers.values import LLAMA
+
+
+def export(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    """Exit code and words of the command."""
+    with pytest.raises(SystemExit) as caught:
+        main(["export", *options])
+    said = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join((said.out + said.err).split())
+
+
+def test_the_answer_is_written_to_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swept(model=LLAMA)  # trial 1 ran out of memory, trial 2 is best
+
+    code, told = export(capsys)
+
+    assert code == 0, told
+    assert "demo-torchrun: trial 2 of demo. Start it there: torchrun --nproc-per-node 2" in told
+    kept = json.loads((tmp_path / "demo-torchrun" / "plimsoll.json").read_text())
+    assert (kept["trial"], kept["proven"]) == (2, False)
+    assert kept["samples_per_second"]["value"] == 39.5
+    assert {file.name for file in (tmp_path / "demo-torchrun").iterdir()} == {
+        *("README.md", "plimsoll.json", "spec.yaml", "train.py")
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--plan", "1"), "trial 1 of study demo ended with out of memory"),
+        (("--plan", "7"), "no finished trial 7: its trials are 0 to 2"),
+        (("--format", "yaml"), "the formats are deepspeed, torchrun"),
+        (("--format", "deepspeed"), "its engine is torch; torchrun can"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence(
+    options: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swept()
+    before = sorted(tmp_path.rglob("*"))
+
+    code, told = export(capsys, *options)
+
+    assert code == 2
+    assert words in told
+    assert sorted(tmp_path.rglob("*")) == before

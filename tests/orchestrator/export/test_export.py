@@ -1,0 +1,200 @@
+"""Plans as files: what each format can say, and that what it says trains the same."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.export import FORMATS, Taken, exported, write_bundle
+from search_spaces.errors import UserError
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from tests.orchestrator.records import make_measured
+from tests.workers.test_same_training import SPEC, _accumulate
+from tests.workers.values import a_plan
+from workers.models.front import build_whole
+from workers.preparation import prepare
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+STEPS = 5
+TOLERANCE = 2e-5  # as in test_same_training
+# Of the first step's gradient less than its norm, of the others' more: AdamW alone would not tell
+# a gradient from its half
+CLIP = 3.0
+
+
+@cache
+def plain_losses() -> list[float]:
+    """Of a plain loop with clipped gradients, whose first step takes the longest samples."""
+    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
+    )
+    losses = []
+    for step in range(-1, STEPS):
+        losses.append(_accumulate(module, step))
+        torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def taken_of(plan: Plan, **train: Any) -> Taken:
+    outcome = make_measured(20.0, 0.3)
+    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update=train)})
+    assert isinstance(outcome, Measured)
+    record = Record(
+        number=3,
+        plan=plan,
+        outcome=outcome,
+        why="",
+        started_at=0.0,
+        ended_at=1.0,
+        fingerprint=None,
+    )
+    return Taken(
+        study="nightly",
+        spec=spec,
+        model=prepare(spec),
+        record=record,
+        outcome=outcome,
+        proof=None,
+        device="cpu",
+    )
+
+
+def thorough(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("torchrun", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
+        thorough("torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
+        thorough("torchrun", {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
+        thorough("torchrun", {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_offload": True}),
+        ("deepspeed", {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
+        thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1}),
+    ],
+)
+def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
+    name: str, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    what = taken_of(a_plan(**knobs), grad_clip=CLIP)
+    write_bundle(exported(what, name), what, tmp_path / "out")
+    kept = json.loads((tmp_path / "out" / "plimsoll.json").read_text())
+
+    ran = subprocess.run(
+        [*shlex.split(kept["command"]), "--steps", str(1 + STEPS)],
+        cwd=tmp_path / "out",
+        env={
+            **os.environ,
+            **kept["environment"],
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),  # this checkout, for the model and the data
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert [line["step"] for line in lines] == list(range(1 + STEPS))
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(plain_losses(), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("torchrun", {"data": 1}),
+        ("torchrun", {"zero_stage": 2, "offload_parameters": "cpu"}),
+        ("torchrun", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
+        ("torchrun", {"compile": True, "compression": "powersgd"}),
+        ("torchrun", {"compression": "bf16", "precision": "bf16"}),
+        ("torchrun", {"precision": "fp16", "optimizer": "adafactor"}),
+        ("torchrun", {"zero_stage": 3, "precision": "bf16"}),
+        ("deepspeed", {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}),
+        ("deepspeed", {"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}),
+    ],
+)
+@pytest.mark.parametrize(
+    "train", [{}, {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}]
+)
+def test_a_script_is_python_and_has_all_names_that_it_uses(
+    name: str, knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(exported(taken_of(a_plan(**knobs), **train), name).files["train.py"])
+
+    ast.parse(script.read_text())
+    ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
+    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "words"),
+    [
+        ("deepspeed", {}, "its engine is torch; torchrun can"),
+        ("torchrun", {"engine": "deepspeed", "zero_stage": 1}, "is deepspeed; deepspeed can"),
+        ("torchrun", {"tensor": 2, "data": 1}, "tensor is 2"),
+        ("torchrun", {"pipeline": 2, "data": 1}, "pipeline is 2"),
+        (
+            "torchrun",
+            {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"},
+            "checkpoint_mode is selective",
+        ),
+        ("torchrun", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
+        ("yaml", {}, "the formats are deepspeed, torchrun"),
+    ],
+)
+def test_what_a_format_cannot_say_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        exported(taken_of(a_plan(**knobs)), name)
+
+    assert words in str(refused.value)
+
+
+def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
+    what = taken_of(a_plan(batching="packed", loader_workers=2, allocator="mmap"))
+    write_bundle(exported(what, "torchrun"), what, tmp_path / "out")
+    told = (tmp_path / "out" / "README.md").read_text()
+
+    assert "Expect, measured in one trial: 20 samples/s" in told
+    assert "Micro-batches were packed" in told
+    assert "2 loader processes" in told
+    assert "    export MALLOC_MMAP_THRESHOLD_=1048576\n    torchrun --nproc-per-node 2" in told
+
+
+def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
+    what = taken_of(a_plan())
+    (tmp_path / "mine").write_text("kept")
+
+    with pytest.raises(UserError, match="is not empty"):
+        write_bundle(exported(what, "torchrun"), what, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+    with pytest.raises(UserError, match="cannot be written"):
+        write_bundle(exported(what, "torchrun"), what, tmp_path / "mine" / "out")
+
+
+def test_every_format_has_its_refusals() -> None:
+    for form in FORMATS.values():
+        assert list(form.refusals(a_plan(tensor=2, data=1)))

@@ -1,0 +1,62 @@
+"""What an exported script trains until it has the user's own model and data: what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import nn
+
+from search_spaces.plan import Plan
+from search_spaces.spec.load import load_spec
+from search_spaces.spec.schema import SweepSpec
+from workers.data import batch_source
+from workers.data.batches import WORST_STEP
+from workers.models import build
+
+SPEC_FILE, PLAN_FILE = "spec.yaml", "plimsoll.json"
+
+Step = list[tuple[dict[str, torch.Tensor], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The model and the data that a plan was measured with, as plain torch has them."""
+
+    spec: SweepSpec
+    plan: Plan
+
+    @classmethod
+    def here(cls, script: str) -> Self:
+        """Of the folder that an exported script lies in.
+
+        Raises:
+            UserError: If the specification there has faults.
+            OSError: If a file is not there.
+        """
+        folder = Path(script).resolve().parent
+        kept = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        return cls(load_spec(folder / SPEC_FILE), Plan.from_dict(kept["plan"]))
+
+    def model(self) -> tuple[nn.Module, list[nn.Module]]:
+        """The whole model on the CPU with the weights that trials start from, and its blocks."""
+        built = build(self.spec.model, self.spec.train, attention=self.plan.attention)
+        built = built.materialised()
+        return built.module, list(built.blocks)
+
+    def steps(self, rank: int) -> Iterator[Step]:
+        """Of each optimizer step, what this data rank trains on: inputs and their weights.
+
+        In the order of a trial, which takes the longest samples first. The weights of all ranks
+        add up to 1.
+        """
+        model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
+        source = batch_source(model, self.spec)
+        for number in count(WORST_STEP):
+            given = source.step(self.plan, rank, number)
+            yield [(dict(batch.inputs), batch.targets / given.targets) for batch in given.batches]
