@@ -33,7 +33,7 @@ PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 PLANS = (1, 2, 4, 8, 16, 32)
 SPEC = """
 model: chaos_model:make
-cluster: {{device: cpu, workers: 2, memory_gib: 0.5, wait_minutes: 5, start_minutes: 1.5}}
+cluster: {{device: cpu, workers: 2, memory_gib: 0.5, wait_minutes: 5, start_minutes: 3}}
 train: {{global_batch: 64, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [{plans}]}}
 objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: false}}
