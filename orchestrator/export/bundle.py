@@ -51,8 +51,9 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         }
         for name, text in written.items():
             (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no codec takes
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
 def kept(bundle: Bundle, taken: Taken) -> dict[str, Any]:

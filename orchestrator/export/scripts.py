@@ -29,8 +29,9 @@ def filled(template: str, **words: object) -> str:
 def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
     """What the templates of both engines ask for."""
     plan, train = taken.plan, taken.spec.train
+    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(plan)}."
     return {
-        "title": f"Trial {taken.record.number} of study {taken.study}: {plan_words(plan)}.",
+        "title": _quotable(title),
         "plan": plan,
         "train": train,
         "settings": settings,
@@ -41,6 +42,11 @@ def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> d
         "falling": max(train.total_steps - train.warmup_steps, 1),
         "batching_words": _BATCHING[plan.batching],
     }
+
+
+def _quotable(text: str) -> str:
+    """Fit for a docstring, whatever names are in it."""
+    return ascii(text)[1:-1].replace('"', "'")
 
 
 _BATCHING = {

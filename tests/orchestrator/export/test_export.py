@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import shlex
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from orchestrator.export import FORMATS, Taken, exported, write_bundle
 from search_spaces.errors import UserError
@@ -184,6 +187,16 @@ def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
     assert "    export MALLOC_MMAP_THRESHOLD_=1048576\n    torchrun --nproc-per-node 2" in told
 
 
+@given(study=st.text(max_size=30), kind=st.text(max_size=10))
+@example(study='a"""b\\', kind="x'''\n")
+def test_whatever_things_are_called_the_script_is_python(study: str, kind: str) -> None:
+    what = dataclasses.replace(taken_of(a_plan(accelerator=kind)), study=study)
+
+    parsed = ast.parse(exported(what, "torchrun").files["train.py"])
+
+    assert (ast.get_docstring(parsed) or "").startswith("Trial 3 of study")
+
+
 def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
     what = taken_of(a_plan())
     (tmp_path / "mine").write_text("kept")
@@ -191,8 +204,9 @@ def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not empty"):
         write_bundle(exported(what, "torchrun"), what, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
-    with pytest.raises(UserError, match="cannot be written"):
-        write_bundle(exported(what, "torchrun"), what, tmp_path / "mine" / "out")
+    for bad in (tmp_path / "mine" / "out", tmp_path / "null\0", tmp_path / ("long" * 99)):
+        with pytest.raises(UserError, match="cannot be written"):
+            write_bundle(exported(what, "torchrun"), what, bad)
 
 
 def test_every_format_has_its_refusals() -> None:
