@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -12,14 +11,13 @@ from typing import Self
 import torch
 from torch import nn
 
+from search_spaces.exported import SPEC_FILE, Exported
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
 from workers.data.batches import WORST_STEP
-from workers.models import build
-
-SPEC_FILE, PLAN_FILE = "spec.yaml", "plimsoll.json"
+from workers.models import build, build_whole
 
 Step = list[tuple[dict[str, torch.Tensor], float]]
 
@@ -36,17 +34,14 @@ class Reference:
         """Of the folder that an exported script lies in.
 
         Raises:
-            UserError: If the specification there has faults.
-            OSError: If a file is not there.
+            UserError: If what is there is not what was exported.
         """
         folder = Path(script).resolve().parent
-        kept = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        return cls(load_spec(folder / SPEC_FILE), Plan.from_dict(kept["plan"]))
+        return cls(load_spec(folder / SPEC_FILE), Exported.read(folder).plan)
 
     def model(self) -> tuple[nn.Module, list[nn.Module]]:
         """The whole model on the CPU with the weights that trials start from, and its blocks."""
-        built = build(self.spec.model, self.spec.train, attention=self.plan.attention)
-        built = built.materialised()
+        built = build_whole(self.spec.model, self.spec.train, attention=self.plan.attention)
         return built.module, list(built.blocks)
 
     def steps(self, rank: int) -> Iterator[Step]:

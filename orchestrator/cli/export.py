@@ -15,8 +15,13 @@ from orchestrator.cli.stored import stored_state
 def export(
     spec_path: OptionalSpecPath = None,
     format_name: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="deepspeed or torchrun.")
-    ] = "torchrun",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="torchrun, deepspeed; else the first of them that can say the plan.",
+        ),
+    ] = None,
     number: Annotated[
         int | None, typer.Option("--plan", metavar="N", help="Of trial N; else the answer.")
     ] = None,
@@ -25,15 +30,15 @@ def export(
     """Write a plan of a sweep down for another trainer, with the command that starts it."""
     spec, name = spec_and_name(spec_path)
 
-    from orchestrator.export import chosen_record, fitting, taken, write_bundle
+    from orchestrator.export import chosen_record, exported, fitting, taken, write_bundle
     from orchestrator.study import load_end, load_proofs, load_records
     from workers.preparation import prepare
 
     records, proofs = load_records(spec, name), load_proofs(spec, name)
     state = stored_state(spec, name, records, proofs, load_end(spec, name))
     record = chosen_record(state, number)
-    form = fitting(format_name, record)
+    form = fitting(format_name, record)  # before the model is read, which may take long
     what = taken(state, record, prepare(spec))
-    bundle, folder = form.export(what), out or Path(f"{name}-{format_name}")
+    bundle, folder = exported(what, form), out or Path(f"{name}-{form}")
     write_bundle(bundle, what, folder)
     say(f"{folder}: trial {record.number} of {name}. Start it there: {bundle.command}")

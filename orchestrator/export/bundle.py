@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
+from orchestrator.export.scripts import HEAD
 from orchestrator.export.taken import Taken
 from orchestrator.view.plan_words import plan_words
+from orchestrator.view.words import gib
 from search_spaces.errors import UserError
+from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
 from search_spaces.render import Environment
 from search_spaces.spec.load import spec_to_yaml
 
-README, KEPT, SPEC = "README.md", "plimsoll.json", "spec.yaml"
-_GIB = 2**30
+README = "README.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,8 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         written = {
             **bundle.files,
             README: readme(bundle, taken),
-            KEPT: json.dumps(kept(bundle, taken), indent=1) + "\n",
-            SPEC: spec_to_yaml(taken.spec),
+            EXPORTED_FILE: exported_of(bundle, taken).to_json(),
+            SPEC_FILE: spec_to_yaml(taken.spec),
         }
         for name, text in written.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -56,23 +57,27 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
-def kept(bundle: Bundle, taken: Taken) -> dict[str, Any]:
-    """What `plimsoll verify` and the reference model read again."""
+def exported_of(bundle: Bundle, taken: Taken) -> Exported:
+    """What is read again, by `plimsoll verify` and by the script for the model it starts with."""
     told = taken.told
-    return {
-        "format": bundle.format,
-        "study": taken.study,
-        "trial": taken.record.number,
-        "proven": taken.proof is not None,
-        "command": bundle.command,
-        "environment": dict(bundle.environment),
-        "device": taken.device,
-        "plan": taken.plan.as_dict(),
-        "samples_per_second": asdict(told.samples_per_second),
-        "peak_bytes": told.memory.peak_bytes,
-        "losses": list(taken.outcome.losses),
-        "unsaid": list(bundle.unsaid),
-    }
+    return Exported(
+        format=bundle.format,
+        study=taken.study,
+        trial=taken.record.number,
+        proven=taken.proof is not None,
+        command=bundle.command,
+        environment=tuple(bundle.environment),
+        device=taken.device,
+        plan=taken.plan,
+        samples_per_second=told.samples_per_second,
+        step_seconds=told.step_seconds,
+        peak_bytes=told.memory.peak_bytes,
+        losses=taken.outcome.losses,
+        files=tuple(
+            (name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()
+        ),
+        unsaid=bundle.unsaid,
+    )
 
 
 def readme(bundle: Bundle, taken: Taken) -> str:
@@ -83,16 +88,26 @@ def readme(bundle: Bundle, taken: Taken) -> str:
     lines = [
         f"# {taken.spec.model.name}: trial {taken.record.number} of study {taken.study}",
         "",
-        f"{plan_words(plan)}, on {plan.world_size} ranks. Start it in this folder:",
+        f"{plan_words(plan)}, on {_where(taken)}. Start it in this folder{_everywhere(taken)}:",
         "",
         *(f"    export {name}={value}" for name, value in bundle.environment),
         f"    {bundle.command}",
         "",
         f"Expect, {how}: {rate.value:.4g} samples/s ({rate.low:.4g} to {rate.high:.4g}),"
         f" {told.step_seconds.value:.4g} s a step of {plan.global_batch} samples, a peak of"
-        f" {told.memory.peak_bytes / _GIB:.3f} GiB on the fullest rank.",
+        f" {gib(told.memory.peak_bytes)} GiB on the fullest rank.",
     ]
     if bundle.unsaid:
         lines += ["", "What this format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.unsaid]
     return "\n".join(lines) + "\n"
+
+
+def _where(taken: Taken) -> str:
+    ranks = taken.plan.world_size
+    said = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return said if taken.hosts == 1 else f"{said} of {taken.hosts} hosts"
+
+
+def _everywhere(taken: Taken) -> str:
+    return "" if taken.hosts == 1 else f", on each host (`{HEAD}`: the name of one of them)"

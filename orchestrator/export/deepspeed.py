@@ -6,7 +6,14 @@ import json
 from collections.abc import Iterator
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
+from orchestrator.export.scripts import (
+    SCRIPT,
+    filled,
+    script_words,
+    start_command,
+    unsplit,
+    what_is_yours,
+)
 from orchestrator.export.taken import Taken
 from search_spaces.plan import Plan
 from search_spaces.render import render_deepspeed, render_environment
@@ -16,22 +23,14 @@ CONFIG = "ds_config.json"
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Why DeepSpeed's configuration cannot say this plan, a reason each."""
-    if plan.engine != "deepspeed":
-        yield f"its engine is {plan.engine}"
-    if plan.tensor > 1:
-        yield f"tensor is {plan.tensor}: AutoTP was measured in groups of ranks of Plimsoll's own"
-    if plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0:
-        yield (
-            "checkpoint_mode is selective: torch's own contexts keep tensors that DeepSpeed"
-            " changes in place"
-        )
+    yield from unsplit(plan, "deepspeed")
 
 
 def export(taken: Taken) -> Bundle:
     """The configuration, and a script that DeepSpeed's launcher or `torchrun` starts."""
     plan, device = taken.plan, taken.device
     settings = render_deepspeed(plan, taken.model, taken.spec, device)
-    command = f"torchrun --nproc-per-node {plan.world_size} {SCRIPT}"
+    command = start_command(taken)
     words = script_words(taken, settings)
     environment = dict(render_environment(plan, device))
     if device == "cpu":

@@ -21,34 +21,40 @@ class Format:
     export: Callable[[Taken], Bundle]
 
 
+# without a name, the first that can say a plan is taken
 FORMATS = {
-    "deepspeed": Format(deepspeed.refusals, deepspeed.export),
     "torchrun": Format(torchrun.refusals, torchrun.export),
+    "deepspeed": Format(deepspeed.refusals, deepspeed.export),
 }
 
 
-def fitting(name: str, record: Record) -> Format:
-    """The format of that name, if it can say the plan of a trial.
+def fitting(name: str | None, record: Record) -> str:
+    """The name of the format, or of the first that can say the plan of a trial.
 
     Raises:
-        UserError: If there is no such format, or it cannot.
+        UserError: If there is no such format, or it cannot, or none can.
     """
-    known = FORMATS.get(name)
-    if known is None:
+    refused = {known: list(form.refusals(record.plan)) for known, form in FORMATS.items()}
+    able = [known for known, reasons in refused.items() if not reasons]
+    if name is None:
+        if able:
+            return able[0]
+        each = (f"{known}: {'; '.join(reasons)}" for known, reasons in refused.items())
+        raise UserError(f"no format can say the plan of trial {record.number}: {'. '.join(each)}")
+    if name not in FORMATS:
         raise UserError(f"--format is {name!r}, the formats are {', '.join(FORMATS)}")
-    if reasons := list(known.refusals(record.plan)):
-        able = [other for other, form in FORMATS.items() if not any(form.refusals(record.plan))]
+    if reasons := refused[name]:
         instead = f"; {', '.join(able)} can" if able else ""
         raise UserError(
             f"{name} cannot say the plan of trial {record.number}: {'; '.join(reasons)}{instead}"
         )
-    return known
+    return name
 
 
-def exported(taken: Taken, name: str) -> Bundle:
-    """The plan in a format.
+def exported(taken: Taken, name: str | None = None) -> Bundle:
+    """The plan in a format, or in the first that can say it.
 
     Raises:
         UserError: If there is no such format, or it cannot say the plan.
     """
-    return fitting(name, taken.record).export(taken)
+    return FORMATS[fitting(name, taken.record)].export(taken)

@@ -8,9 +8,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from orchestrator.export.taken import Taken
 from orchestrator.view.plan_words import plan_words
+from search_spaces.plan import Engine, Plan
 from search_spaces.render import DeepSpeedSettings, TorchSettings
 
 SCRIPT = "train.py"
+HEAD = "$HEAD"  # in commands that are said on several hosts
+_PORT = 29500  # torchrun's own, where none is named
 
 
 def filled(template: str, **words: object) -> str:
@@ -24,6 +27,32 @@ def filled(template: str, **words: object) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(template).render(words)
+
+
+def start_command(taken: Taken) -> str:
+    """How torchrun starts the script's ranks; on several hosts, what is said on each of them."""
+    ranks, hosts = taken.plan.world_size, taken.hosts
+    if hosts == 1:
+        return f"torchrun --nproc-per-node {ranks} {SCRIPT}"
+    here = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
+    return (
+        f"torchrun --nnodes {hosts} --nproc-per-node {here} --rdzv-backend c10d"
+        f" --rdzv-endpoint {HEAD}:{_PORT} {SCRIPT}"
+    )
+
+
+def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
+    """Why a script that wraps the whole model by this engine cannot say a plan, a reason each."""
+    if plan.engine != engine:
+        yield f"its engine is {plan.engine}"
+    if plan.tensor > 1:
+        yield f"tensor is {plan.tensor}: blocks that are split take more than a wrapper"
+    if plan.pipeline > 1:
+        yield f"pipeline is {plan.pipeline}: stages take more than a wrapper"
+    if plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0:
+        yield (
+            "checkpoint_mode is selective: what torch's own contexts keep, blocks change in place"
+        )
 
 
 def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
@@ -77,3 +106,8 @@ def what_is_yours(taken: Taken) -> Iterator[str]:
         yield "Adapters (LoRA) were trained: `make_model` has to return your model with them."
     if plan.accelerator:
         yield f"It was measured on nodes of kind {plan.accelerator}."
+    if plan.world_size % taken.hosts:
+        yield (
+            f"{plan.world_size} ranks ran on {taken.hosts} hosts, not as many on each:"
+            " `$RANKS_HERE` is how many run on the host where the command is said."
+        )

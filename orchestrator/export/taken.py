@@ -24,6 +24,7 @@ class Taken:
     outcome: Measured
     proof: Measured | None
     device: str  # "cpu" or "cuda"
+    hosts: int  # that its ranks ran on
 
     @property
     def plan(self) -> Plan:
@@ -76,4 +77,5 @@ def taken(state: SweepState, record: Record, model: ModelFacts) -> Taken:
         outcome=record.outcome,
         proof=proven if isinstance(proven, Measured) else None,
         device=seen.device if seen is not None else "cpu",
+        hosts=seen.hosts if seen is not None else 1,
     )

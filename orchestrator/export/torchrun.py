@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
+from orchestrator.export.scripts import (
+    SCRIPT,
+    filled,
+    script_words,
+    start_command,
+    unsplit,
+    what_is_yours,
+)
 from orchestrator.export.taken import Taken
 from search_spaces.plan import Plan
 from search_spaces.render import render_environment, render_torch
@@ -15,17 +22,7 @@ _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.flo
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Why a script of plain torch cannot say this plan, a reason each."""
-    if plan.engine != "torch":
-        yield f"its engine is {plan.engine}"
-    if plan.tensor > 1:
-        yield f"tensor is {plan.tensor}: splitting blocks takes more than torch's own wrappers"
-    if plan.pipeline > 1:
-        yield f"pipeline is {plan.pipeline}: stages take more than torch's own wrappers"
-    if plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0:
-        yield (
-            "checkpoint_mode is selective: torch's own contexts keep tensors that blocks change"
-            " in place"
-        )
+    yield from unsplit(plan, "torch")
     sharded = plan.zero_stage in (2, 3)
     if sharded and plan.optimizer == "adamw_8bit":
         yield "optimizer is adamw_8bit, which takes no shards of FSDP2"
@@ -36,8 +33,7 @@ def refusals(plan: Plan) -> Iterator[str]:
 def export(taken: Taken) -> Bundle:
     """The script, which `torchrun` starts; a plan of one rank is started without it."""
     plan = taken.plan
-    start = "python" if plan.world_size == 1 else f"torchrun --nproc-per-node {plan.world_size}"
-    command = f"{start} {SCRIPT}"
+    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)
     settings = render_torch(plan, taken.model)
     fsdp = settings.wrapper == "fsdp2"
     names = ["fully_shard"]

@@ -75,8 +75,17 @@ def test_every_pair_of_knob_values_is_among_the_plans() -> None:
 
 
 @cache
-def reference_losses() -> list[float]:
-    """Losses of a plain loop after its step on the longest samples, one for each step."""
+def reference_losses(clip: float = 0.0) -> list[float]:
+    """Losses of a plain loop after its step on the longest samples, one for each step.
+
+    With `clip` the norm of the gradient is kept below it.
+    """
+    return losses_with_the_longest(clip)[1:]
+
+
+@cache
+def losses_with_the_longest(clip: float = 0.0) -> list[float]:
+    """As `reference_losses`, that of the step on the longest samples before them."""
     module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
@@ -84,9 +93,11 @@ def reference_losses() -> list[float]:
     losses = []
     for step in range(WORST_STEP, STEPS):
         losses.append(_accumulate(module, step))
+        if clip:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
-    return losses[1:]
+    return losses
 
 
 def _accumulate(module: torch.nn.Module, step: int) -> float:

@@ -9,52 +9,33 @@ import os
 import shlex
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.export import FORMATS, Taken, exported, write_bundle
 from search_spaces.errors import UserError
+from search_spaces.exported import Exported
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from tests.orchestrator.records import make_measured
-from tests.workers.test_same_training import SPEC, _accumulate
+from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, losses_with_the_longest
 from tests.workers.values import a_plan
-from workers.models.front import build_whole
 from workers.preparation import prepare
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 STEPS = 5
-TOLERANCE = 2e-5  # as in test_same_training
 # Of the first step's gradient less than its norm, of the others' more: AdamW alone would not tell
 # a gradient from its half
 CLIP = 3.0
 
 
-@cache
-def plain_losses() -> list[float]:
-    """Of a plain loop with clipped gradients, whose first step takes the longest samples."""
-    module = build_whole(SPEC.model, SPEC.train, attention="eager").module
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
-    )
-    losses = []
-    for step in range(-1, STEPS):
-        losses.append(_accumulate(module, step))
-        torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses
-
-
-def taken_of(plan: Plan, **train: Any) -> Taken:
+def taken_of(plan: Plan, *, hosts: int = 1, **train: Any) -> Taken:
     outcome = make_measured(20.0, 0.3)
     spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update=train)})
     assert isinstance(outcome, Measured)
@@ -75,6 +56,7 @@ def taken_of(plan: Plan, **train: Any) -> Taken:
         outcome=outcome,
         proof=None,
         device="cpu",
+        hosts=hosts,
     )
 
 
@@ -99,14 +81,14 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
 ) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
     write_bundle(exported(what, name), what, tmp_path / "out")
-    kept = json.loads((tmp_path / "out" / "plimsoll.json").read_text())
+    kept = Exported.read(tmp_path / "out")
 
     ran = subprocess.run(
-        [*shlex.split(kept["command"]), "--steps", str(1 + STEPS)],
+        [*shlex.split(kept.command), "--steps", str(1 + STEPS)],
         cwd=tmp_path / "out",
         env={
             **os.environ,
-            **kept["environment"],
+            **dict(kept.environment),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),  # this checkout, for the model and the data
             "OMP_NUM_THREADS": "1",
@@ -121,7 +103,7 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert [line["step"] for line in lines] == list(range(1 + STEPS))
     losses = [line["loss"] for line in lines]
-    assert losses == pytest.approx(plain_losses(), rel=TOLERANCE)
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +148,13 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
             "checkpoint_mode is selective",
         ),
         ("torchrun", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
-        ("yaml", {}, "the formats are deepspeed, torchrun"),
+        ("yaml", {}, "the formats are torchrun, deepspeed"),
+        (None, {"tensor": 2, "data": 1}, "no format can say the plan of trial 3: torchrun: tensor"),
     ],
 )
-def test_what_a_format_cannot_say_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
+def test_what_a_format_cannot_say_is_refused(
+    name: str | None, knobs: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError) as refused:
         exported(taken_of(a_plan(**knobs)), name)
 
@@ -207,6 +192,50 @@ def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
     for bad in (tmp_path / "mine" / "out", tmp_path / "null\0", tmp_path / ("long" * 99)):
         with pytest.raises(UserError, match="cannot be written"):
             write_bundle(exported(what, "torchrun"), what, bad)
+
+
+def test_without_a_name_the_first_format_is_taken_that_can_say_the_plan() -> None:
+    assert exported(taken_of(a_plan())).format == "torchrun"
+    assert exported(taken_of(a_plan(engine="deepspeed", zero_stage=1))).format == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "words"),
+    [
+        (4, 2, "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d"),
+        (6, 4, "torchrun --nnodes 4 --nproc-per-node $RANKS_HERE --rdzv-backend"),
+        (1, 1, "python train.py"),
+    ],
+)
+def test_the_command_starts_as_many_ranks_as_there_were_on_each_host(
+    ranks: int, hosts: int, words: str, tmp_path: Path
+) -> None:
+    what = taken_of(a_plan(data=ranks, micro_batch=1, accumulation=24 // ranks), hosts=hosts)
+    bundle = exported(what)
+    write_bundle(bundle, what, tmp_path / "out")
+
+    assert bundle.command.startswith(words)
+    told = (tmp_path / "out" / "README.md").read_text()
+    assert bundle.command in told
+    assert (f"{ranks} ranks of {hosts} hosts" in told) == (hosts > 1)
+    assert ("`$RANKS_HERE` is how many" in told) == ("RANKS_HERE" in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "name a folder that plimsoll export wrote"),
+        ("{", "is not what plimsoll export wrote"),
+        ("[]", "is not what plimsoll export wrote"),
+        ('{"plan": {"micro_batch": 0}}', "is not what plimsoll export wrote"),
+    ],
+)
+def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "plimsoll.json").write_text(text)
+
+    with pytest.raises(UserError, match=words):
+        Exported.read(tmp_path)
 
 
 def test_every_format_has_its_refusals() -> None:
