@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
-import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.export import FORMATS, Taken, exported, write_bundle
+from orchestrator.export import FORMATS, exported, write_bundle
 from search_spaces.errors import UserError
 from search_spaces.exported import Exported
-from search_spaces.outcome import Measured
-from search_spaces.plan import Plan
-from search_spaces.record import Record
-from tests.orchestrator.records import make_measured
-from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, losses_with_the_longest
+from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
+from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
-from workers.preparation import prepare
-
-ROOT = Path(__file__).parents[3]
-BIN = Path(sys.executable).parent
-STEPS = 5
-# Of the first step's gradient less than its norm, of the others' more: AdamW alone would not tell
-# a gradient from its half
-CLIP = 3.0
-
-
-def taken_of(plan: Plan, *, hosts: int = 1, **train: Any) -> Taken:
-    outcome = make_measured(20.0, 0.3)
-    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update=train)})
-    assert isinstance(outcome, Measured)
-    record = Record(
-        number=3,
-        plan=plan,
-        outcome=outcome,
-        why="",
-        started_at=0.0,
-        ended_at=1.0,
-        fingerprint=None,
-    )
-    return Taken(
-        study="nightly",
-        spec=spec,
-        model=prepare(spec),
-        record=record,
-        outcome=outcome,
-        proof=None,
-        device="cpu",
-        hosts=hosts,
-    )
 
 
 def thorough(*values: object) -> Any:
@@ -81,26 +41,9 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
 ) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
     write_bundle(exported(what, name), what, tmp_path / "out")
-    kept = Exported.read(tmp_path / "out")
 
-    ran = subprocess.run(
-        [*shlex.split(kept.command), "--steps", str(1 + STEPS)],
-        cwd=tmp_path / "out",
-        env={
-            **os.environ,
-            **dict(kept.environment),
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),  # this checkout, for the model and the data
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
 
-    assert ran.returncode == 0, ran.stderr
-    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert [line["step"] for line in lines] == list(range(1 + STEPS))
     losses = [line["loss"] for line in lines]
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)

@@ -1,0 +1,75 @@
+"""Plans to export, and what came of it: the folder, run as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.export import Taken
+from search_spaces.exported import Exported
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from tests.orchestrator.records import make_measured
+from tests.workers.test_same_training import SPEC
+from workers.preparation import prepare
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+STEPS = 5
+# Of the first step's gradient less than its norm, of the others' more: AdamW alone would not tell
+# a gradient from its half
+CLIP = 3.0
+
+
+def taken_of(plan: Plan, *, hosts: int = 1, **train: Any) -> Taken:
+    """The plan, as if it had been measured; `train` beside what SPEC says of it."""
+    outcome = make_measured(20.0, 0.3)
+    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update=train)})
+    assert isinstance(outcome, Measured)
+    record = Record(
+        number=3,
+        plan=plan,
+        outcome=outcome,
+        why="",
+        started_at=0.0,
+        ended_at=1.0,
+        fingerprint=None,
+    )
+    return Taken(
+        study="nightly",
+        spec=spec,
+        model=prepare(spec),
+        record=record,
+        outcome=outcome,
+        proof=None,
+        device="cpu",
+        hosts=hosts,
+    )
+
+
+def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
+    """Starts what was exported by its own command; the lines of JSON that it printed."""
+    kept = Exported.read(folder)
+    ran = subprocess.run(
+        [*shlex.split(kept.command), "--steps", str(steps)],
+        cwd=folder,
+        env={
+            **os.environ,
+            **dict(kept.environment),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),  # this checkout, for the model and the data
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
