@@ -18,9 +18,11 @@ EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"
 class Exported:
     """The plan, the command that starts it, and what its measurement promises.
 
-    `losses` are of the optimizer steps after the first, which takes the longest samples.
-    `files` are those of the format with the SHA-256 of their bytes, so that it can be told which
-    of them their user has changed since. `unsaid` is what the format leaves to its user.
+    `losses` are of the optimizer steps after the first, which takes the longest samples; those
+    of the same steps are to be no further off than `loss_tolerance` of the largest. `local` tells
+    whether the command starts all ranks on the machine where it is said. `files` are those of the
+    format with the SHA-256 of their bytes, so that it can be told which of them their user has
+    changed since. `unsaid` is what the format leaves to its user.
     """
 
     format: str
@@ -35,6 +37,10 @@ class Exported:
     step_seconds: Estimate
     peak_bytes: int
     losses: tuple[float, ...]
+    loss_tolerance: float
+    blocks: int
+    recomputed_blocks: int
+    local: bool
     files: tuple[tuple[str, str], ...]
     unsaid: tuple[str, ...]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from search_spaces.outcome import Measured, TimedOut
 from search_spaces.record import Record
@@ -85,6 +86,18 @@ def judge(
             if not isinstance(record.outcome, Measured) and not _has_fault(record, injected)
         ),
     )
+
+
+def obeyed(orders: Path) -> list[Injected]:
+    """The orders that a rank took, as faults of the moment when it did.
+
+    That may be long after they were given: the group that was meant may be gone by then.
+    """
+    # a rename leaves what was written as old as it is, and counts as a change of the file
+    return [
+        Injected(kind=file.stem.partition("-")[0], at=file.stat().st_ctime, ends=False)
+        for file in orders.glob("*.taken")
+    ]
 
 
 def _lost(

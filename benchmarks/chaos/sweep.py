@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 
 from benchmarks.chaos import model
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.judge import Injected, Line, Verdict, judge
+from benchmarks.chaos.judge import Injected, Line, Verdict, judge, obeyed
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import Rig, send
 from benchmarks.chaos.settings import Setting, setting
@@ -246,7 +246,8 @@ class _Sweep:
         report.missed = [fault.kind for fault in self._faults]
         report.troubles += [line for line in rig.said if "Traceback" in line]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
-        verdict: Verdict = judge(records, _journal(self._folder), self._injected)
+        faults = [*self._injected, *obeyed(self._folder / "orders")]
+        verdict: Verdict = judge(records, _journal(self._folder), faults)
         report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
         report.outcomes = [_outcome_word(record) for record in records]
         if self._setting.tracking:

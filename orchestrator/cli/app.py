@@ -25,6 +25,7 @@ from orchestrator.cli.sync import sync
 from orchestrator.cli.trial import trial
 from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
+from orchestrator.cli.verify import verify
 from search_spaces.errors import UserError
 
 EXIT_USER_ERROR = 2
@@ -49,6 +50,7 @@ for command in (
     trial,
     report,
     export,
+    verify,
     sync,
     ui,
     models,

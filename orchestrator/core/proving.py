@@ -86,15 +86,28 @@ def loss_check(
             record.number,
         ),
     )
-    pairs = list(zip(_losses(proof), _losses(reference), strict=False))[:COMPARED_STEPS]
-    largest = max((abs(theirs) for _, theirs in pairs), default=0.0)
-    apart = max((abs(ours - theirs) for ours, theirs in pairs), default=0.0)
+    steps, apart = losses_apart(_losses(proof), _losses(reference))
     return LossCheck(
         reference=reference.number,
-        steps=len(pairs),
-        apart=apart / largest if largest else float(apart > 0),
-        tolerance=_tolerance(proof.plan, proof.outcome, spec),
+        steps=steps,
+        apart=apart,
+        tolerance=loss_tolerance(proof.plan, proof.outcome, spec),
     )
+
+
+def losses_apart(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, float]:
+    """How many of the first steps both have, and the largest difference over the largest loss."""
+    pairs = list(zip(ours, theirs, strict=False))[:COMPARED_STEPS]
+    largest = max((abs(loss) for _, loss in pairs), default=0.0)
+    apart = max((abs(one - other) for one, other in pairs), default=0.0)
+    return len(pairs), apart / largest if largest else float(apart > 0)
+
+
+def loss_tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
+    """How far losses of a plan may lie from another's on the same samples, of the largest one."""
+    if not is_lossless(plan, spec) or (outcome.proof is not None and outcome.proof.draws):
+        return SAME_LOSSY
+    return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
 
 
 def failure(
@@ -202,12 +215,6 @@ def proven_among(best: Sequence[Record], proofs: Sequence[Record]) -> Record | N
 def counts_as_proof(record: Record) -> bool:
     """Whether a record is of a proof that came to an end; one that was stopped is run again."""
     return record.proof and not isinstance(record.outcome, Cancelled)
-
-
-def _tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
-    if not is_lossless(plan, spec) or (outcome.proof is not None and outcome.proof.draws):
-        return SAME_LOSSY
-    return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
 
 
 def _losses(record: Record) -> tuple[float, ...]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from orchestrator.core.proving import loss_tolerance
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.taken import Taken
 from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import gib
 from search_spaces.errors import UserError
 from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
-from search_spaces.render import Environment
+from search_spaces.render import Environment, render_checkpoint
 from search_spaces.spec.load import spec_to_yaml
 
 README = "README.md"
@@ -24,7 +25,8 @@ class Bundle:
     """What a format makes of a plan: files by name, and the command that starts it.
 
     `environment` has to stand in each process before it starts. `unsaid` are sentences: what the
-    format leaves to its user.
+    format leaves to its user. `local` tells whether the command starts ranks on this machine, and
+    not on a cluster or in a program that is not at hand.
     """
 
     format: str
@@ -32,6 +34,7 @@ class Bundle:
     command: str
     environment: Environment = ()
     unsaid: tuple[str, ...] = ()
+    local: bool = True
 
 
 def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
@@ -73,6 +76,10 @@ def exported_of(bundle: Bundle, taken: Taken) -> Exported:
         step_seconds=told.step_seconds,
         peak_bytes=told.memory.peak_bytes,
         losses=taken.outcome.losses,
+        loss_tolerance=loss_tolerance(taken.plan, told, taken.spec),
+        blocks=taken.model.blocks,
+        local=bundle.local and taken.hosts == 1,
+        recomputed_blocks=len(render_checkpoint(taken.plan, taken.model.blocks).blocks),
         files=tuple(
             (name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()
         ),

@@ -24,7 +24,7 @@ _BEST = 5
 _FRONT = 8
 
 
-def _table(*headers: tuple[str, bool]) -> Table:
+def plain_table(*headers: tuple[str, bool]) -> Table:
     """A table without side borders; each header says whether its column holds numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for header, numeric in headers:
@@ -38,7 +38,7 @@ def best_table(state: SweepState) -> Table:
     equal, best = {record.number for record in state.equals}, state.best
     baseline = baseline_record(state)
     beside = "\n(forecast)" if any(record.forecast for record in state.records) else ""
-    table = _table(
+    table = plain_table(
         ("trial", True),
         ("plan", False),
         (f"samples/s{beside}", True),
@@ -72,7 +72,7 @@ def front_table(state: SweepState) -> Table | None:
     if len(shown) < 2:
         return None
     columns = ("trial", "plan", "samples/s", "memory free", *(["samples/price"] if priced else []))
-    table = _table(*((name, name != "plan") for name in columns))
+    table = plain_table(*((name, name != "plan") for name in columns))
     for record in shown[:_FRONT]:
         assert isinstance(record.outcome, Measured)
         price = state.goal.value(record, "samples_per_price")
@@ -142,7 +142,7 @@ def anatomy_table(record: Record) -> Table:
     """What the peak of a measured trial was made of."""
     assert isinstance(record.outcome, Measured)
     memory = record.outcome.memory
-    table = _table(("held by", False), ("GiB", True), ("of the peak", True))
+    table = plain_table(("held by", False), ("GiB", True), ("of the peak", True))
     for name, size in anatomy_rows(memory.anatomy):
         share = f"{100 * size / memory.peak_bytes:.0f} %" if memory.peak_bytes else "-"
         table.add_row(name, gib(size), share)
@@ -167,7 +167,7 @@ def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
 def ends_table(state: SweepState) -> Table:
     """How many trials ended in which way, and the first reason of each."""
     headroom = state.spec.objective.headroom
-    table = _table(("ended", False), ("trials", True), ("first of them", False))
+    table = plain_table(("ended", False), ("trials", True), ("first of them", False))
 
     def kept(record: Record) -> bool:
         outcome = record.outcome
@@ -223,7 +223,7 @@ def _add_ending(
 
 def rules_table(state: SweepState) -> Table:
     """How many combinations each rule forbids."""
-    table = _table(("rule", False), ("combinations", True))
+    table = plain_table(("rule", False), ("combinations", True))
     for rule, count in state.space.ruled_out:
         table.add_row(rule.replace("_", " "), f"{count:,}")
     return table

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.judge import LATE_SECONDS, Injected, Line, Verdict, judge
+from benchmarks.chaos.judge import LATE_SECONDS, Injected, Line, Verdict, judge, obeyed
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Record
 from tests.orchestrator.core.values import state_after
@@ -87,3 +90,17 @@ def test_a_failure_without_a_fault_is_unexplained() -> None:
         "trial 2 ended as out_of_memory, and no fault was injected",
     )
     assert judge(TRIALS, JOURNAL, [after]).unexplained
+
+
+def test_an_order_is_a_fault_of_the_moment_when_it_is_taken(tmp_path: Path) -> None:
+    order = tmp_path / "nan-0a.order"
+    order.touch()
+    os.utime(order, (0, 0))  # given long ago, and not taken
+    assert not obeyed(tmp_path)
+    before = time.time() - 1  # the clock of files is coarse
+
+    order.rename(order.with_suffix(".taken"))
+
+    (fault,) = obeyed(tmp_path)
+    assert (fault.kind, fault.ends) == ("nan", False)
+    assert before <= fault.at <= time.time()

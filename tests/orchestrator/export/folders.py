@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.export import Taken
+from orchestrator.verifying.judging import judged
+from orchestrator.verifying.running import environment_of, ranks_in
 from search_spaces.exported import Exported
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
@@ -54,16 +56,21 @@ def taken_of(plan: Plan, *, hosts: int = 1, **train: Any) -> Taken:
 
 
 def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
-    """Starts what was exported by its own command; the lines of JSON that it printed."""
+    """Starts what was exported by its own command; the lines of JSON that it printed.
+
+    A witness in its processes sees that they train as the plan says.
+    """
     kept = Exported.read(folder)
+    sights = folder.with_name(f"{folder.name}-sights")
+    sights.mkdir()
+    given = environment_of(kept, sights)
     ran = subprocess.run(
         [*shlex.split(kept.command), "--steps", str(steps)],
         cwd=folder,
-        env={
-            **os.environ,
-            **dict(kept.environment),
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),  # this checkout, for the model and the data
+        env=given
+        | {
+            # this checkout, for the model and the data
+            "PYTHONPATH": os.pathsep.join([given["PYTHONPATH"], str(ROOT)]),
             "OMP_NUM_THREADS": "1",
         },
         capture_output=True,
@@ -72,4 +79,10 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+    findings = judged(kept, sorted(ranks_in(sights), key=lambda rank: rank.settings.rank))
+    assert not [
+        finding
+        for finding in findings
+        if finding.holds is False and finding.what not in ("losses", "samples/s")
+    ]
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]

@@ -1,0 +1,72 @@
+"""`plimsoll verify`: whether an exported folder does what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.console import page, say
+
+if TYPE_CHECKING:
+    from orchestrator.verifying import Finding
+
+_STEPS = 24
+_START_SECONDS = 300.0  # to load libraries, build a model and compile it
+_SLACK = 3.0  # times what the steps took in the trial
+
+
+def verify(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder that plimsoll export wrote.")
+    ],
+    steps: Annotated[
+        int, typer.Option("--steps", min=5, metavar="N", help="Optimizer steps to run.")
+    ] = _STEPS,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", min=0.01, help="End it after these; else by the steps' time."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run an exported folder as it is: are settings, losses and speed those of the plan?"""
+    from search_spaces.exported import Exported
+
+    exported = Exported.read(folder)
+
+    from orchestrator.termination import termination_as_interrupt
+    from orchestrator.verifying import changed_files, judged, witnessed
+
+    changed = changed_files(exported, folder)
+    seconds = _START_SECONDS + _SLACK * steps * exported.step_seconds.high
+    if minutes is not None:
+        seconds = 60 * minutes
+    if not as_json:
+        say(f"{folder}: `{exported.command}` for {steps} steps, {seconds / 60:.0f} min at most ...")
+    with termination_as_interrupt():
+        ranks = witnessed(exported, folder, steps=steps, seconds=seconds)
+    findings = judged(exported, ranks, changed)
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        _show(findings)
+    if any(finding.holds is False for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: tuple[Finding, ...]) -> None:
+    from rich.text import Text
+
+    from orchestrator.report.tables import plain_table
+
+    table = plain_table(("", False), ("should be", False), ("was", False), ("", False))
+    for finding in findings:
+        mark = {True: "holds", False: "DIFFERS", None: "not judged"}[finding.holds]
+        cells = (finding.what, finding.wanted, finding.seen, mark)
+        table.add_row(*(Text(cell) for cell in cells), style="" if finding.holds else "bold")
+    page().print(table)
+    wrong = [finding.what for finding in findings if finding.holds is False]
+    say(f"differs: {', '.join(wrong)}" if wrong else "verified: it does what was measured")

@@ -1,0 +1,206 @@
+"""What was seen of a run, held against the plan and its measurement. Pure: no process, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+from orchestrator.core.proving import losses_apart
+from orchestrator.verifying.running import SeenRank
+from orchestrator.view.words import spread
+from search_spaces.estimate import Estimate
+from search_spaces.exported import Exported
+from search_spaces.plan import Plan
+from search_spaces.witnessed import SeenSettings
+from workers.measure.steady import median_estimate, warmup_length
+
+SLOWER = 0.10  # than the record, which a run of a few steps beside other work may be
+UNSTEADY_STEPS = 3  # lazy set-up in the first, hooks in the second, their end in the third
+FEWEST_STEPS = UNSTEADY_STEPS + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. `holds` is None where it could not be judged."""
+
+    what: str
+    wanted: str
+    seen: str
+    holds: bool | None
+
+
+def changed_files(exported: Exported, folder: Path) -> tuple[str, ...]:
+    """Names of exported files that are no longer as they were written."""
+    return tuple(name for name, digest in exported.files if _digest(folder / name) != digest)
+
+
+def _digest(file: Path) -> str:
+    return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def judged(
+    exported: Exported, ranks: Sequence[SeenRank], changed: Sequence[str] = ()
+) -> tuple[Finding, ...]:
+    """Settings, losses and speed of a run, each beside what it should be.
+
+    Args:
+        exported: What was written down of the plan and its measurement.
+        ranks: What was seen, of one rank at least.
+        changed: Exported files that their user has changed: then the data may be other data.
+    """
+    return (
+        *_settings(exported, ranks),
+        _losses(exported, ranks, changed),
+        _speed(exported, ranks[0]),
+    )
+
+
+def _settings(exported: Exported, ranks: Sequence[SeenRank]) -> Iterator[Finding]:
+    plan, seen = exported.plan, ranks[0].settings
+    yield _equal("ranks", plan.world_size, len(ranks))
+    yield _equal("wrapper", _wrapper(plan), seen.wrapper)
+    yield _equal("ZeRO stage", plan.zero_stage, seen.zero_stage)
+    if plan.engine == "torch" and plan.zero_stage:
+        yield _equal("replicas", plan.replicas, seen.replicas)
+        yield _units(exported, seen)
+    yield _equal("parameters on", plan.offload_parameters, seen.offload_parameters)
+    if plan.engine == "deepspeed":
+        yield _equal("optimizer states on", plan.offload_optimizer, seen.offload_optimizer)
+    yield _micro_batch(plan, seen)
+    yield _accumulation(plan, ranks[0])
+    yield _equal("recomputed blocks", exported.recomputed_blocks, *_count(seen.recomputed))
+    yield _equal("compiled", plan.compile, seen.compiled > 0)
+    yield _equal("computed in", _DTYPES[plan.precision], seen.compute)
+    if seen.attention is not None:
+        yield _equal("attention", plan.attention, seen.attention)
+    yield _equal("optimizer", _optimizer(plan), seen.optimizer)
+
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_OPTIMIZERS = {
+    "adamw_fused": "AdamW fused",
+    "adamw_foreach": "AdamW foreach",
+    "adamw_8bit": "AdamW8bit",
+    "adafactor": "Adafactor",
+}
+
+
+def _equal(what: str, wanted: object, seen: object, said: str = "") -> Finding:
+    return Finding(
+        what=what,
+        wanted=_word(wanted),
+        seen=said or _word(seen),
+        holds=None if seen is None else wanted == seen,
+    )
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "not seen"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _wrapper(plan: Plan) -> str:
+    if plan.engine == "deepspeed":
+        return "deepspeed"
+    return "fsdp2" if plan.zero_stage else "ddp" if plan.data > 1 else "none"
+
+
+def _optimizer(plan: Plan) -> str:
+    on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
+    return "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer]
+
+
+def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
+    """How many modules, and in words."""
+    return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
+
+
+def _units(exported: Exported, seen: SeenSettings) -> Finding:
+    return Finding(
+        what="sharded by themselves",
+        wanted=f"{exported.blocks} blocks, and the rest",
+        seen=_count(seen.wrapped)[1],
+        holds=any(count == exported.blocks for _, count in seen.wrapped),
+    )
+
+
+def _micro_batch(plan: Plan, seen: SeenSettings) -> Finding:
+    if plan.batching == "packed":
+        return Finding(
+            what="micro-batch",
+            wanted=f"{plan.micro_batch}, packed",
+            seen="packed samples are not told apart",
+            holds=None,
+        )
+    return _equal("micro-batch", plan.micro_batch, seen.rows)
+
+
+def _accumulation(plan: Plan, rank: SeenRank) -> Finding:
+    passes, _ = Counter(step.passes for step in rank.steps).most_common(1)[0]
+    if plan.batching == "packed" and passes < plan.accumulation:
+        wanted = f"{plan.accumulation} or fewer, packed"
+        return Finding(what="passes of a step", wanted=wanted, seen=str(passes), holds=True)
+    return _equal("passes of a step", plan.accumulation, passes)
+
+
+def seen_losses(ranks: Sequence[SeenRank]) -> list[float]:
+    """Of each step, the loss whose gradient the optimizer got."""
+    found = []
+    for steps in zip(*(rank.steps for rank in ranks), strict=False):
+        told = [step.loss for step in steps if step.loss is not None]
+        if not told:
+            return []
+        found.append(sum(told) / len(told))
+    return found
+
+
+def _losses(exported: Exported, ranks: Sequence[SeenRank], changed: Sequence[str]) -> Finding:
+    may = f"within {100 * exported.loss_tolerance:g} % of the trial's"
+    losses = seen_losses(ranks)[1:]  # the first step takes the longest samples
+    steps, apart = losses_apart(losses, exported.losses)
+    why = _not_compared(exported, steps, changed)
+    return Finding(
+        what="losses",
+        wanted=may,
+        seen=why or f"{100 * apart:.2g} % apart in {steps} steps",
+        holds=None if why else apart <= exported.loss_tolerance,
+    )
+
+
+def _not_compared(exported: Exported, steps: int, changed: Sequence[str]) -> str:
+    if changed:
+        return f"not compared, since {', '.join(changed)} was changed"
+    if exported.plan.precision == "fp16" and exported.plan.engine == "deepspeed":
+        return "not compared: DeepSpeed scales them by itself"
+    return "" if steps else "none seen"
+
+
+def _speed(exported: Exported, rank: SeenRank) -> Finding:
+    record, seen = exported.samples_per_second, seen_speed(exported.plan, rank)
+    if seen is None:
+        return Finding(what="samples/s", wanted=spread(record), seen="too few steps", holds=None)
+    ratio = seen.value / record.value
+    return Finding(
+        what="samples/s",
+        wanted=spread(record),
+        seen=f"{spread(seen)}: {100 * ratio:.0f} %",
+        holds=ratio >= 1 - SLOWER or seen.overlaps(record),
+    )
+
+
+def seen_speed(plan: Plan, rank: SeenRank) -> Estimate | None:
+    """Samples a second by the median of steady steps; None if there are too few of them."""
+    times = [step.at for step in rank.steps[UNSTEADY_STEPS - 1 :]]
+    seconds = [later - earlier for earlier, later in pairwise(times)]
+    if len(seconds) < FEWEST_STEPS - UNSTEADY_STEPS:
+        return None
+    step = median_estimate(seconds[warmup_length(seconds) :])
+    batch = plan.global_batch
+    return Estimate(value=batch / step.value, low=batch / step.high, high=batch / step.low)
