@@ -68,12 +68,7 @@ class PlimsollProposer(AbstractProposer):
         self._judged = 0  # records that have told which plans are hopeless
 
     def propose(self, known: Known) -> Proposal:
-        ground = self._learned(known)
-        free = known.free & self._hopeful
-        if not free[ground.pool].any():
-            free = known.free  # that a plan is hopeless is no proof
-        if not free[ground.pool].any():
-            ground = self._ground = self._begun(known)
+        ground, free = self._open(known)
         choice, seconds = ground.ready(free) or ground.choose(known, free)
         plan = ground.table.plan(choice.row)
         return Proposal(
@@ -84,9 +79,19 @@ class PlimsollProposer(AbstractProposer):
         )
 
     def left(self, known: Known) -> float | None:
+        ground, free = self._open(known)
+        return ground.search.left(ground.sights, free[ground.pool])
+
+    def _open(self, known: Known) -> tuple[_Ground, Flags]:
+        """The ground of today, and which of the space's plans may be tried; some lie on it."""
         ground = self._learned(known)
-        free = (known.free & self._hopeful)[ground.pool]
-        return ground.search.left(ground.sights, free)
+        free = known.free & self._hopeful
+        if not free[ground.pool].any():
+            free = known.free  # that a plan is hopeless is no proof
+        if not free[ground.pool].any():
+            ground = self._ground = self._begun(known)
+            ground.learn(known.records, self._spec, self._earlier)
+        return ground, free
 
     def _learned(self, known: Known) -> _Ground:
         """The ground of today, with what all records have shown."""

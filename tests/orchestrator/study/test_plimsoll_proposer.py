@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.study import plimsoll_proposer
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proposals import Known
@@ -16,7 +17,7 @@ from search_spaces.outcome import Crashed, Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.space import Space
-from tests.orchestrator.records import make_measured, make_record, make_space, make_spec
+from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
@@ -209,3 +210,22 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
     assert len({first, second, third}) == 3
     assert asked(news=True) == [first, second, third]
     assert asked(news=False, gone=second)[:2] == [first, third]
+
+
+def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) -> None:
+    """As when a sweep is stopped after an out-of-memory that all the rest needs more than."""
+    failed = make_record(1, space.table.plan(0), make_oom())
+    rest = hopeless_rows(space.table, failed)
+    free = np.zeros(len(space.table), dtype=bool)
+    free[rest] = True
+    free[space.table.rows_of(failed.plan)] = False
+    assert free.any()
+    measured = make_record(0, space.baseline, make_measured(10.0))
+    known = Known(records=[measured, failed], free=free, prospects=prospects_of(space))
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+
+    left = proposer.left(known)
+
+    assert left is not None
+    assert left >= 1.0
+    assert free[space.table.rows_of(proposer.propose(known).plan)].all()
