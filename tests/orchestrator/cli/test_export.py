@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
+from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.workers.values import LLAMA
-
-
-def export(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
-    """Exit code and words of the command."""
-    with pytest.raises(SystemExit) as caught:
-        main(["export", *options])
-    said = capsys.readouterr()
-    return int(caught.value.code or 0), " ".join((said.out + said.err).split())
 
 
 def test_the_answer_is_written_to_a_folder(
@@ -26,7 +18,7 @@ def test_the_answer_is_written_to_a_folder(
     monkeypatch.chdir(tmp_path)
     swept(model=LLAMA)  # trial 1 ran out of memory, trial 2 is best
 
-    code, told = export(capsys)
+    code, told = command(capsys, "export")
 
     assert code == 0, told
     assert "demo-torchrun: trial 2 of demo. Start it there: torchrun --nproc-per-node 2" in told
@@ -58,7 +50,7 @@ def test_what_cannot_be_exported_is_one_sentence(
     swept()
     before = sorted(tmp_path.rglob("*"))
 
-    code, told = export(capsys, *options)
+    code, told = command(capsys, "export", *options)
 
     assert code == 2
     assert words in told

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.cli.latest import remember
 from orchestrator.study import sole_driver
 from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.cli.commands import command
 from tests.orchestrator.records import make_measured, make_oom, make_spec
 from tests.orchestrator.test_driver import Sweep
 from tests.orchestrator.test_mlflow_tracking import client_of, runs_of
@@ -27,25 +27,17 @@ def swept(**sections: Any) -> SweepSpec:
     return ours.spec
 
 
-def sync(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and words of the command."""
-    with pytest.raises(SystemExit) as caught:
-        main(["sync"])
-    said = capsys.readouterr()
-    return int(caught.value.code or 0), " ".join((said.out + said.err).split())
-
-
 def test_all_trials_are_there_afterwards_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spec = swept()
 
-    first = sync(capsys)
+    first = command(capsys, "sync")
     parents, trials = runs_of(spec, "demo")
     client_of(spec).delete_run(trials[1].info.run_id)  # as if it had not been written
-    second = sync(capsys)
-    third = sync(capsys)
+    second = command(capsys, "sync")
+    third = command(capsys, "sync")
 
     assert [code for code, _ in (first, second, third)] == [0, 0, 0]
     assert "holds the 3 trials and 0 proofs of demo; 3 of them were missing" in first[1]
@@ -68,7 +60,7 @@ def test_a_study_that_is_driven_is_left_to_its_driver(
     spec = swept()
 
     with sole_driver(spec, "demo"):
-        code, said = sync(capsys)
+        code, said = command(capsys, "sync")
 
     assert code == 2
     assert "is being tuned by another driver" in said
@@ -80,7 +72,7 @@ def test_a_sweep_that_is_not_tracked_says_so(
     monkeypatch.chdir(tmp_path)
     swept(tracking={"enabled": False})
 
-    assert sync(capsys) == (
+    assert command(capsys, "sync") == (
         2,
         "tracking.enabled is false: this sweep is not kept in MLflow",
     )

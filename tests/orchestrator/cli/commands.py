@@ -1,0 +1,15 @@
+"""The command line in this process: what it exits with and says."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.cli import main
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code of `plimsoll` with these arguments, and its words on one line."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    said = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join((said.out + said.err).split())

@@ -1,0 +1,114 @@
+"""What was seen, held against the record: each thing that may differ is told, and it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.verifying import Finding, changed_files, judged
+from orchestrator.verifying.judging import seen_losses, seen_speed
+from tests.orchestrator.verifying.values import LOSSES, a_run, an_export
+
+EXPORTED = an_export()
+
+
+def wrong(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.what for finding in findings if finding.holds is False]
+
+
+def found(findings: tuple[Finding, ...], what: str) -> Finding:
+    return next(finding for finding in findings if finding.what == what)
+
+
+def test_a_run_as_it_should_be_holds_in_everything() -> None:
+    findings = judged(EXPORTED, a_run(EXPORTED))
+
+    assert {finding.holds for finding in findings} == {True}
+    assert found(findings, "samples/s").seen.endswith("100 %")
+
+
+@pytest.mark.parametrize(
+    ("seen", "what"),
+    [
+        ({"wrapper": "fsdp2"}, "wrapper"),
+        ({"zero_stage": 3}, "ZeRO stage"),
+        ({"offload_parameters": "cpu"}, "parameters on"),
+        ({"rows": 1}, "micro-batch"),
+        ({"passes": 1}, "passes of a step"),
+        ({"recomputed": ()}, "recomputed blocks"),
+        ({"recomputed": (("Block", 4),)}, "recomputed blocks"),
+        ({"compiled": 4}, "compiled"),
+        ({"compute": "bfloat16"}, "computed in"),
+        ({"attention": "eager"}, "attention"),
+        ({"optimizer": "AdamW foreach"}, "optimizer"),
+        ({"off": 0.01}, "losses"),  # of 4, where 0.004 may be
+        ({"step_seconds": 0.6}, "samples/s"),
+    ],
+)
+def test_what_differs_is_told(seen: dict[str, Any], what: str) -> None:
+    assert wrong(judged(EXPORTED, a_run(EXPORTED, **seen))) == [what]
+
+
+def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:
+    exported = an_export(knobs={"zero_stage": 3})
+    sharded = {"wrapper": "fsdp2", "zero_stage": 3, "wrapped": (("Block", 4), ("Model", 1))}
+
+    assert not wrong(judged(exported, a_run(exported, **sharded)))
+    whole = sharded | {"wrapped": (("Model", 1),)}
+    assert wrong(judged(exported, a_run(exported, **whole))) == ["sharded by themselves"]
+    replicated = sharded | {"replicas": 2}
+    assert wrong(judged(exported, a_run(exported, **replicated))) == ["replicas"]
+
+
+def test_a_rank_that_is_missing_is_told() -> None:
+    assert "ranks" in wrong(judged(EXPORTED, a_run(EXPORTED)[:1]))
+
+
+def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
+    ranks = a_run(EXPORTED)
+    assert seen_losses(ranks) == [9.0, *LOSSES]
+
+    silent = replace(ranks[0], steps=tuple(replace(s, loss=None) for s in ranks[0].steps))
+    assert seen_losses([silent, ranks[1]]) == [10.0, *(loss + 1 for loss in LOSSES)]
+    assert seen_losses([silent]) == []
+    assert found(judged(EXPORTED, [silent, silent]), "losses").holds is None
+
+
+def test_losses_of_other_data_are_not_compared() -> None:
+    finding = found(judged(EXPORTED, a_run(EXPORTED, off=5.0), ["train.py"]), "losses")
+
+    assert finding.holds is None
+    assert "train.py was changed" in finding.seen
+
+
+def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
+    exported = an_export(knobs={"batching": "packed", "micro_batch": 1})
+    findings = judged(exported, a_run(exported, passes=exported.plan.accumulation - 1))
+
+    assert not wrong(findings)
+    assert found(findings, "micro-batch").holds is None
+    more = judged(exported, a_run(exported, passes=exported.plan.accumulation + 1))
+    assert wrong(more) == ["passes of a step"]
+
+
+def test_speed_is_of_the_steps_after_those_that_were_looked_at() -> None:
+    (rank, _) = a_run(EXPORTED)
+    slow_start = [replace(s, at=s.at - (20 if i < 2 else 0)) for i, s in enumerate(rank.steps)]
+
+    speed = seen_speed(EXPORTED.plan, replace(rank, steps=tuple(slow_start)))
+
+    assert speed is not None
+    assert speed.value == pytest.approx(EXPORTED.samples_per_second.value)
+    assert seen_speed(EXPORTED.plan, replace(rank, steps=rank.steps[:3])) is None
+
+
+def test_files_that_were_changed_or_are_gone_are_named(tmp_path: Path) -> None:
+    digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"  # of "test"
+    exported = an_export(files=(("same", digest), ("other", digest), ("gone", digest)))
+    (tmp_path / "same").write_text("test")
+    (tmp_path / "other").write_text("Test")
+
+    assert changed_files(exported, tmp_path) == ("other", "gone")
