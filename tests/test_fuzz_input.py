@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.latest import remember
 from orchestrator.cli.trial import read_plan
+from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.study import check_study
 from search_spaces.errors import SpecError, UserError

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from search_spaces.spec.schema import SweepSpec
+
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
 OptionalSpecPath = Annotated[
     Path | None,
@@ -25,6 +27,13 @@ def command_line(*arguments: str | Path) -> str:
     """A command of Plimsoll's to be copied: with its path where the shell would not find it."""
     program = "plimsoll" if shutil.which("plimsoll") else sys.argv[0]
     return shlex.join([program, *map(str, arguments)])
+
+
+def ui_hint(spec: SweepSpec, path: Path | None) -> str:
+    """The command that opens MLflow on the sweep, empty if it is not tracked."""
+    if not spec.tracking.enabled:
+        return ""
+    return command_line("ui") if path is None else command_line("ui", path)
 
 
 def stdout() -> Console:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.cli.latest import spec_and_name
-from orchestrator.cli.stored import stored_state
+from orchestrator.latest import spec_and_name
+from orchestrator.stored import load_state
 
 
 def export(
@@ -31,11 +31,9 @@ def export(
     spec, name = spec_and_name(spec_path)
 
     from orchestrator.export import chosen_record, exported, fitting, taken, write_bundle
-    from orchestrator.study import load_end, load_proofs, load_records
     from workers.preparation import prepare
 
-    records, proofs = load_records(spec, name), load_proofs(spec, name)
-    state = stored_state(spec, name, records, proofs, load_end(spec, name))
+    state = load_state(spec, name)
     record = chosen_record(state, number)
     form = fitting(format_name, record)  # before the model is read, which may take long
     what = taken(state, record, prepare(spec))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import OptionalSpecPath, page
-from orchestrator.cli.latest import spec_and_name, ui_hint
-from orchestrator.cli.stored import stored_state
+from orchestrator.cli.console import OptionalSpecPath, page, ui_hint
+from orchestrator.latest import spec_and_name
+from orchestrator.stored import load_state
 
 
 def report(spec_path: OptionalSpecPath = None) -> None:
@@ -12,8 +12,6 @@ def report(spec_path: OptionalSpecPath = None) -> None:
     spec, name = spec_and_name(spec_path)
 
     from orchestrator.report import render_report
-    from orchestrator.study import load_end, load_proofs, load_records
 
-    records, proofs = load_records(spec, name), load_proofs(spec, name)
-    state = stored_state(spec, name, records, proofs, load_end(spec, name))
+    state = load_state(spec, name)
     page().print(render_report(state, ui_hint(spec, spec_path)))

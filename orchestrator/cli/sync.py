@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.cli.latest import spec_and_name
-from orchestrator.cli.stored import stored_state
+from orchestrator.latest import spec_and_name
+from orchestrator.stored import stored_state
 from search_spaces.errors import UserError
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.check import expected
-from orchestrator.cli.console import SpecPath, command_line, page, say_error
-from orchestrator.cli.latest import remember, ui_hint
+from orchestrator.cli.console import SpecPath, command_line, page, say_error, ui_hint
 from orchestrator.core.ranking import counts, measured
+from orchestrator.latest import remember
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:

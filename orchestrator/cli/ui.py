@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.cli.latest import spec_and_name
+from orchestrator.latest import spec_and_name
 from search_spaces.errors import UserError
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.latest import SPEC_FILE
 from orchestrator.planning.question import TraceVariants
 from orchestrator.planning.tracing import Footprints
 from search_spaces.errors import StudyError
@@ -21,8 +22,6 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.schema import StudySpec, SweepSpec
-
-_SPEC_FILE = "spec.yaml"  # which `plimsoll tune` leaves in a study's folder
 
 
 def learned_from(
@@ -85,7 +84,7 @@ def study_named(named: str) -> tuple[SweepSpec, str]:
         SpecError: If its specification has faults.
     """
     path = Path(named)
-    places = (path, path / _SPEC_FILE, Path(StudySpec().folder) / named / _SPEC_FILE)
+    places = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
     for place in places:
         if place.is_file():
             spec = load_spec(place)

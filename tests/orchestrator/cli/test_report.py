@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.latest import remember
+from orchestrator.latest import remember
 from orchestrator.study import load_end
 from tests.orchestrator.records import make_measured, make_spec
 from tests.orchestrator.test_driver import Sweep

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.latest import remember
+from orchestrator.latest import remember
 from orchestrator.study import sole_driver
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command

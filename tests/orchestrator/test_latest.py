@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.latest import remember, spec_and_name, ui_hint
-from orchestrator.cli.stored import stored_state
+from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
+from orchestrator.latest import remember, spec_and_name
 from orchestrator.mlflow_tracking.artifacts import answer_markdown
 from orchestrator.report.sentences import left_sentence
+from orchestrator.stored import stored_state
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state

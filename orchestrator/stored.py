@@ -37,3 +37,15 @@ def stored_state(
     for record in (*records, *proofs):
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
     return state if ended is None else advance(state, ended)
+
+
+def load_state(spec: SweepSpec, name: str) -> SweepState:
+    """The state of a sweep that has run, read from its study.
+
+    Raises:
+        StudyError: If there is no such study, or it has no records.
+    """
+    from orchestrator.study import load_end, load_proofs, load_records
+
+    records, proofs = load_records(spec, name), load_proofs(spec, name)
+    return stored_state(spec, name, records, proofs, load_end(spec, name))

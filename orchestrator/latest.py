@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli.console import command_line
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, spec_to_yaml, study_name
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -41,13 +40,6 @@ def spec_and_name(path: Path | None) -> tuple[SweepSpec, str]:
         path = _latest(Path(StudySpec().folder))
     spec = load_spec(path)
     return spec, study_name(spec, path)
-
-
-def ui_hint(spec: SweepSpec, path: Path | None) -> str:
-    """The command that opens MLflow on the sweep, empty if it is not tracked."""
-    if not spec.tracking.enabled:
-        return ""
-    return command_line("ui") if path is None else command_line("ui", path)
 
 
 def _latest(folder: Path) -> Path:

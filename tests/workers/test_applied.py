@@ -1,0 +1,89 @@
+"""A plan on a user's own model: it trains as a plain loop does, or it says why it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces.errors import ClusterError, ModelError
+from search_spaces.plan import Plan
+from tests.workers.launch import Group
+from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, WORST_STEP, reference_losses
+from tests.workers.values import a_plan
+from workers.applied import apply_plan
+from workers.data import batch_source
+from workers.models import build, build_whole
+from workers.worker import Worker
+
+STEPS = 4
+
+
+def _losses(_: Worker, plan: Plan, folder: Path | None) -> list[float]:
+    """Of a loop that feeds a model of its own, after the step on the longest samples."""
+    source = batch_source(build(SPEC.model, SPEC.train, attention="eager"), SPEC)
+    applied = apply_plan(build_whole(SPEC.model, SPEC.train, attention="eager").module, plan, SPEC)
+    losses = []
+    for step in range(WORST_STEP, STEPS):
+        batches = source.step(plan, applied.data_rank, step).batches
+        targets = [batch.targets for batch in batches]
+        losses.append(applied.step([batch.inputs for batch in batches], targets))
+    if folder is not None:
+        applied.save(folder)
+    applied.close()
+    return losses[1:]
+
+
+def thorough(**knobs: Any) -> Any:
+    return pytest.param(knobs, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"checkpoint_ratio": 0.5, "batching": "grouped"},
+        {"zero_stage": 3, "batching": "packed"},
+        {"tensor": 2, "data": 1},
+        thorough(pipeline=2, data=1, micro_batch=1),
+        thorough(engine="deepspeed", zero_stage=1),
+        thorough(engine="deepspeed", zero_stage=3),
+    ],
+    ids=str,
+)
+def test_a_loop_of_ones_own_trains_as_a_plain_loop_does(
+    pair: Group, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    found = pair.call(_losses, a_plan(**knobs), tmp_path)
+
+    assert found[0] == found[1]  # the mean over the global batch, on every rank
+    assert found[0] == pytest.approx(reference_losses()[:STEPS], rel=LOSS_TOLERANCE)
+    assert any((tmp_path / "rank-0").iterdir())
+
+
+def _refused(_: Worker, plan: Plan, **config: int) -> str:
+    other = SPEC.model.model_copy(update={"config": SPEC.model.config | config})
+    try:
+        apply_plan(build_whole(other, SPEC.train, attention="eager").module, plan, SPEC)
+    except (ClusterError, ModelError) as error:
+        return str(error)
+    return ""
+
+
+def _refused_deeper(worker: Worker, plan: Plan) -> str:
+    return _refused(worker, plan, num_hidden_layers=3)
+
+
+def test_a_model_of_another_architecture_is_refused(pair: Group) -> None:
+    told = pair.call(_refused_deeper, a_plan())
+
+    assert told[0] == told[1]
+    assert "it has 3 repeated blocks and not 2" in told[0]
+    assert "parameters and not" in told[0]
+
+
+def test_another_number_of_ranks_is_refused(pair: Group) -> None:
+    (told, _) = pair.call(_refused, a_plan(data=4, micro_batch=1))
+
+    assert "the plan is one of 4 ranks and 2 were started" in told
+    assert "torchrun --nproc-per-node 4" in told
