@@ -26,6 +26,8 @@ from workers.training import build_training, load_engine
 from workers.trial_group import TrialGroup
 from workers.worker import CONTROL_SECONDS, pick_device
 
+__all__ = ["Applied", "Module", "apply_plan"]
+
 _COLLECTIVE_SECONDS = 1800.0  # longest wait for another rank, as torch has it for gloo
 
 
