@@ -20,6 +20,7 @@ from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
 from orchestrator.cli.record import record
 from orchestrator.cli.report import report
+from orchestrator.cli.schema import schema
 from orchestrator.cli.submit import submit
 from orchestrator.cli.sync import sync
 from orchestrator.cli.trial import trial
@@ -52,6 +53,7 @@ for command in (
     sync,
     ui,
     models,
+    schema,
     doctor,
 ):
     app.command()(command)
