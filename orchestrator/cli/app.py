@@ -14,6 +14,7 @@ import typer
 from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
 from orchestrator.cli.doctor import doctor
+from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
@@ -49,6 +50,7 @@ for command in (
     record,
     trial,
     report,
+    explain,
     export,
     sync,
     ui,

@@ -1,0 +1,128 @@
+"""`plimsoll explain`: why the answer is what it is, and why other plans are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.console import page, say, say_error, write_text
+from orchestrator.cli.latest import spec_and_name
+from orchestrator.cli.stored import stored_state
+from search_spaces.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.core.state import SweepState
+    from orchestrator.explaining import Explanation, Ground
+
+EXIT_NOTHING_WON = 1
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SPEC]", help="The specification; without it, the latest sweep here."
+        ),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("--plan", metavar="N", help="What happened to trial N.")
+    ] = None,
+    knobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB=VALUE ...", help="Why this plan was not tried; the rest as the winner."
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Where to write JSON.")
+    ] = None,
+) -> None:
+    """Say why the winner won, what happened to a trial, or why a plan was not tried."""
+    spec_path, asked = _told_apart(words or [], knobs)
+    if number is not None and asked:
+        raise UserError("--plan and --knobs are two questions: ask one of them")
+    spec, name = spec_and_name(spec_path)
+
+    from orchestrator.study import load_end, load_proofs, load_records
+
+    records, proofs = load_records(spec, name), load_proofs(spec, name)
+    state = stored_state(spec, name, records, proofs, load_end(spec, name))
+    explained = _explained(state, number, asked)
+    if explained is None:
+        from orchestrator.report.sentences import answer
+
+        say_error(f"{answer(state)}; --plan N says what happened to a trial")
+        raise typer.Exit(EXIT_NOTHING_WON)
+    _show(explained)
+    if json_file is not None:
+        from orchestrator.explaining import explanation_to_json
+
+        write_text(json_file, explanation_to_json(explained))
+        say(f"written: {json_file}")
+
+
+def _told_apart(words: list[str], knobs: list[str] | None) -> tuple[Path | None, list[str]]:
+    """The specification, and the knobs: `--knobs a=1 b=2` leaves b=2 among the words.
+
+    Raises:
+        UserError: If there is more than one specification.
+    """
+    more = [word for word in words if knobs and "=" in word and not Path(word).is_file()]
+    paths = [word for word in words if word not in more]
+    if len(paths) > 1:
+        raise UserError(
+            f"one specification is explained, not {' and '.join(paths)};"
+            " knobs are asked for by --knobs KNOB=VALUE ..."
+        )
+    return (Path(paths[0]) if paths else None), [*(knobs or []), *more]
+
+
+def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
+    """The explanation; None if there is no winner to explain."""
+    from orchestrator import explaining
+
+    if asked:
+        wanted = explaining.knobs_asked(asked)
+        ground = explaining.ground_of(state, wanted.get("accelerator", _kind(state)))
+        found = explaining.why_not_tried(wanted, ground)
+        if found.trial is None or found.verdict != "tried":
+            return found
+        number = found.trial
+        say(f"it was tried, as trial {number}")
+    if number is not None:
+        record = explaining.trial_named(state, number)
+        ground, note = _ground(state, record.plan.accelerator)
+        return explaining.fate(state, record, ground, note)
+    if state.best is None:
+        return None
+    ground, note = _ground(state, _kind(state))
+    return explaining.why_it_won(state, state.best, ground, note)
+
+
+def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
+    """What explanations rest on; None and why, if nothing can be forecast here."""
+    from orchestrator.explaining import ground_of
+
+    try:
+        return ground_of(state, accelerator), ""
+    except UserError as error:
+        return None, " ".join(str(error).split())
+
+
+def _kind(state: SweepState) -> str:
+    """The kind of nodes of the winner, or of the first plan."""
+    return (state.best or state.records[0]).plan.accelerator
+
+
+def _show(explained: Explanation) -> None:
+    from orchestrator import explaining
+
+    match explained:
+        case explaining.Won():
+            page().print(explaining.render_won(explained))
+        case explaining.Fate():
+            page().print(explaining.render_fate(explained))
+        case explaining.Untried():
+            page().print(explaining.render_untried(explained))
