@@ -6,6 +6,7 @@ The one place where that is decided, so that all commands agree.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
@@ -22,6 +23,14 @@ def study_storage(spec: SweepSpec) -> str | None:
 def tracking_uri(spec: SweepSpec) -> str | None:
     """The MLflow store or server; None: a file in the folder of the studies."""
     return _named(spec.tracking.uri, TRACKING_VARIABLE)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of that name; what can be the name of none is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, a null byte
+        return False
 
 
 def _named(address: str | None, variable: str) -> str | None:

@@ -13,6 +13,7 @@ import typer
 
 from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
+from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
@@ -51,6 +52,7 @@ for command in (
     trial,
     report,
     explain,
+    diff,
     export,
     sync,
     ui,

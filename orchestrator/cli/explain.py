@@ -10,11 +10,12 @@ import typer
 from orchestrator.cli.console import page, say, say_error, write_text
 from orchestrator.cli.latest import spec_and_name
 from orchestrator.cli.stored import stored_state
+from orchestrator.places import is_file
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-    from orchestrator.explaining import Explanation, Ground
+    from orchestrator.explaining import Explanation, Ground, Untried
 
 EXIT_NOTHING_WON = 1
 
@@ -69,7 +70,7 @@ def _told_apart(words: list[str], knobs: list[str] | None) -> tuple[Path | None,
     Raises:
         UserError: If there is more than one specification.
     """
-    more = [word for word in words if knobs and "=" in word and not Path(word).is_file()]
+    more = [word for word in words if knobs and "=" in word and not is_file(Path(word))]
     paths = [word for word in words if word not in more]
     if len(paths) > 1:
         raise UserError(
@@ -84,21 +85,29 @@ def _explained(state: SweepState, number: int | None, asked: list[str]) -> Expla
     from orchestrator import explaining
 
     if asked:
-        wanted = explaining.knobs_asked(asked)
-        ground = explaining.ground_of(state, wanted.get("accelerator", _kind(state)))
-        found = explaining.why_not_tried(wanted, ground)
+        found = _untried(state, asked)
         if found.trial is None or found.verdict != "tried":
             return found
         number = found.trial
-        say(f"it was tried, as trial {number}")
+        say(found.reasons[0])
     if number is not None:
         record = explaining.trial_named(state, number)
-        ground, note = _ground(state, record.plan.accelerator)
-        return explaining.fate(state, record, ground, note)
-    if state.best is None:
-        return None
-    ground, note = _ground(state, _kind(state))
-    return explaining.why_it_won(state, state.best, ground, note)
+        return explaining.fate(state, record, *_ground(state, record.plan.accelerator))
+    best = state.best
+    return best and explaining.why_it_won(state, best, *_ground(state, best.plan.accelerator))
+
+
+def _untried(state: SweepState, asked: list[str]) -> Untried:
+    from orchestrator import explaining
+
+    wanted = explaining.knobs_asked(asked)
+    like = (state.best or state.records[0]).plan
+    kind = wanted.get("accelerator", like.accelerator)
+    kinds = state.spec.cluster.accelerators
+    if kind not in kinds and (kind or kinds):
+        known = ", ".join(kinds) or "none"
+        raise UserError(f"--knobs accelerator={kind}: cluster.accelerators has {known}")
+    return explaining.why_not_tried(wanted, explaining.ground_of(state, kind))
 
 
 def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
@@ -109,11 +118,6 @@ def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
         return ground_of(state, accelerator), ""
     except UserError as error:
         return None, " ".join(str(error).split())
-
-
-def _kind(state: SweepState) -> str:
-    """The kind of nodes of the winner, or of the first plan."""
-    return (state.best or state.records[0]).plan.accelerator
 
 
 def _show(explained: Explanation) -> None:

@@ -145,7 +145,7 @@ def _remedies_table(short: Shortage) -> Table:
 
 def render_untried(untried: Untried) -> RenderableType:
     """Why a plan was not tried."""
-    words = "no plan" if untried.plan is None else plan_words(untried.plan)
+    words = "no such plan" if untried.plan is None else plan_words(untried.plan)
     verdict = untried.verdict.replace("_", " ")
     parts = _head(untried.study, f"{words}: {verdict}", "")
     if untried.changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,8 +66,8 @@ def why_not_tried(asked: Mapping[str, Any], ground: Ground) -> Untried:
     tried = ground.record_of(anywhere(like))
     number = None if tried is None else tried.number
     if isinstance(plan, Refused):
-        return _untried(ground, None, number, _Found("ruled_out", (plan.detail,), plan.rule))
-    return _untried(ground, plan, number, _found(plan, best, domains, ground))
+        return _untried(ground, None, number, _ruled_out(plan))
+    return _untried(ground, plan, number, _found(plan, best, domains, named, ground))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,28 @@ def _untried(ground: Ground, plan: Plan | None, like: int | None, found: _Found)
 
 
 def _found(
-    plan: Plan, best: Record | None, domains: Mapping[str, Values], ground: Ground
+    plan: Plan,
+    best: Record | None,
+    domains: Mapping[str, Values],
+    asked: Collection[str],
+    ground: Ground,
 ) -> _Found:
     if (tried := ground.record_of(plan)) is not None:
         return _Found("tried", (f"it was tried, as trial {tried.number}",), trial=tried.number)
-    outside = tuple(_outside(plan, domains))
+    outside = tuple(_outside(plan, domains, asked))
     if (refused := ground.refusal(plan)) is not None:
-        rule = refused.rule.replace("_", " ")
-        told = f"no plan may be so: {refused.detail} (rule: {rule})"
-        return _Found("ruled_out", (told, *outside), refused.rule)
+        return _ruled_out(refused, *outside)
     if not len(ground.sized.table.rows_of(plan)):
         return _Found("not_in_the_space", outside or (_nowhere(),))
     if (lost := _dominator(plan, ground)) is not None:
         told = f"trial {lost.number} ran out of memory, and this plan needs no less than that one"
         return _Found("dominated", (told, _end(ground)), trial=lost.number)
     return _judged(plan, best, ground)
+
+
+def _ruled_out(refused: Refused, *more: str) -> _Found:
+    told = f"{refused.detail} (rule: {refused.rule.replace('_', ' ')})"
+    return _Found("ruled_out", (told, *more), refused.rule)
 
 
 def _judged(plan: Plan, best: Record | None, ground: Ground) -> _Found:
@@ -127,13 +134,13 @@ def _judged(plan: Plan, best: Record | None, ground: Ground) -> _Found:
     return _Found("not_reached", (_end(ground), *([slower] if slower else [])))
 
 
-def _outside(plan: Plan, domains: Mapping[str, Values]) -> Iterator[str]:
-    """Which keys of the specification keep a plan out of the space."""
-    for name, values in domains.items():
-        value = getattr(plan, name)
-        if value not in values:
-            searched = ", ".join(map(_value, values))
-            yield f"space.{name} does not search {_value(value)}: it has {searched}"
+def _outside(plan: Plan, domains: Mapping[str, Values], asked: Collection[str]) -> Iterator[str]:
+    """Which keys of the specification keep a plan out of the space; what follows from those not."""
+    off = [name for name, values in domains.items() if getattr(plan, name) not in values]
+    for name in [name for name in off if name in asked] or off:
+        value, values = getattr(plan, name), domains[name]
+        searched = ", ".join(map(_value, values))
+        yield f"space.{name} does not search {_value(value)}: it has {searched}"
 
 
 def _value(value: object) -> str:

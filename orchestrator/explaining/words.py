@@ -58,7 +58,8 @@ def rival_sentence(rival: Rival) -> str:
 def time_sentences(rival: Rival) -> Iterator[str]:
     """What shrank of a step, measured by phase and forecast by term."""
     if rival.phases:
-        ours, theirs = (sum(each[at] for each in rival.phases) for at in (1, 2))
+        ours = sum(seconds for _, seconds, _ in rival.phases)
+        theirs = sum(seconds for _, _, seconds in rival.phases)
         said = _saved(rival.phases, lambda name: name)
         yield f"measured, a step takes {_ms(ours)} in place of {_ms(theirs)}: {said}"
     if rival.terms:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.places import is_file
 from orchestrator.planning.question import TraceVariants
 from orchestrator.planning.tracing import Footprints
 from search_spaces.errors import StudyError
@@ -77,8 +78,12 @@ def learned_from_study(
     )
 
 
-def study_named(named: str) -> tuple[SweepSpec, str]:
+def study_named(named: str, called: str = "--records ") -> tuple[SweepSpec, str]:
     """The specification and name of a study, by its specification's file, folder or name.
+
+    Args:
+        named: What the user typed.
+        called: Behind what.
 
     Raises:
         StudyError: If there is no such study.
@@ -87,11 +92,11 @@ def study_named(named: str) -> tuple[SweepSpec, str]:
     path = Path(named)
     places = (path, path / _SPEC_FILE, Path(StudySpec().folder) / named / _SPEC_FILE)
     for place in places:
-        if place.is_file():
+        if is_file(place):
             spec = load_spec(place)
             return spec, study_name(spec, place)
     raise StudyError(
-        f"--records {named} is neither a specification nor a study in {StudySpec().folder}"
+        f"{called}{named} is neither a specification nor a study in {StudySpec().folder}"
     )
 
 
