@@ -94,7 +94,9 @@ def _explained(state: SweepState, number: int | None, asked: list[str]) -> Expla
         record = explaining.trial_named(state, number)
         return explaining.fate(state, record, *_ground(state, record.plan.accelerator))
     best = state.best
-    return best and explaining.why_it_won(state, best, *_ground(state, best.plan.accelerator))
+    if best is None:
+        return None
+    return explaining.why_it_won(state, best, *_ground(state, best.plan.accelerator))
 
 
 def _untried(state: SweepState, asked: list[str]) -> Untried:

@@ -13,7 +13,7 @@ from orchestrator.explaining.ground import Ground, anywhere
 from orchestrator.planning.expected import Expected
 from orchestrator.planning.question import SURE_TO_FIT
 from orchestrator.view.figures import quotient
-from orchestrator.view.words import gib
+from orchestrator.view.words import gib, plural
 from search_spaces.domains import Values
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory, Refused
@@ -199,8 +199,7 @@ def _over(told: Expected | None, best: Record | None) -> Estimate | None:
 
 def _end(ground: Ground) -> str:
     """How the sweep ended, which other plans would have gone on with."""
-    ended = ground.state.ended
+    trials, ended = plural(len(ground.state.records), "trial"), ground.state.ended
     if ended is None:
-        return f"the sweep has not ended: {len(ground.state.records)} trials have"
-    trials = len(ground.state.records)
-    return f"the sweep ended before it was its turn, after {trials} trials: {ended.reason}"
+        return f"nothing says that the sweep has ended; so far it has {trials}"
+    return f"the sweep ended before it was its turn, after {trials}: {ended.reason}"
