@@ -10,6 +10,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.explaining.changes import Change, changes
 from orchestrator.explaining.ground import Ground, anywhere
 from orchestrator.explaining.remedies import Shortage, shortage
+from orchestrator.places import snapshot_of
 from orchestrator.view.figures import speedup
 from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import number, outcome_words
@@ -44,6 +45,7 @@ class Fate:
     winner: int | None
     shortage: Shortage | None
     trace: str
+    snapshot: str | None  # torch's, of a GPU's memory when it ran out; a pickle
     note: str = ""  # why nothing could be forecast
 
 
@@ -71,6 +73,8 @@ def fate(state: SweepState, record: Record, ground: Ground | None, note: str = "
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and ground is not None:
         plain = replace(record, plan=anywhere(record.plan))
         short = shortage(plain, outcome, ground)
+    ran_out = isinstance(outcome, OutOfMemory)
+    kept = snapshot_of(state.spec, state.study, record.number) if ran_out else None
     return Fate(
         study=state.study,
         trial=record.number,
@@ -85,6 +89,7 @@ def fate(state: SweepState, record: Record, ground: Ground | None, note: str = "
         changes=() if best is None else changes(best.plan, record.plan),
         winner=None if best is None else best.number,
         shortage=short,
+        snapshot=None if kept is None else str(kept),
         trace=outcome.trace if isinstance(outcome, Crashed) else "",
         note=note,
     )

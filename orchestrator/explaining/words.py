@@ -108,6 +108,11 @@ def fate_sentences(fate: Fate) -> Iterator[str]:
     yield from fate.reasons
     if fate.ratio is not None:
         yield f"it has {ratio_words(fate.ratio)} the speed of trial {fate.winner}, the answer"
+    if fate.snapshot is not None:
+        yield (
+            f"torch's snapshot of the memory that ran out: {fate.snapshot}, which"
+            " https://pytorch.org/memory_viz shows (a pickle: load none that you did not make)"
+        )
     if fate.changes:
         yield f"trial {fate.winner}, the answer, has {change_words(fate.changes)}"
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
 from orchestrator.core.proving import failures
 from orchestrator.explaining import Fate, fate, render_fate, trial_named
 from orchestrator.explaining.remedies import LIKELY, Shortage
-from orchestrator.explaining.words import remedies_sentence, shortage_sentences
+from orchestrator.explaining.words import (
+    fate_sentences,
+    remedies_sentence,
+    shortage_sentences,
+)
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
@@ -135,6 +141,24 @@ def test_the_hosts_memory_is_not_the_devices() -> None:
 
     assert told.shortage is None
     assert "the host's memory ran out" in told.reasons[0]
+
+
+def test_a_snapshot_that_a_gpu_left_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tried = ((a_plan(), measured(50.0, 40)), (LOST, out_of_memory(100)))
+    assert fate_of(1, *tried).snapshot is None
+    for number in (0, 1):
+        left = Path(f"plimsoll-runs/demo/snapshots/trial-{number}.rank-5.pickle")
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.touch()
+
+    told = fate_of(1, *tried)
+
+    assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
+    assert any("memory_viz" in sentence for sentence in fate_sentences(told))
+    assert fate_of(0, *tried).snapshot is None
 
 
 def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
