@@ -134,7 +134,7 @@ class Driver(AbstractDriver):
             request=TrialRequest(
                 number=asked.number,
                 plan=plan,
-                spec=self.state.spec.for_workers,
+                spec=self.state.for_workers,
                 rival=rival(self.state, plan),
             ),
             device=self._cluster.device,
@@ -168,7 +168,7 @@ class Driver(AbstractDriver):
             request=TrialRequest(
                 number=trial.number,
                 plan=trial.plan,
-                spec=self.state.spec.for_workers,
+                spec=self.state.for_workers,
                 # the first rank may write a checkpoint while all others wait for it
                 collective_seconds=deadline_seconds,
                 proof=True,

@@ -6,7 +6,9 @@ The one place where that is decided, so that all commands agree.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from search_spaces.request import snapshot_stem
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -22,6 +24,23 @@ def study_storage(spec: SweepSpec) -> str | None:
 def tracking_uri(spec: SweepSpec) -> str | None:
     """The MLflow store or server; None: a file in the folder of the studies."""
     return _named(spec.tracking.uri, TRACKING_VARIABLE)
+
+
+def snapshot_of(spec: SweepSpec, study: str, number: int, *, proof: bool = False) -> Path | None:
+    """Torch's picture of the memory that a trial ran out of; None if there is none here.
+
+    It is a pickle: nothing of ours reads it.
+    """
+    stem = Path(snapshot_stem(spec, study, number, proof))
+    return next(iter(sorted(stem.parent.glob(f"{stem.name}.rank-*.pickle"))), None)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of that name; what can be the name of none is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, a null byte
+        return False
 
 
 def _named(address: str | None, variable: str) -> str | None:

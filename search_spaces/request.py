@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from search_spaces.estimate import Estimate
 from search_spaces.plan import Plan
@@ -25,3 +26,18 @@ class TrialRequest:
     collective_seconds: float = 60.0
     rival: Estimate | None = None
     proof: bool = False
+
+    @property
+    def snapshot(self) -> str | None:
+        """How the file begins that a GPU's rank leaves if it runs out of memory; None: it does not.
+
+        Only where the specification names the study, which one that a person runs may not.
+        """
+        name = self.spec.study.name
+        return None if name is None else snapshot_stem(self.spec, name, self.number, self.proof)
+
+
+def snapshot_stem(spec: SweepSpec, study: str, number: int, proof: bool = False) -> str:
+    """How the file begins in which a trial that ran out of a GPU's memory leaves its snapshot."""
+    kind = "proof" if proof else "trial"
+    return str(Path(spec.study.folder, study, "snapshots", f"{kind}-{number}"))

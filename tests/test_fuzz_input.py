@@ -11,12 +11,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.trial import read_plan
+from orchestrator.comparing import side_of
+from orchestrator.explaining import knobs_asked
+from orchestrator.explaining.asked import plan_asked
 from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.study import check_study
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.files import read_devices
+from search_spaces.outcome import Refused
 from search_spaces.plan import Plan
 from search_spaces.spec.load import parse_spec, study_name
 from search_spaces.spec.schema import SweepSpec
@@ -162,6 +166,65 @@ def test_any_name_of_a_study_is_a_folder_of_its_own_or_a_sentence(
     except UserError as error:
         says_where(error, "study")
     assert [path.name for path in tmp_path.iterdir()] in (["runs"], [])
+
+
+@given(
+    words=st.lists(TEXT | st.from_regex(r"[a-z_]{1,20}=[ -~]{0,10}", fullmatch=True), max_size=3)
+)
+@example(words=["micro_batch=\u0664"])  # a digit, and no ASCII one
+@LONG
+def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
+    try:
+        asked = knobs_asked(words)
+    except UserError as error:
+        says_where(error, "--knobs")
+        return
+    made = plan_asked(asked, a_plan(), {}, a_plan().global_batch)
+    assert isinstance(made, Plan | Refused)
+
+
+@given(
+    knob=st.sampled_from(sorted(KNOBS)),
+    value=st.sampled_from(["0", "1", "2", "8", "0.5", "cpu", "none", "true", "1f1b"]) | TEXT,
+)
+@LONG
+def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None:
+    try:
+        (asked,) = knobs_asked([f"{knob}={value}"]).items()
+    except UserError as error:
+        says_where(error, "--knobs")
+        return
+    assert asked[0] == knob
+    assert isinstance(plan_asked(dict([asked]), a_plan(), {}, 32), Plan | Refused)
+
+
+@given(content=st.binary(max_size=60), head=st.sampled_from([b"", b"SQLite format 3\0"]))
+@LONG
+def test_any_file_is_a_study_or_a_sentence(
+    content: bytes, head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("theirs.db")
+    file.write_bytes(head + content)
+    with pytest.raises(UserError) as caught:
+        side_of(str(file))
+    says_where(caught.value, "theirs.db")
+    assert file.read_bytes() == head + content
+    assert listing(tmp_path) == [tmp_path / file]
+
+
+@given(name=TEXT)
+@example(name="x" * 5000)
+@example(name=".")
+@LONG
+def test_any_name_is_a_study_or_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        side_of(name)
+    says_where(caught.value, "neither a specification nor a study")
+    assert listing(tmp_path) == []
 
 
 def named(**sections: dict[str, str]) -> SweepSpec | None:

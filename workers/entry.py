@@ -51,6 +51,8 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     outcome = agree(worker.ranks.gather(ending))
+    ours = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
+    worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=ours)
     if not isinstance(outcome, _ORDERLY):
         worker.group.drop()  # a peer has dropped its own
     return outcome
@@ -60,7 +62,8 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
     watch = stopwatch_for(worker.device)
     try:
         mesh = worker.group.lend(request.collective_seconds, request.plan)
-        return train_and_measure(request, worker, mesh, watch)
+        with worker.snapshots.armed(request.snapshot, worker.ranks.rank):
+            return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
         return _ending_of(error, watch.phase, worker.meter.held(), worker)
 

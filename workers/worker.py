@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -16,6 +16,7 @@ from search_spaces.spec.schema import SweepSpec
 from workers.memory.cpu import CpuMeter
 from workers.memory.cuda import CudaMeter
 from workers.memory.meter import AbstractMeter
+from workers.memory.snapshot import OomSnapshots
 from workers.ranks import Ranks
 from workers.trial_group import TrialGroup
 
@@ -36,6 +37,7 @@ class Worker:
     meter: AbstractMeter
     group: TrialGroup
     announce: Callable[[Outcome], None]
+    snapshots: OomSnapshots = field(default_factory=OomSnapshots)
 
     @property
     def device_name(self) -> str:
@@ -53,8 +55,10 @@ class Worker:
             torch.set_num_threads(spec.cluster.cpus_per_worker)
         _load_what_training_loads(device)
         meter: AbstractMeter
+        snapshots = OomSnapshots()
         if device.type == "cuda":
             meter = CudaMeter(spec.memory_limit_bytes, device)
+            snapshots.watch()
         else:
             meter = CpuMeter(spec.memory_limit_bytes, ranks.local_world_size)
         return cls(
@@ -63,6 +67,7 @@ class Worker:
             meter=meter,
             group=TrialGroup(ranks, device),
             announce=announce,
+            snapshots=snapshots,
         )
 
 

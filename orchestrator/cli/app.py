@@ -13,13 +13,16 @@ import typer
 
 from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
+from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
+from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
 from orchestrator.cli.record import record
 from orchestrator.cli.report import report
+from orchestrator.cli.schema import schema
 from orchestrator.cli.submit import submit
 from orchestrator.cli.sync import sync
 from orchestrator.cli.trial import trial
@@ -49,11 +52,14 @@ for command in (
     record,
     trial,
     report,
+    explain,
+    diff,
     export,
     verify,
     sync,
     ui,
     models,
+    schema,
     doctor,
 ):
     app.command()(command)

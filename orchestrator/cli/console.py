@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
@@ -56,3 +57,17 @@ def say_error(message: str) -> None:
     """Writes a message to stderr, in red where that is a terminal."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text(message, style="red"))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes a file that the user named; its folder is made.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{file} cannot be written: {reason}") from None

@@ -14,7 +14,7 @@ from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
 
 _HOUR = 3600
-_PEAKS_APART = 0.005  # of the limit: what peaks of one plan may differ by from trial to trial
+PEAKS_APART = 0.005  # of the limit: what peaks of one plan may differ by from trial to trial
 WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
     "samples_per_price": "samples per unit of price",
@@ -78,7 +78,7 @@ class Goal:
                 return None if each is None else _times(outcome.samples_per_second, each)
             case "headroom":
                 free = 1 - outcome.memory.share
-                return Estimate(value=free, low=free - _PEAKS_APART, high=free + _PEAKS_APART)
+                return Estimate(value=free, low=free - PEAKS_APART, high=free + PEAKS_APART)
 
     def seconds_per_price(self, plan: Plan) -> float | None:
         """Seconds that all ranks of a plan run for a unit of price; None without a price."""

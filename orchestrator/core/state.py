@@ -59,6 +59,13 @@ class SweepState:
         return Goal.of(self.spec)
 
     @property
+    def for_workers(self) -> SweepSpec:
+        """The specification as workers are given it, which names the study."""
+        spec = self.spec.for_workers
+        study = spec.study.model_copy(update={"name": self.study})
+        return spec.model_copy(update={"study": study})
+
+    @property
     def best(self) -> Record | None:
         """The trial of the proven plan, else the best feasible one.
 

@@ -20,6 +20,7 @@ from orchestrator.mlflow_tracking.database import made_once
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
+from orchestrator.places import snapshot_of
 from orchestrator.study.databases import DATABASE_ERRORS
 from search_spaces.record import Fingerprint, Record
 
@@ -164,9 +165,17 @@ class StudyWriter:
         run_id = self._run_of(record, state)
         params = [Param(*param) for param in fields.trial_params(record, state.spec).items()]
         self._log(run_id, list(_metrics(record, state)), params)
+        if record.outcome.kind == "out_of_memory":
+            self._add_snapshot(run_id, record, state)
         status, end = fields.trial_status(record), _ms(record.ended_at)
         # last, since a run that has ended is taken to be whole
         self._client.set_terminated(run_id, status, end_time=end)
+
+    def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
+        """Adds torch's picture of the memory that ran out, where a GPU left one."""
+        found = snapshot_of(state.spec, self._study, record.number, proof=record.proof)
+        if found is not None:
+            self._client.log_artifact(run_id, str(found))
 
     def _run_of(self, record: Record, state: SweepState) -> str:
         if begun := self._runs_by_trial.get(_identity(record)):

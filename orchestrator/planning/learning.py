@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.latest import SPEC_FILE
+from orchestrator.places import is_file
 from orchestrator.planning.question import TraceVariants
 from orchestrator.planning.tracing import Footprints
 from search_spaces.errors import StudyError
@@ -76,8 +77,12 @@ def learned_from_study(
     )
 
 
-def study_named(named: str) -> tuple[SweepSpec, str]:
+def study_named(named: str, called: str = "--records ") -> tuple[SweepSpec, str]:
     """The specification and name of a study, by its specification's file, folder or name.
+
+    Args:
+        named: What the user typed.
+        called: Behind what.
 
     Raises:
         StudyError: If there is no such study.
@@ -86,11 +91,11 @@ def study_named(named: str) -> tuple[SweepSpec, str]:
     path = Path(named)
     places = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
     for place in places:
-        if place.is_file():
+        if is_file(place):
             spec = load_spec(place)
             return spec, study_name(spec, place)
     raise StudyError(
-        f"--records {named} is neither a specification nor a study in {StudySpec().folder}"
+        f"{called}{named} is neither a specification nor a study in {StudySpec().folder}"
     )
 
 

@@ -4,7 +4,7 @@ from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.opening import check_study
 from orchestrator.study.plimsoll_sampler import PlimsollSampler
-from orchestrator.study.reading import load_end, load_proofs, load_records
+from orchestrator.study.reading import held_studies, load_end, load_proofs, load_records
 from orchestrator.study.storage import storage_url
 from orchestrator.study.store import Asked, Interrupted, Study, StudyLost
 
@@ -16,6 +16,7 @@ __all__ = [
     "StudyLost",
     "check_study",
     "earlier_studies",
+    "held_studies",
     "load_end",
     "load_proofs",
     "load_records",

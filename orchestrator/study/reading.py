@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import optuna
 
@@ -19,6 +19,7 @@ from orchestrator.study.storage import (
     storage_errors,
     storage_url,
 )
+from orchestrator.study.subject import subject_of
 from search_spaces.errors import StudyError
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
@@ -52,6 +53,23 @@ def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
     return _load(spec, name, kept_end)
+
+
+def held_studies(url: str) -> dict[str, dict[str, Any]]:
+    """The studies in a storage by name, each with what it says that it measured.
+
+    Raises:
+        StudyError: If the storage cannot be opened, or holds none.
+    """
+    with storage_errors(url):
+        if not holds_studies(url):
+            raise StudyError(f"{shown_url(url)} holds no study")
+        with brief_storage(url) as storage:
+            return {
+                frozen.study_name: subject_of(frozen.user_attrs)
+                for frozen in storage.get_all_studies()
+                if subject_of(frozen.user_attrs)
+            }
 
 
 def _load(spec: SweepSpec, name: str, held: Callable[[optuna.Study], Held]) -> Held:

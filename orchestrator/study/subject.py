@@ -18,6 +18,14 @@ _SUBJECT = "subject"
 _SAME = ("model", "data", "train")
 
 
+def subject_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a study measured, section by section as a specification has it; empty: it is not told.
+
+    Of accelerators the memory limits alone are kept.
+    """
+    return dict(attributes.get(_SUBJECT, {}))
+
+
 def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
     """Whether the study with these attributes measured the spec's job, on whatever cluster."""
     subject = spec.model_dump(mode="json", include=set(_SAME))

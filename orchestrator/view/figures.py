@@ -69,13 +69,16 @@ def speedup(record: Record | None, baseline: Record | None) -> Estimate | None:
         return None
     if record.plan == baseline.plan:
         return Estimate(value=1.0, low=1.0, high=1.0)
-    fast, slow = ours.samples_per_second, theirs.samples_per_second
-    if not fast.value or not slow.value:
+    return quotient(ours.samples_per_second, theirs.samples_per_second)
+
+
+def quotient(above: Estimate, below: Estimate) -> Estimate | None:
+    """One rate over another, taken as independent of it; None where one of them is 0."""
+    if not above.value or not below.value:
         return None
-    ratio = fast.value / slow.value
-    relative = math.hypot(fast.relative_half_width, slow.relative_half_width)
-    low, high = ratio * max(1 - relative, 0.0), ratio * (1 + relative)
-    return Estimate(value=ratio, low=low, high=high)
+    ratio = above.value / below.value
+    relative = math.hypot(above.relative_half_width, below.relative_half_width)
+    return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
 def over_the_line(record: Record, headroom: float) -> float | None:

@@ -25,6 +25,12 @@ given; `plimsoll init` writes a file with every key at its default, `plimsoll ch
 whether a file can be used and what it would do. Unknown keys are faults, and all faults are told
 at once. Relative paths start from the current directory.
 
+Editors complete and check a specification as it is typed: `plimsoll schema > plimsoll.schema.json`
+writes the JSON Schema, and a first line `# yaml-language-server: $schema=plimsoll.schema.json` in
+the YAML file names it (VS Code with its YAML extension, Neovim and others read that line). What
+needs several keys at once, as that a price is known where it is asked for, only `plimsoll check`
+says.
+
 This page is made from the schema (`python -m search_spaces.spec.reference > docs/spec.md`).
 """
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}

@@ -214,7 +214,9 @@ def test_what_is_handed_out_has_its_deadline(sweep: Make) -> None:
     told = [event for event, _ in ours.ears.heard if isinstance(event, TrialStarted)]
     assert [event.deadline_seconds for event in told] == [90.0, 35.0]
     assert (first.device, first.folder) == ("cpu", str(Path.cwd()))
-    assert first.request.spec == ours.spec
+    study = ours.spec.study.model_copy(update={"name": "demo"})  # which workers are told
+    assert first.request.spec == ours.spec.model_copy(update={"study": study})
+    assert first.request.snapshot == str(Path(study.folder, "demo", "snapshots", "trial-0"))
 
 
 def test_notes_are_passed_on_after_the_trial(sweep: Make) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.latest import remember
 from orchestrator.study import sole_driver
+from search_spaces.request import snapshot_stem
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.records import make_measured, make_oom, make_spec
@@ -51,6 +52,24 @@ def test_all_trials_are_there_afterwards_and_once(
         "measured",
     ]
     assert {run.info.status for run in again} == {"FINISHED"}
+
+
+def test_the_snapshot_of_memory_that_ran_out_is_an_artifact_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = swept()
+    for number in (0, 1):  # the first was measured: what lies there is of an older trial
+        left = Path(f"{snapshot_stem(spec, 'demo', number)}.rank-0.pickle")
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"no pickle: nothing reads it")
+
+    assert command(capsys, "sync")[0] == 0
+    _, trials = runs_of(spec, "demo")
+    names = [
+        [file.path for file in client_of(spec).list_artifacts(run.info.run_id)] for run in trials
+    ]
+    assert names == [[], ["trial-1.rank-0.pickle"], []]
 
 
 def test_a_study_that_is_driven_is_left_to_its_driver(

@@ -1,0 +1,14 @@
+"""`plimsoll schema`: what editors need to know of a specification."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from search_spaces.spec.json_schema import json_schema
+
+
+def schema() -> None:
+    """Print the JSON Schema of a specification, for editors."""
+    typer.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,120 @@
+"""What separates two plans of a study, knob by knob, and what each knob is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.explaining.ground import Ground, anywhere
+from orchestrator.view.figures import quotient
+from search_spaces.estimate import Estimate
+from search_spaces.neighbours import differing_knobs, neighbours
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A knob in which two plans differ; what follows from another knob is none."""
+
+    knob: str
+    ours: Any
+    theirs: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What a knob's value is worth: the plan over what it is with only this knob changed.
+
+    `ratio` is the plan's speed over the other's, `peak_bytes` what the plan's peak has more;
+    `trial` is that of the other plan where it was measured, None where both are forecast, or
+    nothing is known at all, since no legal plan differs so.
+    """
+
+    change: Change
+    ratio: Estimate | None
+    peak_bytes: float | None
+    trial: int | None
+    told: str = ""  # how the other plan's trial ended, if not with a measurement
+
+
+def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
+    """The knobs in which two plans differ."""
+    return tuple(
+        Change(knob=name, ours=getattr(plan, name), theirs=getattr(other, name))
+        for name in differing_knobs(plan, other)
+    )
+
+
+def worths(record: Record, other: Plan, ground: Ground) -> tuple[Worth, ...]:
+    """What each knob of a measured plan is worth, each alone set back to what it is in another.
+
+    Of several plans that differ in a knob so a measured one goes first, then the fastest.
+    """
+    mine = anywhere(record.plan)
+    tables = ground.sized.table, PlanTable.of(one.plan for one in ground.records)
+    near = [
+        (found.knob, table.plan(found.row)) for table in tables for found in neighbours(mine, table)
+    ]
+    found = []
+    for change in changes(mine, anywhere(other)):
+        alone = [
+            plan
+            for knob, plan in near
+            if knob == change.knob and getattr(plan, knob) == change.theirs
+        ]
+        ways = [_worth(change, record, plan, ground) for plan in dict.fromkeys(alone)]
+        unknown = Worth(change=change, ratio=None, peak_bytes=None, trial=None)
+        found.append(min(ways, key=_order, default=unknown))
+    return tuple(found)
+
+
+def _order(worth: Worth) -> tuple[bool, bool, float]:
+    ratio = float("inf") if worth.ratio is None else worth.ratio.value
+    return worth.trial is None, worth.ratio is None, ratio
+
+
+def _worth(change: Change, record: Record, other: Plan, ground: Ground) -> Worth:
+    tried = ground.record_of(other)
+    ours = record.outcome
+    if tried is not None and isinstance(ours, Measured):
+        theirs = tried.outcome
+        if isinstance(theirs, Measured):
+            return Worth(
+                change=change,
+                ratio=quotient(ours.samples_per_second, theirs.samples_per_second),
+                peak_bytes=float(ours.memory.peak_bytes - theirs.memory.peak_bytes),
+                trial=tried.number,
+            )
+        kind = theirs.kind
+        return Worth(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
+    here, there = ground.expected(anywhere(record.plan)), ground.expected(other)
+    if here is None or there is None:
+        return Worth(change=change, ratio=None, peak_bytes=None, trial=None)
+    return Worth(
+        change=change,
+        ratio=quotient(here.samples_per_second, there.samples_per_second),
+        peak_bytes=here.peak_bytes.value - there.peak_bytes.value,
+        trial=None,
+    )
+
+
+def phases_saved(record: Record, other: Record) -> Iterator[tuple[str, float, float]]:
+    """Measured seconds of a step by what they are spent on: ours and theirs."""
+    ours, theirs = record.outcome, other.outcome
+    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+        for name in ("data", "forward", "backward", "optimizer"):
+            yield name, getattr(ours.phases, name), getattr(theirs.phases, name)
+
+
+def terms_saved(plan: Plan, other: Plan, ground: Ground) -> Iterator[tuple[str, float, float]]:
+    """Forecast seconds of a step by term: ours and theirs; nothing where one is not legal now."""
+    here, there = ground.expected(anywhere(plan)), ground.expected(anywhere(other))
+    if here is not None and there is not None:
+        theirs = dict(there.seconds)
+        for name, seconds in here.seconds:
+            if seconds or theirs[name]:
+                yield name, seconds, theirs[name]

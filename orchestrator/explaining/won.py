@@ -1,0 +1,136 @@
+"""Why the winner won: against the plan that one would start with, and against the runners-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.core.ranking import ranked, record_of
+from orchestrator.core.state import SweepState
+from orchestrator.explaining.changes import (
+    Change,
+    Worth,
+    changes,
+    phases_saved,
+    terms_saved,
+    worths,
+)
+from orchestrator.explaining.ground import Ground, anywhere
+from orchestrator.report.sentences import answer
+from orchestrator.view.figures import quotient, speedup
+from orchestrator.view.words import outcome_words
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import Measured
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+
+RUNNERS_UP = 3
+
+Seconds = tuple[tuple[str, float, float], ...]  # of what, the winner's, the other's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A plan that the winner is held against.
+
+    `ratio` is the winner's speed over its own, forecast where `measured` is false; `equal` says
+    that both are statistically equal. `phases` are measured seconds of a step, `terms` forecast
+    ones. `outcome` is how its trial ended, empty if it was not tried.
+    """
+
+    role: Literal["baseline", "runner-up"]
+    trial: int | None
+    plan: Plan
+    outcome: str
+    ratio: Estimate | None
+    measured: bool
+    equal: bool
+    peak_bytes: float | None
+    changes: tuple[Change, ...]
+    worths: tuple[Worth, ...]
+    phases: Seconds
+    terms: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Won:
+    """The answer of a study, and why it is that. Memory is that of the fullest rank."""
+
+    study: str
+    answer: str  # a sentence
+    trial: int
+    plan: Plan
+    samples_per_second: Estimate
+    peak_bytes: int
+    limit_bytes: int
+    line_bytes: float
+    rivals: tuple[Rival, ...]
+    note: str = ""  # why nothing could be forecast
+
+
+def why_it_won(state: SweepState, best: Record, ground: Ground | None, note: str = "") -> Won:
+    """The winner beside its rivals; without a ground by measurements alone."""
+    outcome = best.outcome
+    assert isinstance(outcome, Measured)
+    memory = outcome.memory
+    headroom = state.spec.objective.headroom
+    return Won(
+        study=state.study,
+        answer=answer(state),
+        trial=best.number,
+        plan=best.plan,
+        samples_per_second=outcome.samples_per_second,
+        peak_bytes=memory.peak_bytes,
+        limit_bytes=memory.limit_bytes,
+        line_bytes=memory.limit_bytes * (1 - headroom),
+        rivals=tuple(_rivals(state, best, ground)),
+        note=note,
+    )
+
+
+def _rivals(state: SweepState, best: Record, ground: Ground | None) -> Iterator[Rival]:
+    start = state.space.baseline
+    if best.plan != start:
+        yield _rival("baseline", state, best, start, ground)
+    others = [
+        record.plan
+        for record in ranked(state.records, state.goal)
+        if record.plan not in (best.plan, start)
+    ]
+    for plan in others[:RUNNERS_UP]:
+        yield _rival("runner-up", state, best, plan, ground)
+
+
+def _rival(
+    role: Literal["baseline", "runner-up"],
+    state: SweepState,
+    best: Record,
+    plan: Plan,
+    ground: Ground | None,
+) -> Rival:
+    tried = record_of(state.records, plan)
+    ratio, peak = speedup(best, tried), None
+    if tried is not None and isinstance(tried.outcome, Measured):
+        peak = float(tried.outcome.memory.peak_bytes)
+    measured = ratio is not None
+    here = None if plan.accelerator != best.plan.accelerator else ground
+    if here is not None and not measured:
+        ours, theirs = here.expected(anywhere(best.plan)), here.expected(anywhere(plan))
+        if ours is not None and theirs is not None:
+            ratio = quotient(ours.samples_per_second, theirs.samples_per_second)
+            peak = peak or theirs.peak_bytes.value
+    return Rival(
+        role=role,
+        trial=None if tried is None else tried.number,
+        plan=plan,
+        outcome="" if tried is None else outcome_words(tried.outcome),
+        ratio=ratio,
+        measured=measured,
+        equal=any(record.plan == plan for record in state.equals),
+        peak_bytes=peak,
+        changes=changes(best.plan, plan),
+        worths=() if here is None else worths(best, plan, here),
+        phases=() if tried is None else tuple(phases_saved(best, tried)),
+        terms=() if here is None else tuple(terms_saved(best.plan, plan, here)),
+    )

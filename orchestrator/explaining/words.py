@@ -1,0 +1,164 @@
+"""Explanations in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from orchestrator.explaining.changes import Change, Worth
+from orchestrator.explaining.fate import Fate
+from orchestrator.explaining.remedies import Remedy, Shortage
+from orchestrator.explaining.won import Rival, Seconds, Won
+from orchestrator.planning.words import significant, term_words
+from orchestrator.view.words import KIND_WORDS, gib, spread
+from search_spaces.estimate import Estimate
+
+_TOLD = 3  # terms or phases of a step
+_LEAST = 0.01  # of a step, from which on a change of a term is told
+
+
+def value_words(value: object) -> str:
+    """A knob's value as a specification has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def change_words(changes: Sequence[Change]) -> str:
+    """`micro_batch 4 in place of 1, batching packed in place of padded`."""
+    return ", ".join(
+        f"{one.knob} {value_words(one.ours)} in place of {value_words(one.theirs)}"
+        for one in changes
+    )
+
+
+def ratio_words(ratio: Estimate) -> str:
+    """`1.43 x (1.12 to 1.74)`."""
+    return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def room_sentence(won: Won) -> str:
+    """How much memory the winner leaves."""
+    left, line = won.limit_bytes - won.peak_bytes, won.line_bytes - won.peak_bytes
+    return (
+        f"its peak of {gib(won.peak_bytes)} GiB leaves {gib(left)} of {gib(won.limit_bytes)} GiB a"
+        f" rank free, {100 * left / won.limit_bytes:.0f} %, and"
+        f" {gib(line)} GiB below the line that the head-room draws"
+    )
+
+
+def rival_sentence(rival: Rival) -> str:
+    """The winner against one plan: `1.43 x (1.12 to 1.74) its speed, measured`."""
+    if rival.ratio is None:
+        return f"no speed to compare: {rival.outcome or 'it was not tried'}"
+    known = "measured" if rival.measured else "by forecast"
+    if not rival.measured and rival.outcome:
+        known += f"; its trial: {rival.outcome}"
+    equal = "; statistically equal" if rival.equal else ""
+    return f"the winner has {ratio_words(rival.ratio)} its speed ({known}){equal}"
+
+
+def time_sentences(rival: Rival) -> Iterator[str]:
+    """What shrank of a step, measured by phase and forecast by term."""
+    if rival.phases:
+        ours = sum(seconds for _, seconds, _ in rival.phases)
+        theirs = sum(seconds for _, _, seconds in rival.phases)
+        said = _saved(rival.phases, lambda name: name)
+        yield f"measured, a step takes {_ms(ours)} in place of {_ms(theirs)}: {said}"
+    if rival.terms:
+        yield f"by forecast: {_saved(rival.terms, term_words)}"
+
+
+def _saved(seconds: Seconds, words: Callable[[str], str]) -> str:
+    whole = sum(theirs for _, _, theirs in seconds)
+    order = sorted(seconds, key=lambda each: each[1] - each[2])
+    less = [each for each in order if each[2] - each[1] > _LEAST * whole][:_TOLD]
+    more = [each for each in reversed(order) if each[1] - each[2] > _LEAST * whole][:_TOLD]
+    told = [f"{words(name)} {_ms(theirs - ours)} less" for name, ours, theirs in less]
+    told += [f"{words(name)} {_ms(ours - theirs)} more" for name, ours, theirs in more]
+    return ", ".join(told) or "no part differs by more than 1 %"
+
+
+def _ms(seconds: float) -> str:
+    return f"{significant(1e3 * seconds)} ms"
+
+
+def worth_words(worth: Worth) -> tuple[str, str, str]:
+    """Speed, memory, and who says so."""
+    if worth.ratio is None:
+        if worth.trial is None:
+            return "-", "-", "no legal plan differs in it alone"
+        return "-", "-", f"trial {worth.trial}: {KIND_WORDS.get(worth.told, worth.told)}"
+    more = worth.peak_bytes or 0.0
+    peak = f"{'-' if more < 0 else '+'}{gib(abs(more))}"
+    known = "forecast" if worth.trial is None else f"trial {worth.trial}"
+    return ratio_words(worth.ratio), peak, known
+
+
+def fate_sentences(fate: Fate) -> Iterator[str]:
+    """How a trial ended, and what that means."""
+    yield f"it was tried because: {fate.why}"
+    if (told := fate.forecast) is not None:
+        yield (
+            f"before it, {significant(told.samples_per_second.value)} samples/s were forecast"
+            f" ({significant(told.samples_per_second.low)} to"
+            f" {significant(told.samples_per_second.high)}), with a peak of"
+            f" {gib(told.peak_bytes.value)} GiB ({gib(told.peak_bytes.low)} to"
+            f" {gib(told.peak_bytes.high)}); fits with {100 * told.fits:.0f} %"
+        )
+    if fate.place is not None:
+        yield f"of the plans that keep what is asked it is number {fate.place}"
+    yield from fate.reasons
+    if fate.ratio is not None:
+        yield f"it has {ratio_words(fate.ratio)} the speed of trial {fate.winner}, the answer"
+    if fate.snapshot is not None:
+        yield (
+            f"torch's snapshot of the memory that ran out: {fate.snapshot}, which"
+            " https://pytorch.org/memory_viz shows (a pickle: load none that you did not make)"
+        )
+    if fate.changes:
+        yield f"trial {fate.winner}, the answer, has {change_words(fate.changes)}"
+
+
+def shortage_sentences(short: Shortage) -> Iterator[str]:
+    """What was wanted against the limit."""
+    limit = gib(short.limit_bytes)
+    if short.wanted_bytes is not None:
+        over = short.wanted_bytes - short.limit_bytes
+        beyond = f", {gib(over)} too much" if over > 0 else ""
+        yield f"wanted at least {gib(short.wanted_bytes)} GiB{beyond}; the limit is {limit} GiB"
+    else:
+        yield f"the limit is {limit} GiB; the allocator did not say how much was wanted"
+    if short.forecast is None:
+        yield "nothing is forecast for it: it is not legal any more"
+        return
+    low, high = gib(short.forecast.low), gib(short.forecast.high)
+    peak = gib(short.forecast.value)
+    yield f"after all trials of the study its peak is forecast at {peak} GiB ({low} to {high})"
+    if short.factor > 1:
+        yield (
+            f"that is {100 * (1 - 1 / short.factor):.0f} % less than was wanted: peaks of other"
+            f" plans are taken as {short.factor:.2f} x their forecast below"
+        )
+
+
+def remedies_sentence(short: Shortage) -> str:
+    """How many single changes there are, and what is known of them."""
+    measured = sum(one.trial is not None for one in short.remedies)
+    forecast = len(short.remedies) - measured
+    return (
+        f"{short.tried} legal plans differ from it in one knob: {measured} of these values were"
+        f" measured to fit, {forecast} are likely to by forecast, {short.ran_out} plans ran out of"
+        " memory too or need no less than one that did"
+    )
+
+
+def remedy_words(remedy: Remedy) -> tuple[str, str, str, str, str]:
+    """Change, forecast speed, measured speed, peak, and who says that it fits."""
+    change = remedy.change
+    fits = f"{100 * remedy.fits:.0f} %" if remedy.trial is None else f"trial {remedy.trial}"
+    peak = gib(remedy.peak_bytes) + ("" if remedy.keeps else " (over the line)")
+    return (
+        f"{change.knob} {value_words(change.theirs)}",
+        significant(remedy.samples_per_second.value),
+        "-" if remedy.measured is None else spread(remedy.measured),
+        peak,
+        fits,
+    )

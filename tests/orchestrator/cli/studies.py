@@ -1,0 +1,69 @@
+"""Studies of a tiny model that really is traced, made without running a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.cli.check import expected
+from orchestrator.core.events import SweepEnded
+from orchestrator.latest import remember
+from orchestrator.study import Study
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.spec.load import parse_spec
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import BEGAN, CPU_FINGERPRINT, make_plan, make_record
+from tests.workers.values import LLAMA
+
+TREE: dict[str, Any] = {
+    "model": LLAMA,
+    "data": {"lengths": {16: 1.0, 64: 2.0, 128: 1.0}},
+    "cluster": {"device": "cpu", "workers": 2, "memory_gib": 0.5},
+    "train": {"global_batch": 16, "sequence_length": 128, "precision": "fp32"},
+    "space": {
+        "zero_stage": [0, 3],
+        "micro_batch": [1, 2, 4, 8],
+        "checkpoint_ratio": [0.0, 0.5],
+        "attention": ["sdpa"],
+        "batching": ["padded", "packed"],
+    },
+    "proof": {"enabled": False},
+    "tracking": {"enabled": False},
+}
+
+
+def a_plan(**knobs: Any) -> Plan:
+    """The plan that one would start with; `knobs` on top."""
+    base = {"micro_batch": 1, "accumulation": 8, "checkpoint_ratio": 0.0, "batching": "padded"}
+    if "micro_batch" in knobs:
+        base["accumulation"] = 8 // knobs["micro_batch"]
+    return make_plan(**{**base, **knobs})
+
+
+def a_study(
+    tried: Sequence[tuple[Plan, Outcome]],
+    name: str = "demo",
+    ended: str = "the budget of 3 trials is used",
+    **sections: Any,
+) -> Path:
+    """A study of these trials, and its specification as a file in the current directory."""
+    path = Path(f"{name}.yaml")
+    path.write_text(yaml.safe_dump({**TREE, **sections}), encoding="utf-8")
+    spec = parse_spec(path.read_text(encoding="utf-8"), source=path.name)
+    remember(spec, name)
+    _tell(spec, name, tried, ended)
+    return path
+
+
+def _tell(spec: SweepSpec, name: str, tried: Sequence[tuple[Plan, Outcome]], ended: str) -> None:
+    study = Study(spec, name, expected(spec, 2)[1])
+    for plan, outcome in tried:
+        asked = study.ask(plan, "proposed")
+        made = make_record(asked.number, plan, outcome)
+        study.tell(replace(made, fingerprint=CPU_FINGERPRINT))
+    study.keep_end(SweepEnded(reason=ended, at=BEGAN + 1000.0))

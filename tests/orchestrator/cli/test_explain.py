@@ -1,0 +1,177 @@
+"""`plimsoll explain` as a user runs it: a real study, a real trace, every error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from tests.orchestrator.cli.studies import a_plan, a_study
+from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_oom
+
+OUTCOMES = (
+    (a_plan(), make_measured(20.0, 0.3)),
+    (a_plan(micro_batch=4, batching="packed"), make_measured(40.0, 0.5)),
+    (a_plan(micro_batch=8, batching="packed"), make_oom(1.3)),
+    (a_plan(micro_batch=8, batching="packed", zero_stage=3), make_measured(35.0, 0.9)),
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of footprints that the tests of this module share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, empty; the user's own files are away."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, and the words of stdout and stderr."""
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", *map(str, arguments)])
+    said = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join(said.out.split()), " ".join(said.err.split())
+
+
+def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = a_study(OUTCOMES)
+    code, out, err = run(capsys, spec, "--json", "out/won.json")
+    told = json.loads((here / "out" / "won.json").read_text())
+
+    assert (code, err) == (0, "")
+    assert "trial 1 is best" in out
+    assert "the winner has 2.00 x (1.96 to 2.04) its speed (measured)" in out
+    assert "by forecast: " in out
+    assert out.endswith("written: out/won.json")
+    assert [worth["change"]["knob"] for worth in told["rivals"][0]["worths"]] == [
+        "micro_batch",
+        "batching",
+    ]
+    assert all(worth["ratio"]["value"] > 0 for worth in told["rivals"][0]["worths"])
+    assert told["note"] == ""
+
+
+def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_study(OUTCOMES)
+    code, out, _ = run(capsys, "--plan", 2, "--json", "trial.json")  # the latest sweep here
+    told = json.loads((here / "trial.json").read_text())
+    short = told["shortage"]
+    known = {
+        (one["change"]["knob"], one["change"]["theirs"]): one["trial"] for one in short["remedies"]
+    }
+
+    assert code == 0
+    assert "out of device memory in forward, wanted 130 % of the limit" in out
+    assert (told["explains"], told["kind"]) == ("trial", "out_of_memory")
+    assert short["wanted_bytes"] == int(1.3 * LIMIT_BYTES)
+    assert short["held_bytes"]
+    assert known["micro_batch", 4] == 1
+    assert known["zero_stage", 3] == 3
+    assert known["micro_batch", 1] is None  # forecast
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        (["zero_stage=3", "micro_batch=8"], "it was tried, as trial 3"),
+        (["micro_batch=3"], "global batch of 16 is no multiple of micro_batch 3 x data 2 = 6"),
+        (["micro_batch=8", "batching=padded"], "forecast"),
+        (["batching=grouped"], "space.batching does not search grouped: it has padded, packed"),
+        (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used"),
+    ],
+)
+def test_why_a_plan_was_not_tried(
+    knobs: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study(OUTCOMES)
+    code, out, err = run(capsys, spec, "--knobs", *knobs)
+
+    assert (code, err) == (0, "")
+    assert words in out
+
+
+def test_knobs_stand_before_and_after_the_specification(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study(OUTCOMES)
+    several = run(capsys, "--knobs", "zero_stage=3", "micro_batch=8", spec)
+    quoted = run(capsys, spec, "--knobs", "zero_stage=3 micro_batch=8")
+    each = run(capsys, spec, "--knobs", "zero_stage=3", "--knobs", "micro_batch=8")
+
+    assert several == quoted == each
+    assert "it was tried, as trial 3" in each[1]
+
+
+def test_a_model_that_is_gone_leaves_what_was_measured(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = a_study(OUTCOMES)
+    text = spec.read_text(encoding="utf-8")
+    spec.write_text(text.replace("llama-3.2-1b", "gone/away"), encoding="utf-8")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    won, trial = run(capsys, spec), run(capsys, spec, "--plan", 2)
+    asked = run(capsys, spec, "--knobs", "zero_stage=3")
+
+    assert (won[0], trial[0], asked[0]) == (0, 0, 2)
+    assert "note: nothing is forecast" in won[1]
+    assert "2.00 x" in won[1]
+    assert "wanted 130 % of the limit" in trial[1]
+    assert "gone/away" in asked[2]
+
+
+def test_without_an_answer_there_is_nothing_to_explain(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study([(a_plan(), make_oom(1.3))])
+
+    code, out, err = run(capsys, spec)
+    trial = run(capsys, spec, "--plan", 0)
+
+    assert (code, out) == (1, "")
+    assert "no plan is feasible; nearest is trial 0" in err
+    assert trial[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--plan", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
+        (["--plan", "1", "--knobs", "zero_stage=3"], "two questions: ask one of them"),
+        (["--knobs", "zero=3"], "--knobs 'zero' is no knob, the knobs are"),
+        (["--knobs", "accelerator=H100"], "cluster.accelerators has none"),
+        (["more.yaml"], "one specification is explained, not demo.yaml and more.yaml"),
+        (["zero_stage=3"], "knobs are asked for by --knobs KNOB=VALUE"),
+        (["--json", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),
+        (["--knobs", "a=1", "x" * 5000 + "=1"], "is no knob"),
+    ],
+)
+def test_what_a_user_can_get_wrong(
+    arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study(OUTCOMES)
+    before = sorted(here.rglob("*"))
+    code, _, err = run(capsys, spec, *arguments)
+
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+    assert [path for path in sorted(here.rglob("*")) if path.suffix == ".json"] == []
+    assert set(before) <= set(here.rglob("*"))
+
+
+def test_a_study_without_trials_is_a_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study([])
+
+    assert run(capsys, spec) == (2, "", "the study demo has no finished trial yet")

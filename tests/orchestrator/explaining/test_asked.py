@@ -1,0 +1,121 @@
+"""Knobs as they are typed, and the plan that is meant by some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.explaining.asked import knobs_asked, plan_asked
+from search_spaces.errors import UserError
+from search_spaces.knobs import KNOBS
+from search_spaces.outcome import Refused
+from search_spaces.plan import Plan
+from search_spaces.rules import refusal
+from tests.search_spaces.values import GLOBAL_BATCH, a_cluster, a_plan, around
+
+DOMAINS: dict[str, tuple[Any, ...]] = {"bucket_mib": (50, 100), "checkpoint_mode": ("selective",)}
+NAMES = [knob.name for knob in KNOBS]
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        (["micro_batch=8"], {"micro_batch": 8}),
+        (["micro_batch=8 zero_stage=3"], {"micro_batch": 8, "zero_stage": 3}),
+        (["micro_batch=8,compile=true", "engine=DeepSpeed"],
+         {"micro_batch": 8, "compile": True, "engine": "deepspeed"}),
+        (["compile=no", "overlap=False"], {"compile": False, "overlap": False}),
+        (["checkpoint_ratio=.5"], {"checkpoint_ratio": 0.5}),
+        (["loader_workers=0", "accelerator=H100"], {"loader_workers": 0, "accelerator": "H100"}),
+        (["pipeline_schedule=1f1b", "micro_batch=2", "micro_batch=2"],
+         {"pipeline_schedule": "1f1b", "micro_batch": 2}),
+    ],
+)  # fmt: skip
+def test_knobs_are_read(typed: list[str], asked: dict[str, Any]) -> None:
+    assert knobs_asked(typed) == asked
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["micro_batch"], "'micro_batch' is no KNOB=VALUE"),
+        (["micro_bach=8"], "'micro_bach' is no knob, the knobs are accelerator, engine"),
+        (["accumulation=2"], "accumulation is no knob: it follows"),
+        (["micro_batch=0"], "micro_batch=0: must be a whole number from 1"),
+        (["micro_batch=1e3"], "must be a whole number"),
+        (["micro_batch=-1"], "must be a whole number"),
+        (["micro_batch=" + "9" * 5000], "must be a whole number"),
+        (["zero_stage=4"], "zero_stage=4: must be one of 0, 1, 2, 3"),
+        (["zero_stage=true"], "must be one of 0, 1, 2, 3"),
+        (["compile=2"], "compile=2: must be one of False, True"),
+        (["checkpoint_ratio=nan"], "must lie in 0.0 to 1.0"),
+        (["checkpoint_ratio=half"], "must lie in 0.0 to 1.0"),
+        (["micro_batch=2", "micro_batch=4"], "names micro_batch twice, with 2 and 4"),
+        ([" , "], "needs at least one KNOB=VALUE"),
+    ],
+)
+def test_what_is_no_knob_is_a_sentence(typed: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("(", r"\(")):
+        knobs_asked(typed)
+
+
+@pytest.mark.parametrize(
+    ("like", "asked", "differs"),
+    [
+        (a_plan(), {"micro_batch": 8}, {"micro_batch": 8, "accumulation": 2}),
+        (a_plan(), {"batching": "packed"}, {"batching": "packed"}),
+        # what does not matter any more rests, what begins to takes what is searched
+        (a_plan(bucket_mib=50), {"zero_stage": 3}, {"zero_stage": 3, "bucket_mib": 25}),
+        (a_plan(zero_stage=3), {"zero_stage": 0}, {"zero_stage": 0, "bucket_mib": 50}),
+        (a_plan(), {"checkpoint_ratio": 0.5},
+         {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}),
+        # data ranks are those that are left, unless they are named
+        (a_plan(data=4, accumulation=2), {"tensor": 2},
+         {"tensor": 2, "data": 2, "accumulation": 4}),
+        (a_plan(data=4, accumulation=2), {"tensor": 2, "data": 4}, {"tensor": 2}),
+        (a_plan(zero_stage=3), {"offload_optimizer": "cpu"},
+         {"offload_optimizer": "cpu", "offload_parameters": "cpu"}),
+    ],
+)  # fmt: skip
+def test_the_rest_is_as_in_the_other_plan(
+    like: Plan, asked: dict[str, Any], differs: dict[str, Any]
+) -> None:
+    made = plan_asked(asked, like, DOMAINS, GLOBAL_BATCH)
+
+    assert made == Plan(**{**like.as_dict(), **differs})
+
+
+def test_a_batch_that_cannot_be_met_is_refused() -> None:
+    made = plan_asked({"micro_batch": 3}, a_plan(), {}, GLOBAL_BATCH)
+
+    assert isinstance(made, Refused)
+    assert made.rule == "global_batch_is_kept"
+    assert made.detail.endswith("is no multiple of micro_batch 3 x data 2 = 6")
+    assert isinstance(plan_asked({"micro_batch": 64}, a_plan(), {}, GLOBAL_BATCH), Refused)
+
+
+@given(
+    asked=st.fixed_dictionaries(
+        {},
+        optional={
+            "engine": st.sampled_from(["torch", "deepspeed"]),
+            "zero_stage": st.sampled_from([0, 1, 2, 3]),
+            "tensor": st.sampled_from([1, 2, 3]),
+            "pipeline": st.sampled_from([1, 2]),
+            "micro_batch": st.sampled_from([1, 2, 4, 5]),
+            "checkpoint_ratio": st.sampled_from([0.0, 1.0]),
+            "offload_optimizer": st.sampled_from(["none", "cpu", "nvme"]),
+        },
+    )
+)
+def test_what_nobody_named_never_breaks_a_rule_of_rest(asked: dict[str, Any]) -> None:
+    made = plan_asked(asked, a_plan(zero_stage=3), {}, GLOBAL_BATCH)
+
+    if isinstance(made, Plan):
+        refused = refusal(made, around(cluster=a_cluster(slots=64)))
+        assert {name: getattr(made, name) for name in asked} == asked
+        if refused is not None and refused.rule == "knob_at_rest":
+            assert refused.detail.split(" ")[0] in asked

@@ -1,0 +1,193 @@
+"""What happened to a trial, and which single changes would have made it fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.core.proving import failures
+from orchestrator.explaining import Fate, fate, render_fate, trial_named
+from orchestrator.explaining.remedies import LIKELY, Shortage
+from orchestrator.explaining.words import (
+    fate_sentences,
+    remedies_sentence,
+    shortage_sentences,
+)
+from search_spaces.errors import StudyError
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import GIB
+from tests.orchestrator.explaining.values import (
+    LIMIT,
+    a_ground,
+    a_plan,
+    a_state,
+    measured,
+    out_of_memory,
+)
+from tests.orchestrator.records import every_outcome, make_oom
+
+LOST = a_plan(zero_stage=2, micro_batch=4)
+
+
+def fate_of(number: int, *tried: tuple[Plan, Outcome], blind: bool = False) -> Fate:
+    state = a_state(tried)
+    ground = None if blind else a_ground(state)
+    return fate(state, trial_named(state, number), ground)
+
+
+def shortage_of(number: int, *tried: tuple[Plan, Outcome]) -> Shortage:
+    found = fate_of(number, *tried).shortage
+    assert found is not None
+    return found
+
+
+def test_an_answer_and_its_rivals() -> None:
+    tried = (
+        (a_plan(), measured(50.0, 40)),
+        (a_plan(micro_batch=2), measured(49.9, 60)),  # equal
+        (a_plan(micro_batch=4), measured(70.0, 79)),  # over the line of 76 GiB
+        (a_plan(zero_stage=2), measured(25.0, 40)),
+    )
+    told = [fate_of(number, *tried, blind=True) for number in range(4)]
+
+    assert [one.place for one in told] == [1, 2, None, 3]
+    assert told[0].reasons == ("it is the answer",)
+    assert "statistically equal to trial 0" in told[1].reasons[0]
+    assert "98.8 % of the limit leaves less than 5 % free" in told[2].reasons[0]
+    assert "reaches 25.00 (24.62 to 25.37) where trial 0 reaches 50.00" in told[3].reasons[0]
+    assert told[3].ratio is not None
+    assert told[3].ratio.value == pytest.approx(0.5)
+    assert [(c.knob, c.ours, c.theirs) for c in told[3].changes] == [("zero_stage", 3, 2)]
+
+
+def test_what_was_wanted_stands_against_the_limit() -> None:
+    short = shortage_of(0, (LOST, out_of_memory(100)))
+    told = list(shortage_sentences(short))
+
+    assert (short.wanted_bytes, short.limit_bytes) == (100 * GIB, LIMIT)
+    assert short.line_bytes == pytest.approx(0.95 * LIMIT)
+    assert told[0] == "wanted at least 100.0 GiB, 20.0 too much; the limit is 80.0 GiB"
+    assert short.forecast is not None
+    assert sum(held for _, held in short.held_bytes) == pytest.approx(short.forecast.value)
+
+
+def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
+    told = a_ground(a_state([(LOST, out_of_memory(None))])).expected(LOST)
+    assert told is not None
+    silent = shortage_of(0, (LOST, out_of_memory(None)))
+    wanted = 1.25 * told.peak_bytes.value / GIB
+    raised = shortage_of(0, (LOST, out_of_memory(wanted)))
+    below = shortage_of(0, (LOST, out_of_memory(0.8 * told.peak_bytes.value / GIB)))
+
+    assert (silent.factor, below.factor) == (1.0, 1.0)
+    assert raised.factor == pytest.approx(1.25, rel=1e-6)
+    before = {one.plan: one.peak_bytes for one in silent.remedies}
+    after = {one.plan: one.peak_bytes for one in raised.remedies}
+    assert after
+    assert all(peak == pytest.approx(1.25 * before[plan]) for plan, peak in after.items())
+
+
+def test_measured_and_forecast_remedies_are_told_apart() -> None:
+    """LOST has four neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
+    fitted = a_plan(zero_stage=2, micro_batch=2)
+    full = a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=1.0)
+    short = shortage_of(
+        0,
+        (LOST, out_of_memory(100)),
+        (fitted, measured(30.0, 79)),  # fits, and goes over the line
+        (a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=0.5), out_of_memory(90)),
+        (a_plan(micro_batch=4), out_of_memory(95)),  # ZeRO-3
+    )
+    found = {(one.change.knob, one.change.theirs): one for one in short.remedies}
+
+    assert short.tried == 5
+    assert short.ran_out == 2
+    assert ("zero_stage", 3) not in found
+    assert ("checkpoint_ratio", 0.5) not in found
+    proven = found["micro_batch", 2]
+    assert (proven.trial, proven.fits, proven.keeps) == (1, 1.0, False)
+    assert proven.measured is not None
+    assert proven.peak_bytes == 79 * GIB
+    hoped = found["checkpoint_ratio", 1.0]
+    assert (hoped.trial, hoped.measured, hoped.plan) == (None, None, full)
+    assert hoped.fits >= LIKELY
+    rates = [one.samples_per_second.value for one in short.remedies]
+    assert rates == sorted(rates, reverse=True)
+    assert "1 of these values were measured to fit" in remedies_sentence(short)
+    assert "2 plans ran out of memory too" in remedies_sentence(short)
+
+
+def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
+    """Half recomputed ran out at micro-batch 2, so that it does at 4, whatever is forecast."""
+    half = {"checkpoint_ratio": 0.5, "zero_stage": 3}
+    short = shortage_of(
+        0,
+        (a_plan(micro_batch=4), out_of_memory(81)),
+        (a_plan(micro_batch=2, **half), out_of_memory(81)),
+    )
+    told = {(one.change.knob, one.change.theirs) for one in short.remedies}
+
+    assert ("checkpoint_ratio", 0.5) not in told  # micro-batch 4
+    assert ("micro_batch", 2) not in told  # nothing recomputed needs no less than half
+    assert ("micro_batch", 1) in told
+
+
+def test_the_hosts_memory_is_not_the_devices() -> None:
+    lost = make_oom(None, where="host", limit_bytes=None, rank=None, phase="data")
+    told = fate_of(0, (LOST, lost))
+
+    assert told.shortage is None
+    assert "the host's memory ran out" in told.reasons[0]
+
+
+def test_a_snapshot_that_a_gpu_left_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tried = ((a_plan(), measured(50.0, 40)), (LOST, out_of_memory(100)))
+    assert fate_of(1, *tried).snapshot is None
+    for number in (0, 1):
+        left = Path(f"plimsoll-runs/demo/snapshots/trial-{number}.rank-5.pickle")
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.touch()
+
+    told = fate_of(1, *tried)
+
+    assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
+    assert any("memory_viz" in sentence for sentence in fate_sentences(told))
+    assert fate_of(0, *tried).snapshot is None
+
+
+def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
+    odd = a_plan(zero_stage=2, micro_batch=8, accumulation=1)
+    short = shortage_of(0, (odd, out_of_memory(120)))
+
+    assert short.forecast is not None
+    assert {one.change.knob for one in short.remedies} <= {"micro_batch"}
+    illegal = shortage_of(0, (a_plan(zero_stage=2, data=4), out_of_memory(120)))
+    assert illegal.forecast is None  # half of the global batch
+    assert "it is not legal any more" in " ".join(shortage_sentences(illegal))
+
+
+def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = every_outcome()
+    tried = [
+        (a_plan(bucket_mib=25 + at, zero_stage=0), outcome) for at, outcome in enumerate(outcomes)
+    ]
+    state = a_state(tried)
+    for record in state.records:
+        Console(width=110).print(render_fate(fate(state, record, None, "no model here")))
+    said = capsys.readouterr().out
+
+    assert "ValueError: [no head] size given" in said
+    assert "Traceback (most recent call last)" in said
+    assert "note: nothing is forecast: no model here" in said
+    assert not failures((), state.records, state.space.baseline, state.spec)
+
+
+def test_a_trial_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(StudyError, match="no finished trial 7: its trials are 0 to 0"):
+        fate_of(7, (a_plan(), measured(50.0, 40)))

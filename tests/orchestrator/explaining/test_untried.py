@@ -1,0 +1,136 @@
+"""Why a plan was not tried: each verdict with what decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.events import SweepEnded
+from orchestrator.explaining.ground import Ground
+from orchestrator.explaining.untried import Untried, why_not_tried
+from orchestrator.planning.sized import size_up
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import GIB
+from tests.orchestrator.explaining.values import (
+    a_ground,
+    a_plan,
+    a_state,
+    measured,
+    out_of_memory,
+)
+from tests.orchestrator.planning.values import a_belief, a_footprint
+
+TRIED = (
+    (a_plan(zero_stage=2), measured(20.0, 40)),
+    (a_plan(), measured(50.0, 30)),  # the answer
+)
+END = SweepEnded(reason="the budget of 3 trials is used", at=0.0)
+
+
+def grounded(
+    tried: Sequence[tuple[Plan, Outcome]] = TRIED, limit_gib: float = 80, **changes: Any
+) -> Ground:
+    ground = a_ground(replace(a_state(tried), **changes))
+    question = ground.question.limited_to(int(limit_gib * GIB))
+    sized = size_up(question, 8, a_footprint, a_belief())
+    return replace(ground, question=question, sized=sized)
+
+
+def told(asked: dict[str, Any], ground: Ground) -> Untried:
+    return why_not_tried(asked, ground)
+
+
+def test_what_was_tried_names_its_trial() -> None:
+    found = told({"zero_stage": 2}, grounded())
+
+    assert (found.verdict, found.trial, found.like) == ("tried", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule", "words"),
+    [
+        ({"micro_batch": 3}, "global_batch_is_kept", "no multiple of micro_batch 3 x data 8 = 24"),
+        ({"zero_stage": 1}, "zero_one_needs_deepspeed", "zero_stage 1 needs deepspeed"),
+        ({"prefetch_mib": 10}, "knob_at_rest", "must be 50"),
+        ({"tensor": 16, "data": 1, "zero_stage": 0}, "cluster_has_room", "needs 16 ranks"),
+    ],
+)
+def test_what_a_rule_forbids_names_it(asked: dict[str, Any], rule: str, words: str) -> None:
+    found = told(asked, grounded())
+
+    assert (found.verdict, found.rule) == ("ruled_out", rule)
+    assert words in found.reasons[0]
+    assert f"(rule: {rule.replace('_', ' ')})" in found.reasons[0]
+
+
+def test_what_is_not_searched_names_the_key() -> None:
+    found = told({"checkpoint_ratio": 0.25, "batching": "padded"}, grounded())
+
+    assert found.verdict == "not_in_the_space"
+    assert found.reasons == ("space.checkpoint_ratio does not search 0.25: it has 0.0, 0.5, 1.0",)
+    assert found.expected is not None  # it could be: a forecast says what it would give
+    # data follows from tensor, and is not what has to be named
+    split = told({"tensor": 2}, grounded())
+    assert split.reasons == ("space.tensor does not search 2: it has 1",)
+
+
+def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
+    lost = (a_plan(micro_batch=2), out_of_memory(90))
+    found = told({"micro_batch": 4}, grounded((*TRIED, lost)))
+
+    assert (found.verdict, found.trial) == ("dominated", 2)
+    assert found.reasons[0].startswith("trial 2 ran out of memory, and this plan needs no less")
+
+
+def test_what_is_not_expected_to_fit() -> None:
+    peak = grounded().expected(a_plan(micro_batch=4))
+    assert peak is not None
+    gib = peak.peak_bytes.value / GIB
+
+    above = told({"micro_batch": 4}, grounded(limit_gib=0.9 * gib))
+    line = told({"micro_batch": 4}, grounded(limit_gib=1.02 * gib))
+    near = told({"micro_batch": 4}, grounded(limit_gib=1.06 * gib))
+
+    assert {one.verdict for one in (above, line)} == {"forecast_not_to_fit"}
+    assert "above the limit" in above.reasons[0]
+    assert "above the line" in line.reasons[0]
+    assert ("too near to the limit" in near.reasons[0]) == (near.verdict == "forecast_not_to_fit")
+
+
+def test_slower_by_forecast_and_not_reached() -> None:
+    plan = a_plan(checkpoint_ratio=1.0)
+    expected = grounded().expected(plan)
+    assert expected is not None
+    rate = expected.samples_per_second.value
+    start = (a_plan(zero_stage=2), measured(1.0, 40))
+    ahead = (start, (a_plan(), measured(2 * rate, 30)))
+    behind = (start, (a_plan(), measured(rate / 2, 30)))
+
+    slower = told({"checkpoint_ratio": 1.0}, grounded(ahead, ended=END))
+    missed = told({"checkpoint_ratio": 1.0}, grounded(behind, ended=END))
+
+    assert slower.verdict == "forecast_to_be_slower"
+    assert slower.ratio is not None
+    assert slower.ratio.value == pytest.approx(0.5)
+    assert slower.ratio.low < 0.5 < slower.ratio.high
+    assert slower.reasons[1] == (
+        "the sweep ended before it was its turn, after 2 trials: the budget of 3 trials is used"
+    )
+    assert missed.verdict == "not_reached"
+    assert missed.ratio is not None
+    assert missed.ratio.value == pytest.approx(2.0)
+    assert missed.reasons[0] == slower.reasons[1]
+
+
+def test_a_sweep_that_goes_on_says_so_and_one_without_an_answer_starts_from_the_baseline() -> None:
+    lost = ((a_plan(zero_stage=2), out_of_memory(90)),)
+    found = told({"zero_stage": 3}, grounded(lost))
+
+    assert found.like == 0
+    assert found.ratio is None
+    assert found.plan == a_plan()
+    assert found.reasons[-1] == "nothing says that the sweep has ended; so far it has 1 trial"

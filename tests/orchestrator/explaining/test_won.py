@@ -1,0 +1,130 @@
+"""Why the winner won: ratios worked out by hand, forecasts where nothing was measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.explaining import explanation_to_json, why_it_won
+from orchestrator.explaining.changes import Change
+from orchestrator.explaining.won import Won
+from orchestrator.explaining.words import rival_sentence, room_sentence
+from tests.orchestrator.explaining.values import (
+    a_ground,
+    a_plan,
+    a_state,
+    measured,
+    out_of_memory,
+)
+
+BASELINE = a_plan(zero_stage=2)
+WINNER = a_plan(micro_batch=4)
+TRIED = (
+    (BASELINE, measured(20.0, 40)),
+    (WINNER, measured(50.0, 60)),
+    (a_plan(), measured(25.0, 30)),  # the winner with the baseline's micro-batch
+    (a_plan(micro_batch=4, checkpoint_ratio=1.0), measured(49.5, 35)),  # equal
+    (a_plan(micro_batch=2), measured(40.0, 45)),
+    (a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=1.0), out_of_memory(90)),
+)
+
+
+def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> Won:  # type: ignore[type-arg]
+    state = a_state(tried)
+    assert state.best is not None
+    return why_it_won(state, state.best, a_ground(state) if with_forecasts else None)
+
+
+def test_the_baseline_goes_first_with_each_knob_alone() -> None:
+    won = explained()
+    rival = won.rivals[0]
+
+    assert (won.trial, won.plan) == (1, WINNER)
+    assert (rival.role, rival.trial, rival.measured, rival.equal) == ("baseline", 0, True, False)
+    assert rival.ratio is not None
+    assert rival.ratio.value == pytest.approx(2.5)
+    half = 2**0.5 * 0.015  # two of 1.5 %, in quadrature
+    assert rival.ratio.low == pytest.approx(2.5 * (1 - half))
+    assert rival.changes == (
+        Change(knob="zero_stage", ours=3, theirs=2),
+        Change(knob="micro_batch", ours=4, theirs=1),
+    )
+    stage, micro = rival.worths
+    # zero_stage 2 with micro-batch 4 was not tried: both are forecast
+    assert (stage.change.knob, stage.trial) == ("zero_stage", None)
+    assert stage.ratio is not None
+    assert stage.peak_bytes is not None
+    assert stage.peak_bytes < 0  # ZeRO-3 holds less
+    # micro-batch 1 with ZeRO-3 was, as trial 2: 50 / 25 samples/s, 60 - 30 GiB
+    assert micro.trial == 2
+    assert micro.ratio is not None
+    assert micro.ratio.value == pytest.approx(2.0)
+    assert micro.peak_bytes == 30 * 2**30
+
+
+def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
+    lost = (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90))
+    worth = explained((*TRIED, lost)).rivals[0].worths[0]
+
+    assert (worth.change.knob, worth.trial, worth.told) == ("zero_stage", 6, "out_of_memory")
+    assert worth.ratio is None
+
+
+def test_a_baseline_that_was_not_measured_is_forecast() -> None:
+    won = explained(((BASELINE, out_of_memory(90)), *TRIED[1:]))
+    rival = won.rivals[0]
+
+    assert (rival.trial, rival.measured) == (0, False)
+    assert rival.ratio is not None
+    assert "by forecast; its trial: out of device memory" in rival_sentence(rival)
+
+
+def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
+    won = explained()
+
+    assert [(r.trial, r.equal) for r in won.rivals[1:]] == [(3, True), (4, False), (2, False)]
+    assert [c.knob for c in won.rivals[1].changes] == ["checkpoint_ratio"]
+
+
+def test_what_shrank_of_a_step_adds_up() -> None:
+    rival = explained().rivals[0]
+
+    # `make_measured` spends 16 / rate seconds: 0.02 + 0.3 + 0.6 + 0.08 of it
+    assert sum(ours for _, ours, _ in rival.phases) == pytest.approx(16 / 50)
+    assert sum(theirs for _, _, theirs in rival.phases) == pytest.approx(16 / 20)
+    state = a_state(TRIED)
+    ours = a_ground(state).expected(WINNER)
+    assert ours is not None
+    assert sum(seconds for _, seconds, _ in rival.terms) == pytest.approx(ours.step_seconds.value)
+
+
+def test_memory_that_is_left() -> None:
+    won = explained()
+
+    assert (won.limit_bytes, won.peak_bytes) == (80 * 2**30, 60 * 2**30)
+    assert room_sentence(won) == (
+        "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB a rank free, 25 %, and 16.0 GiB below the"
+        " line that the head-room draws"
+    )
+
+
+def test_without_forecasts_measurements_speak() -> None:
+    won = explained(with_forecasts=False)
+
+    assert won.rivals[0].ratio is not None
+    assert not won.rivals[0].worths
+    assert not won.rivals[0].terms
+    assert won.rivals[0].phases
+
+
+def test_the_winner_needs_no_rivals() -> None:
+    assert explained(((BASELINE, measured(20.0, 40)),)).rivals == ()
+
+
+def test_as_json() -> None:
+    told = json.loads(explanation_to_json(explained()))
+
+    assert told["explains"] == "won"
+    assert told["trial"] == 1
+    assert told["rivals"][0]["changes"][1] == {"knob": "micro_batch", "ours": 4, "theirs": 1}

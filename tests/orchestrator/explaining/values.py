@@ -1,0 +1,85 @@
+"""A study on eight GPUs whose forecasts come from a footprint that is made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.state import SweepState
+from orchestrator.explaining.ground import Ground
+from orchestrator.planning.sized import size_up
+from orchestrator.stored import stored_state
+from search_spaces.outcome import Measured, MemoryReading, Outcome, OutOfMemory
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.spec.schema import GIB
+from tests.orchestrator.planning.values import a_belief, a_footprint, a_question, a_spec
+from tests.orchestrator.records import make_measured, make_oom, make_record
+
+LIMIT = 80 * GIB
+SPACE = {
+    "zero_stage": [2, 3],
+    "micro_batch": [1, 2, 4],
+    "checkpoint_ratio": [0.0, 0.5, 1.0],
+    "attention": ["sdpa"],
+    "checkpoint_mode": ["full"],
+    "compile": [False],
+    "tensor": [1],
+    "offload_optimizer": ["none"],
+    "offload_parameters": ["none"],
+}
+
+
+def a_plan(**knobs: Any) -> Plan:
+    """FSDP2 on eight ranks, micro-batch 1, nothing recomputed; `knobs` on top."""
+    micro = knobs.get("micro_batch", 1)
+    base: dict[str, Any] = {
+        "zero_stage": 3,
+        "micro_batch": micro,
+        "accumulation": 8 // micro,
+        "data": 8,
+        "checkpoint_ratio": 0.0,
+        "attention": "sdpa",
+        "precision": "bf16",
+        "batching": "padded",
+    }
+    return Plan(**{**base, **knobs})
+
+
+def measured(rate: float, gib: float) -> Measured:
+    """So many samples/s ± 1.5 %, and a peak of so many of the 80 GiB."""
+    made = make_measured(rate, 0.5)
+    memory: MemoryReading = replace(made.memory, peak_bytes=int(gib * GIB), limit_bytes=LIMIT)
+    return replace(made, memory=memory)
+
+
+def out_of_memory(gib: float | None) -> OutOfMemory:
+    """Having wanted so many GiB of the 80."""
+    wanted = None if gib is None else int(gib * GIB)
+    return make_oom(wanted_bytes=wanted, limit_bytes=LIMIT)
+
+
+def a_state(
+    tried: Sequence[tuple[Plan, Outcome]], proofs: Sequence[Record] = (), **sections: Any
+) -> SweepState:
+    """A study of these trials, numbered in their order."""
+    spec = a_spec(space=SPACE, proof={"enabled": False}, **sections)
+    return stored_state(spec, "demo", records_of(tried), tuple(proofs))
+
+
+def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:
+    return tuple(make_record(number, *each) for number, each in enumerate(tried))
+
+
+def a_ground(state: SweepState) -> Ground:
+    """Its forecasts, which no trial has corrected."""
+    question = a_question(spec=state.spec).limited_to(LIMIT)
+    return Ground(
+        state=state,
+        records=state.records,
+        question=question,
+        belief=a_belief(),
+        trace=a_footprint,
+        sized=size_up(question, 8, a_footprint, a_belief()),
+    )
