@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,9 @@ def worths(record: Record, other: Plan, ground: Ground) -> tuple[Worth, ...]:
             for knob, plan in near
             if knob == change.knob and getattr(plan, knob) == change.theirs
         ]
-        ways = [_worth(change, record, plan, ground) for plan in dict.fromkeys(alone)]
+        ways = [
+            _worth(change, record, plan, ground.records, ground) for plan in dict.fromkeys(alone)
+        ]
         unknown = Worth(change=change, ratio=None, peak_bytes=None, trial=None)
         found.append(min(ways, key=_order, default=unknown))
     return tuple(found)
@@ -77,8 +79,37 @@ def _order(worth: Worth) -> tuple[bool, bool, float]:
     return worth.trial is None, worth.ratio is None, ratio
 
 
-def _worth(change: Change, record: Record, other: Plan, ground: Ground) -> Worth:
-    tried = ground.record_of(other)
+def single_changes(
+    record: Record, records: Sequence[Record], ground: Ground | None
+) -> tuple[Worth, ...]:
+    """What becomes of a measured plan where one knob alone is changed, each value once.
+
+    Args:
+        record: The plan's.
+        records: Trials, of plans that name no kind of nodes.
+        ground: Tells what was not measured; without it that is left out.
+    """
+    mine = anywhere(record.plan)
+    tables = [PlanTable.of(one.plan for one in records)]
+    if ground is not None:
+        tables.append(ground.sized.table)
+    ways: dict[tuple[str, Any], list[Plan]] = {}
+    for table in tables:
+        for found in neighbours(mine, table):
+            plan = table.plan(found.row)
+            ways.setdefault((found.knob, getattr(plan, found.knob)), []).append(plan)
+    told = []
+    for (knob, value), plans in ways.items():
+        change = Change(knob=knob, ours=getattr(mine, knob), theirs=value)
+        worths = [_worth(change, record, plan, records, ground) for plan in dict.fromkeys(plans)]
+        told.append(min(worths, key=_order))
+    return tuple(told)
+
+
+def _worth(
+    change: Change, record: Record, other: Plan, records: Sequence[Record], ground: Ground | None
+) -> Worth:
+    tried = next((one for one in reversed(records) if one.plan == other), None)
     ours = record.outcome
     if tried is not None and isinstance(ours, Measured):
         theirs = tried.outcome
@@ -91,7 +122,8 @@ def _worth(change: Change, record: Record, other: Plan, ground: Ground) -> Worth
             )
         kind = theirs.kind
         return Worth(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
-    here, there = ground.expected(anywhere(record.plan)), ground.expected(other)
+    here = None if ground is None else ground.expected(anywhere(record.plan))
+    there = None if ground is None else ground.expected(other)
     if here is None or there is None:
         return Worth(change=change, ratio=None, peak_bytes=None, trial=None)
     return Worth(

@@ -6,29 +6,25 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.planning.expected import Expected
-from orchestrator.planning.figure_parts import (
-    BEST_COLOUR,
-    LEGEND,
-    Figure,
-    hover,
-    logarithmic,
-    upright,
-)
+from orchestrator.planning.figure_parts import hover
 from orchestrator.planning.planned import Planned
 from orchestrator.planning.words import category_words, term_words
+from orchestrator.view.charts import (
+    BEST_COLOUR,
+    COLOURS,
+    LEGEND,
+    Figure,
+    bar,
+    logarithmic,
+    stacked,
+    upright,
+)
 from orchestrator.view.words import gib
 from search_spaces.forecast.bytes import CATEGORIES
 from search_spaces.forecast.seconds import TERMS
 from search_spaces.spec.schema import GIB
 
-# Okabe and Ito's colours, which people who see fewer of them tell apart, and mixtures of them
-_COLOURS = (
-    *("#56b4e9", "#0072b2", "#cc79a7", "#7fd0c9", "#009e73", "#e69f00"),
-    *("#8c8cd9", "#999999", "#b8b08d", "#d55e00", "#c9b400"),
-)
 _FAR = 10.0  # times the limit: what lies beyond says nothing
-_TALL = 70  # pixels around the bars
-_BAR = 34  # pixels of a bar
 
 
 def figures(planned: Planned) -> Mapping[str, Figure]:
@@ -119,11 +115,11 @@ def _star(planned: Planned) -> list[Figure]:
 def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
     parts = [dict(told.held_bytes) for told in shown]
     data = [
-        _bar(category_words(name), colour, [part[name] / GIB for part in parts], "GiB")
-        for name, colour in zip(CATEGORIES, _COLOURS, strict=False)
+        bar(category_words(name), colour, [part[name] / GIB for part in parts], "GiB")
+        for name, colour in zip(CATEGORIES, COLOURS, strict=False)
         if any(part[name] for part in parts)
     ]
-    layout = _stacked("GiB of one device", len(shown))
+    layout = stacked("GiB of one device", len(shown))
     layout["shapes"] = [
         upright(planned.line_bytes, "solid"),
         upright(planned.limit_bytes, "dot"),
@@ -134,36 +130,15 @@ def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
 def _time(shown: Sequence[Expected]) -> Figure:
     parts = [dict(told.seconds) for told in shown]
     data = [
-        _bar(term_words(name), colour, [part[name] for part in parts], "s")
-        for name, colour in zip(TERMS, _COLOURS, strict=False)
+        bar(term_words(name), colour, [part[name] for part in parts], "s")
+        for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    return {"data": _named(data, len(shown)), "layout": _stacked("seconds of a step", len(shown))}
-
-
-def _bar(name: str, colour: str, values: list[float], unit: str) -> Figure:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "x": [float(f"{value:.4g}") for value in values],
-        "marker": {"color": colour},
-        "hovertemplate": f"{name}: %{{x:.3g}} {unit}<extra>plan %{{y}}</extra>",
-    }
+    return {"data": _named(data, len(shown)), "layout": stacked("seconds of a step", len(shown))}
 
 
 def _named(data: list[Figure], count: int) -> list[Figure]:
-    return [{**bar, "y": [str(number) for number in range(1, count + 1)]} for bar in data]
-
-
-def _stacked(title: str, count: int) -> Figure:
-    return {
-        "barmode": "stack",
-        "height": _TALL + 130 + _BAR * count,
-        "xaxis": {"title": {"text": title}},
-        "yaxis": {"title": {"text": "plan"}, "autorange": "reversed", "type": "category"},
-        "legend": LEGEND,
-    }
+    return [{**one, "y": [str(number) for number in range(1, count + 1)]} for one in data]
 
 
 def _devices(planned: Planned) -> Figure:

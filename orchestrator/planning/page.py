@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import Any
-
-from plotly.offline import get_plotlyjs
 
 from orchestrator.planning.expected import Expected
 from orchestrator.planning.figures import figures
-from orchestrator.planning.page_frame import PAGE, SCRIPT, STYLE
 from orchestrator.planning.planned import Planned
 from orchestrator.planning.words import (
     answer_sentence,
@@ -29,6 +24,8 @@ from orchestrator.planning.words import (
     term_words,
     waste_sentence,
 )
+from orchestrator.view.html import bullets, chart, table, tiles, whole_page
+from orchestrator.view.html import notes as told_notes
 from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import gib
 
@@ -45,32 +42,19 @@ _CHARTS = {  # places of charts, in this order, with what they are called and wh
 }
 
 
-_KINDS = {"plan": "words plan", "best plan": "words plan", "limited by": "words"}
+_WORDS = ("limited by",)
 
 
 def planned_page(planned: Planned) -> str:
     """The HTML of the page; all scripts and styles are in it."""
     drawn = figures(planned)
     title = f"{planned.model} on {devices(planned, planned.answer.ranks)}"
-    body = "".join(_body(planned, drawn))
-    return PAGE.format(
-        title=escape(title),
-        style=STYLE,
-        body=body,
-        plotly=get_plotlyjs(),
-        figures=script_json(dict(drawn)),
-        script=SCRIPT,
-    )
-
-
-def script_json(value: Any) -> str:
-    """A value as JSON that may stand in a script: no text in it can end the script."""
-    return json.dumps(value, allow_nan=False).replace("</", "<\\/")
+    return whole_page(title, _body(planned, drawn), drawn)
 
 
 def _body(planned: Planned, drawn: Iterable[str]) -> Iterator[str]:
     yield f"<h1>{escape(answer_sentence(planned))}</h1>"
-    yield from (f'<p class="note">{escape(note)}</p>' for note in planned.notes)
+    yield from told_notes(planned.notes)
     if planned.answer.nearest is not None:
         sentences = (missing_sentence(planned.answer.nearest), enough_sentence(planned))
         yield from (f"<p>{escape(sentence)}</p>" for sentence in sentences)
@@ -79,15 +63,14 @@ def _body(planned: Planned, drawn: Iterable[str]) -> Iterator[str]:
     for name, (title, caption) in _CHARTS.items():
         if name in there:
             told = title if planned.best else title.replace("best plans", "nearest plan")
-            yield f'<section><h2>{told}</h2><p class="caption">{caption}</p>'
-            yield f'<div class="chart" id="{name}"></div></section>'
+            yield from chart(name, told, caption)
         if name == "speed-memory":
             yield from _plans("Best plans", planned.answer.best)
     yield from _plans("The front", planned.front)
     yield from _size_table(planned)
-    yield from _list("What to turn on", map(memory_sentence, planned.memory_sizes))
-    yield from _list("Sizes that waste the matrix units", map(waste_sentence, planned.wasteful))
-    yield from _list("Ruled out", ruled_out_sentences(planned.answer))
+    yield from bullets("What to turn on", map(memory_sentence, planned.memory_sizes))
+    yield from bullets("Sizes that waste the matrix units", map(waste_sentence, planned.wasteful))
+    yield from bullets("Ruled out", ruled_out_sentences(planned.answer))
     yield f'<p class="caption">{escape(_foot(planned))}</p>'
 
 
@@ -111,13 +94,7 @@ def _tiles(planned: Planned) -> Iterator[str]:
         ("fits", percent(best.fits), ""),
         ("limited by", term_words(best.limited_by), ""),
     ]
-    yield '<div class="tiles">'
-    for name, value, more in told:
-        yield (
-            f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
-            f"<small>{escape(more)}</small></div>"
-        )
-    yield "</div>"
+    yield from tiles(told)
 
 
 def _plans(title: str, shown: Sequence[Expected]) -> Iterator[str]:
@@ -142,7 +119,7 @@ def _plans(title: str, shown: Sequence[Expected]) -> Iterator[str]:
     if common := common_words(plans):
         yield f'<p class="caption">all of these: {escape(common)}</p>'
     head = ("#", "plan", "samples/s", "tokens/s/device", "MFU", "GiB", "fits", "limited by")
-    yield from _table(head, rows)
+    yield from table(head, rows, words=_WORDS)
     yield "</section>"
 
 
@@ -169,29 +146,8 @@ def _size_table(planned: Planned) -> Iterator[str]:
     if fewest := fewest_sentence(planned):
         yield f'<p class="caption">{escape(fewest)}</p>'
     head = ("devices", "samples/s", "tokens/s/device", "price of 1e9 tokens", "best plan")
-    yield from _table(head, rows)
+    yield from table(head, rows, words=_WORDS)
     yield "</section>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield '<div class="wide"><table><thead><tr>'
-    kinds = [_KINDS.get(cell, "") for cell in head]
-    yield "".join(
-        f'<th class="{kind}">{escape(cell)}</th>' for kind, cell in zip(kinds, head, strict=True)
-    )
-    yield "</tr></thead><tbody>"
-    for row in rows:
-        cells = zip(kinds, row, strict=True)
-        told = "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in cells)
-        yield f"<tr>{told}</tr>"
-    yield "</tbody></table></div>"
-
-
-def _list(title: str, sentences: Iterable[str]) -> Iterator[str]:
-    told = list(sentences)
-    if told:
-        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in told)
-        yield f"<section><h2>{escape(title)}</h2><ul>{items}</ul></section>"
 
 
 def _foot(planned: Planned) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.planning.bars import LETTERS, category_bar, legend
-from orchestrator.planning.page import planned_page, script_json
+from orchestrator.planning.page import planned_page
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.quantities import Quantity
 from orchestrator.planning.tables import quantity_words
@@ -21,6 +21,7 @@ from orchestrator.planning.words import (
     percent,
     significant,
 )
+from orchestrator.view.html import script_json
 from search_spaces.estimate import Estimate
 from search_spaces.forecast.bytes import CATEGORIES
 from search_spaces.forecast.seconds import TERMS
