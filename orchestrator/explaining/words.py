@@ -144,8 +144,8 @@ def remedies_sentence(short: Shortage) -> str:
     measured = sum(one.trial is not None for one in short.remedies)
     forecast = len(short.remedies) - measured
     return (
-        f"{plural(short.tried, 'legal plan')} with one other knob; of the values, {measured} measured"
-        f" to fit and {forecast} likely to by forecast; {plural(short.ran_out, 'plan')} ran out of"
+        f"{plural(short.tried, 'legal plan')} with one other knob; of the values, {measured}"
+        f" measured to fit and {forecast} likely to by forecast; {plural(short.ran_out, 'plan')} ran out of"
         " memory too, or may need no less than one that did"
     )
 
