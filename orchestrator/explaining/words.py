@@ -145,8 +145,8 @@ def remedies_sentence(short: Shortage) -> str:
     forecast = len(short.remedies) - measured
     return (
         f"{plural(short.tried, 'legal plan')} with one other knob; of the values, {measured}"
-        f" measured to fit and {forecast} likely to by forecast; {plural(short.ran_out, 'plan')} ran out of"
-        " memory too, or may need no less than one that did"
+        f" measured to fit and {forecast} likely to by forecast; {plural(short.ran_out, 'plan')}"
+        " ran out of memory too, or may need no less than one that did"
     )
 
 
