@@ -9,7 +9,7 @@ from orchestrator.explaining.fate import Fate
 from orchestrator.explaining.remedies import Remedy, Shortage
 from orchestrator.explaining.won import Rival, Seconds, Won
 from orchestrator.planning.words import significant, term_words
-from orchestrator.view.words import KIND_WORDS, gib, spread
+from orchestrator.view.words import KIND_WORDS, gib, plural, spread
 from search_spaces.estimate import Estimate
 
 _TOLD = 3  # terms or phases of a step
@@ -144,9 +144,9 @@ def remedies_sentence(short: Shortage) -> str:
     measured = sum(one.trial is not None for one in short.remedies)
     forecast = len(short.remedies) - measured
     return (
-        f"{short.tried} legal plans differ from it in one knob: {measured} of these values were"
-        f" measured to fit, {forecast} are likely to by forecast, {short.ran_out} plans ran out of"
-        " memory too or need no less than one that did"
+        f"{plural(short.tried, 'legal plan')} with one other knob; of the values, {measured}"
+        f" measured to fit and {forecast} likely to by forecast; {plural(short.ran_out, 'plan')}"
+        " ran out of memory too, or may need no less than one that did"
     )
 
 

@@ -116,7 +116,7 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert hoped.fits >= LIKELY
     rates = [one.samples_per_second.value for one in short.remedies]
     assert rates == sorted(rates, reverse=True)
-    assert "1 of these values were measured to fit" in remedies_sentence(short)
+    assert "of the values, 1 measured to fit" in remedies_sentence(short)
     assert "2 plans ran out of memory too" in remedies_sentence(short)
 
 

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from orchestrator.explaining import explanation_to_json, why_it_won
-from orchestrator.explaining.changes import Change
+from orchestrator.explaining.changes import Change, worths
 from orchestrator.explaining.won import Won
 from orchestrator.explaining.words import rival_sentence, room_sentence
 from tests.orchestrator.explaining.values import (
+    SPACE,
     a_ground,
     a_plan,
     a_state,
@@ -69,6 +70,23 @@ def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
 
     assert (worth.change.knob, worth.trial, worth.told) == ("zero_stage", 6, "out_of_memory")
     assert worth.ratio is None
+
+
+def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> None:
+    """Under DDP the bucket matters too: what follows from the stage may be one of two."""
+    space = {**SPACE, "zero_stage": [0, 3], "bucket_mib": [25, 100]}
+    ddp = {"zero_stage": 0, "bucket_mib": 100}
+    tried = [(a_plan(**ddp), measured(20.0, 40)), (WINNER, measured(50.0, 60))]
+    beside = (a_plan(micro_batch=4, **ddp), measured(25.0, 70))
+    states = [a_state(each, space=space) for each in (tried, [*tried, beside])]
+
+    forecast, known = (
+        worths(state.records[1], a_plan(**ddp), a_ground(state))[0] for state in states
+    )
+    assert (forecast.change.knob, forecast.trial) == ("zero_stage", None)
+    assert (known.change.knob, known.trial) == ("zero_stage", 2)
+    assert known.ratio is not None
+    assert known.ratio.value == pytest.approx(2.0)
 
 
 def test_a_baseline_that_was_not_measured_is_forecast() -> None:

@@ -64,7 +64,7 @@ def a_state(
     tried: Sequence[tuple[Plan, Outcome]], proofs: Sequence[Record] = (), **sections: Any
 ) -> SweepState:
     """A study of these trials, numbered in their order."""
-    spec = a_spec(space=SPACE, proof={"enabled": False}, **sections)
+    spec = a_spec(**{"space": SPACE, "proof": {"enabled": False}, **sections})
     return stored_state(spec, "demo", records_of(tried), tuple(proofs))
 
 
