@@ -39,6 +39,7 @@ class Worth:
     peak_bytes: float | None
     trial: int | None
     told: str = ""  # how the other plan's trial ended, if not with a measurement
+    keeps: bool | None = None  # whether the other plan is forecast to keep the head-room
 
 
 def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
@@ -131,6 +132,7 @@ def _worth(
         ratio=quotient(here.samples_per_second, there.samples_per_second),
         peak_bytes=here.peak_bytes.value - there.peak_bytes.value,
         trial=None,
+        keeps=there.keeps,
     )
 
 

@@ -100,7 +100,7 @@ def _trials(told: Told) -> Figure:
             {
                 "type": "scattergl",
                 "mode": "markers",
-                "name": "forecast, not tried",
+                "name": "forecast",
                 "x": [peak / GIB for peak, _, _ in points],
                 "y": [rate for _, rate, _ in points],
                 "marker": {"color": _UNTRIED_COLOUR, "size": 4, "opacity": 0.45},
@@ -115,7 +115,7 @@ def _trials(told: Told) -> Figure:
             records = [record for record, _ in known]
             xs, ys = [x for _, (x, _) in known], [y for _, (_, y) in known]
             data.append(_points(words, kind, records, xs, ys))
-    line = front(state.records, state.goal, ("samples_per_second", "headroom"))
+    line = front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
     if len(line) > 1:
         data.append(
             {
@@ -266,11 +266,24 @@ def lost(worth: Worth) -> float:
     return 1 / worth.ratio.value - 1
 
 
+_KNOWN = {
+    "measured": "#0072b2",
+    "forecast": "#8fbbd9",
+    "forecast, not sure to fit": "#e9c9a8",
+}
+
+
+def _known_by(worth: Worth) -> str:
+    if worth.trial is not None:
+        return "measured"
+    return "forecast, not sure to fit" if worth.keeps is False else "forecast"
+
+
 def _knobs(worths: Sequence[Worth]) -> Figure:
     data = []
     names = [change_words(worth) for worth in worths]
-    for name, colour, measured in (("measured", "#0072b2", True), ("forecast", "#b9c4cf", False)):
-        mine = [worth for worth in worths if (worth.trial is not None) is measured]
+    for name, colour in _KNOWN.items():
+        mine = [worth for worth in worths if _known_by(worth) == name]
         if mine:
             data.append(
                 {

@@ -43,7 +43,8 @@ _CHARTS: Mapping[str, tuple[str, str]] = {
     "knobs": (
         "What each knob is worth",
         "The answer with this knob alone changed: how much faster or slower it is then. Dark bars"
-        " were measured, pale ones are forecast, corrected by the trials.",
+        " were measured, pale ones are forecast, corrected by the trials; what is forecast not to"
+        " keep the head-room, or not surely, was no rival.",
     ),
     "memory": (
         "Memory by category",
@@ -103,11 +104,11 @@ def _headline(told: Told) -> str:
         return f"{_sentence(answer(told.state))}"
     proven = ", proven in workers of its own" if told.state.proven is not None else ", not proven"
     lossy = lossy_words(best.plan, told.state.spec)
-    labelled = f", lossy: {lossy}" if lossy else ""
+    labelled = f" (lossy: {lossy})" if lossy else ""
     memory, outcome = memory_of(best), best.outcome
     assert isinstance(outcome, Measured)
     first = (
-        f"{_sentence(plan_words(best.plan))[:-1]} (trial {best.number}{proven}{labelled}) trains"
+        f"Trial {best.number} is the answer{proven}: {plan_words(best.plan)}{labelled} trains"
         f" {spread(outcome.samples_per_second)} samples/s with a peak of"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit."
     )
@@ -168,7 +169,10 @@ def _tiles(best: Record) -> Iterator[tuple[str, str, str]]:
 
 def _grounds(state: SweepState) -> Iterator[str]:
     yield from proof_sentences(state)
-    told = (speedup_sentence, equals_sentence, beside_sentence, left_sentence, forecast_sentence)
+    yield speedup_sentence(state)
+    if equal := equals_sentence(state):
+        yield equal.removeprefix("= ")  # the mark that the table of the terminal has
+    told = (beside_sentence, left_sentence, forecast_sentence)
     yield from filter(None, (sentence(state) for sentence in told))
 
 
@@ -182,7 +186,7 @@ def _against(told: Told) -> Iterator[str]:
         if one.faster is not None:
             low, high = 100 * one.faster.low, 100 * one.faster.high
             faster = f"{100 * one.faster.value:+.0f} % ({low:+.0f} to {high:+.0f})"
-        saved = "-" if one.saved is None else f"{-100 * one.saved:+.0f} %"
+        saved = "-" if one.saved is None else f"{round(-100 * one.saved):+d} %"
         rows.append(_row(one.other, one.role, faster, saved))
     head = ("what", "plan", "samples/s", "peak GiB", "answer's speed", "answer's peak")
     yield "<section><h2>The answer against the start and its equals</h2>"
@@ -224,6 +228,7 @@ def _worth_row(worth: Worth) -> tuple[str, str, str, str]:
     memory = "-" if worth.peak_bytes is None else f"{-worth.peak_bytes / 2**30:+.3f}"
     if worth.trial is None:
         source = "nobody knows" if worth.ratio is None else "forecast"
+        source += "" if worth.keeps is not False else ", not sure to fit"
     else:
         ended = KIND_WORDS.get(worth.told, worth.told)
         source = f"trial {worth.trial}" + (f": {ended}" if ended else "")

@@ -48,6 +48,16 @@ th { color: var(--dim); font-weight: 500; }
 td.words { min-width: 7rem; }
 td.plan { min-width: 14rem; }
 ul { padding-left: 20px; }
+summary { cursor: pointer; margin-top: 24px; }
+pre { background: var(--tile); border-radius: 8px; padding: 10px 14px; overflow-x: auto;
+  font-size: 0.85rem; }
+@media print {
+  :root { --page: #ffffff; --text: #1d232b; --dim: #5c6773; --edge: #d9dee4; --tile: #f4f6f8; }
+  main { max-width: none; padding: 0; }
+  .chart, .tile, tr, li { break-inside: avoid; }
+  h2, .caption { break-after: avoid; }
+  pre { white-space: pre-wrap; }
+}
 """
 
 SCRIPT = """
@@ -76,6 +86,12 @@ function draw() {
   }
 }
 draw();
+const paper = window.matchMedia("print");
+paper.addEventListener("change", () => {
+  // what is folded is read on paper too, and charts take its width and colours
+  if (paper.matches) document.querySelectorAll("details").forEach((folded) => (folded.open = true));
+  draw();
+});
 dark.addEventListener("change", draw);
 narrow.addEventListener("change", draw);
 """
