@@ -58,9 +58,8 @@ def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
 def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
     """What the templates of both engines ask for."""
     plan, train = taken.plan, taken.spec.train
-    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(plan)}."
     return {
-        "title": _quotable(title),
+        "title": quotable_title(taken),
         "plan": plan,
         "train": train,
         "settings": settings,
@@ -73,9 +72,10 @@ def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> d
     }
 
 
-def _quotable(text: str) -> str:
-    """Fit for a docstring, whatever names are in it."""
-    return ascii(text)[1:-1].replace('"', "'")
+def quotable_title(taken: Taken) -> str:
+    """Which plan it is, fit for a docstring or a comment, whatever names are in it."""
+    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(taken.plan)}."
+    return ascii(title)[1:-1].replace('"', "'")
 
 
 _BATCHING = {

@@ -1,0 +1,106 @@
+"""The script of Ray Train: on a cluster, on a Ray of its own, and what reaches its ranks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.rigs.ray_head import ray_head
+from orchestrator.export import exported, write_bundle
+from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
+from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.values import a_plan
+
+
+def thorough(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder whose name is short, as Ray wants it for its sockets."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"},
+        thorough({"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
+        thorough({"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
+        thorough({"data": 1, "checkpoint_ratio": 1.0}),
+        thorough({"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
+    ],
+)
+def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
+    knobs: dict[str, Any], tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = taken_of(a_plan(**knobs), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    telling(tmp_path / "out" / "train.py")
+
+    with ray_head(home, token=True, jobs=False, PYTHONPATH=str(ROOT)) as environ:
+        for name in ("HOME", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            monkeypatch.setenv(name, environ[name])
+        lines = run_folder(tmp_path / "out", steps=1 + STEPS)
+
+    inside = [line for line in lines if "environment" in line]
+    lines = [line for line in lines if line not in inside]
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert inside == [{"environment": "1048576" if "allocator" in knobs else None, "nice": here}]
+    assert [line["step"] for line in lines] == list(range(1 + STEPS))
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+
+
+def telling(script: Path) -> None:
+    """Has rank 0 tell what it was started with, by the way that its losses take."""
+    at = "    device = ray.train.torch.get_device()\n"
+    told = (
+        '{"environment": os.environ.get("MALLOC_MMAP_THRESHOLD_"),'
+        ' "nice": os.getpriority(os.PRIO_PROCESS, 0)}'
+    )
+    text = script.read_text()
+    assert text.count(at) == 1
+    script.write_text(text.replace(at, f"{at}    if rank == 0: config['lines'].put({told})\n"))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_without_a_cluster_the_script_starts_ray_and_ends_it(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    monkeypatch.setenv("HOME", str(home))  # with the token that Ray makes, and Train's results
+    monkeypatch.setenv("RAY_TMPDIR", str(home))
+    monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "100000000")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # whatever else runs on this machine
+
+    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
+
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+    assert not ours(home)
+
+
+def ours(folder: Path) -> list[str]:
+    """Commands of processes that have the folder among their words."""
+    files = Path("/proc").glob("[0-9]*/cmdline")
+    said = (file.read_bytes().decode(errors="replace") for file in files if file.exists())
+    return [words for words in said if str(folder) in words]
+
+
+def test_ray_is_told_of_a_step_in_a_minute() -> None:
+    script = exported(taken_of(a_plan()), "ray-train").files["train.py"]  # 8 samples, 10 a second
+
+    assert "\nREPORT_STEPS = 75 " in script
