@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.export import deepspeed, ray_train, rayjob, torchrun
+from orchestrator.export import deepspeed, ray_train, rayjob, torchrun, torchtitan
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.taken import Taken
 from search_spaces.errors import UserError
@@ -27,6 +27,7 @@ FORMATS = {
     "deepspeed": Format(deepspeed.refusals, deepspeed.export),
     "ray-train": Format(ray_train.refusals, ray_train.export),
     "rayjob": Format(rayjob.refusals, rayjob.export),
+    "torchtitan": Format(torchtitan.refusals, torchtitan.export),
 }
 
 

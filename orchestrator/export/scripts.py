@@ -29,15 +29,15 @@ def filled(template: str, **words: object) -> str:
     return environment.get_template(template).render(words)
 
 
-def start_command(taken: Taken) -> str:
+def start_command(taken: Taken, script: str = SCRIPT) -> str:
     """How torchrun starts the script's ranks; on several hosts, what is said on each of them."""
     ranks, hosts = taken.plan.world_size, taken.hosts
     if hosts == 1:
-        return f"torchrun --nproc-per-node {ranks} {SCRIPT}"
+        return f"torchrun --nproc-per-node {ranks} {script}"
     here = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
     return (
         f"torchrun --nnodes {hosts} --nproc-per-node {here} --rdzv-backend c10d"
-        f" --rdzv-endpoint {HEAD}:{_PORT} {SCRIPT}"
+        f" --rdzv-endpoint {HEAD}:{_PORT} {script}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks.rigs.ray_head import ray_head
-from orchestrator.export import exported, write_bundle
-from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
+from orchestrator.export import exported, ray_train, write_bundle
+from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 
@@ -98,6 +99,51 @@ def ours(folder: Path) -> list[str]:
     files = Path("/proc").glob("[0-9]*/cmdline")
     said = (file.read_bytes().decode(errors="replace") for file in files if file.exists())
     return [words for words in said if str(folder) in words]
+
+
+STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "train"),
+    [
+        ({"data": 1}, STEEP),
+        ({"zero_stage": 2, "offload_parameters": "cpu"}, {}),
+        (
+            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1, "accelerator": 'H"1'},
+            STEEP,
+        ),
+        ({"precision": "fp16", "compression": "powersgd", "allocator": "mmap"}, STEEP),
+        ({"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}, STEEP),
+        ({"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}, {}),
+    ],
+)
+def test_a_script_is_python_and_has_all_names_that_it_uses(
+    knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(exported(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"])
+
+    ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
+    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_what_its_engine_cannot_say_is_refused() -> None:
+    refused = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
+
+    assert "tensor is 2" in next(refused)
+    assert "precision is fp16" in next(ray_train.refusals(a_plan(zero_stage=3, precision="fp16")))
+
+
+def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
+    what = taken_of(a_plan(data=4, micro_batch=1), hosts=2)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    told = (tmp_path / "out" / "README.md").read_text()
+
+    assert "All nodes need this folder at the same path" in told
+    assert "$HEAD" not in told  # it is started once, where the driver is to be
+    assert "\n    python train.py\n" in told
 
 
 def test_ray_is_told_of_a_step_in_a_minute() -> None:
