@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rigs.ray_head import ray_head
+from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.export import exported, ray_train, write_bundle
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -92,6 +93,33 @@ def test_without_a_cluster_the_script_starts_ray_and_ends_it(
     losses = [line["loss"] for line in lines]
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
     assert not ours(home)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
+)
+def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None:
+    what = taken_of(a_plan(zero_stage=3, checkpoint_ratio=0.5), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    words = ("job", "submit", "--working-dir", ".", "--", "python", "train.py", "--steps", "3")
+
+    extra = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with ray_head(home, token=True, cpus=1, **extra) as environ, ray_node(environ, home, "second"):
+        job = subprocess.run(
+            [str(BIN / "ray"), *words],
+            cwd=tmp_path / "out",
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    assert job.returncode == 0, job.stdout + job.stderr
+    losses = [json.loads(line)["loss"] for line in job.stdout.splitlines() if line[:1] == "{"]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
 
 
 def ours(folder: Path) -> list[str]:
