@@ -20,7 +20,9 @@ from orchestrator.export.rayjob import job_name, memory_gib
 from search_spaces.record import Fingerprint
 from tests.k8s import crd_check, operator_rules, policies, references
 from tests.k8s.containers import submitter_script
-from tests.k8s.rendering import Resource, build, needs_kubectl, the
+from tests.k8s.pods import pods
+from tests.k8s.reachability import allowed
+from tests.k8s.rendering import Resource, build, needs_kubectl, rendered, the
 from tests.k8s.test_policies import our_version
 from tests.orchestrator.export.folders import CLIP, ROOT, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -89,6 +91,20 @@ def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
     assert mounted["train.py"] == bundle.files["train.py"] == script
     beside = {"plimsoll.json", "spec.yaml", *("ds_config.json" for _ in range(case == "deepspeed"))}
     assert mounted.keys() == {"train.py"} | beside
+
+
+def test_beside_sweeps_its_pods_reach_each_other() -> None:
+    """In a namespace with the network policies of `k8s/`."""
+    policies_there = [one for one in rendered("cloud") if one["kind"] == "NetworkPolicy"]
+    there = {
+        pod.labels["app.kubernetes.io/component"]: pod for pod in pods([job_of(TAKEN["gpus"])])
+    }
+    head, worker, submitter = there["head"], there["worker"], there["submitter"]
+
+    assert allowed(policies_there, 6379, source=worker, target=head)
+    assert allowed(policies_there, 40000, source=head, target=worker)
+    assert allowed(policies_there, 29500, source=worker, target=worker)
+    assert allowed(policies_there, 8265, source=submitter, target=head)
 
 
 def test_the_cluster_is_as_large_as_the_plan() -> None:
