@@ -14,6 +14,9 @@ import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.export import exported, ray_train, write_bundle
+from orchestrator.verifying.running import environment_of
+from search_spaces.exported import Exported
+from search_spaces.witnessed import FOLDER_VARIABLE
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
@@ -48,7 +51,7 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
     write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
     telling(tmp_path / "out" / "train.py")
 
-    with ray_head(home, token=True, jobs=False, PYTHONPATH=str(ROOT)) as environ:
+    with ray_head(home, token=True, jobs=False, **watched(tmp_path / "out")) as environ:
         for name in ("HOME", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
             monkeypatch.setenv(name, environ[name])
         lines = run_folder(tmp_path / "out", steps=1 + STEPS)
@@ -60,6 +63,13 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
     assert [line["step"] for line in lines] == list(range(1 + STEPS))
     losses = [line["loss"] for line in lines]
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+
+
+def watched(folder: Path) -> dict[str, str]:
+    """For a cluster whose ranks the witness of `run_folder` is to see."""
+    given = environment_of(Exported.read(folder), folder.with_name(f"{folder.name}-sights"))
+    modules = os.pathsep.join([given["PYTHONPATH"], str(ROOT)])
+    return {"PYTHONPATH": modules, FOLDER_VARIABLE: given[FOLDER_VARIABLE]}
 
 
 def telling(script: Path) -> None:

@@ -69,6 +69,7 @@ def test_the_api_server_and_the_operator_take_the_job(case: str) -> None:
 
     assert list(crd_check.complaints(job)) == []
     assert list(operator_rules.complaints(job)) == []
+    assert not exported(TAKEN[case], "rayjob").local
 
 
 @pytest.mark.parametrize("case", TAKEN)

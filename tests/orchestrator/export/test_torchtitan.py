@@ -169,6 +169,7 @@ def test_what_is_left_to_the_user_stands_in_the_header() -> None:
     header = bundle.files["train.toml"].partition("[job]")[0]
 
     assert bundle.command in header
+    assert not bundle.local
     assert "in buckets of 100 MiB" in header
     for sentence in bundle.unsaid:
         assert sentence in header
