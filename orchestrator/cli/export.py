@@ -19,7 +19,8 @@ def export(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="torchrun, deepspeed; else the first of them that can say the plan.",
+            help="torchrun, deepspeed, ray-train, rayjob, torchtitan; else the first of them that"
+            " can say the plan.",
         ),
     ] = None,
     number: Annotated[

@@ -95,7 +95,7 @@ def readme(bundle: Bundle, taken: Taken) -> str:
     lines = [
         f"# {taken.spec.model.name}: trial {taken.record.number} of study {taken.study}",
         "",
-        f"{plan_words(plan)}, on {_where(taken)}. Start it in this folder{_everywhere(taken)}:",
+        f"{plan_words(plan)}, on {_where(taken)}. Start it in this folder{_everywhere(bundle)}:",
         "",
         *(f"    export {name}={value}" for name, value in bundle.environment),
         f"    {bundle.command}",
@@ -116,5 +116,7 @@ def _where(taken: Taken) -> str:
     return said if taken.hosts == 1 else f"{said} of {taken.hosts} hosts"
 
 
-def _everywhere(taken: Taken) -> str:
-    return "" if taken.hosts == 1 else f", on each host (`{HEAD}`: the name of one of them)"
+def _everywhere(bundle: Bundle) -> str:
+    if HEAD not in bundle.command:
+        return ""
+    return f", on each host (`{HEAD}`: the name of one of them)"

@@ -16,7 +16,12 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.taken import Taken
 from search_spaces.plan import Plan
-from search_spaces.render import render_deepspeed, render_environment
+from search_spaces.render import (
+    DeepSpeedSettings,
+    Environment,
+    render_deepspeed,
+    render_environment,
+)
 
 CONFIG = "ds_config.json"
 
@@ -28,26 +33,42 @@ def refusals(plan: Plan) -> Iterator[str]:
 
 def export(taken: Taken) -> Bundle:
     """The configuration, and a script that DeepSpeed's launcher or `torchrun` starts."""
-    plan, device = taken.plan, taken.device
-    settings = render_deepspeed(plan, taken.model, taken.spec, device)
+    settings = deepspeed_settings(taken)
     command = start_command(taken)
     words = script_words(taken, settings)
-    environment = dict(render_environment(plan, device))
-    if device == "cpu":
-        environment["DS_ACCELERATOR"] = "cpu"  # picked once, when DeepSpeed is imported
     return Bundle(
         format="deepspeed",
         files={
             SCRIPT: filled("deepspeed.py.jinja", **words, command=command),
-            CONFIG: json.dumps(settings.config, indent=2, sort_keys=True) + "\n",
+            CONFIG: config_text(settings),
         },
         command=command,
-        environment=tuple(environment.items()),
-        unsaid=(*what_is_yours(taken), _OPTIMIZER.format(name=plan.optimizer)),
+        environment=environment_of(taken),
+        unsaid=(*what_is_yours(taken), optimizer_is_in_the_script(taken)),
     )
 
 
-_OPTIMIZER = (
-    "The optimizer ({name}) and the learning rate's schedule stand in the script, not in the"
-    " configuration: what was measured was made by torch."
-)
+def deepspeed_settings(taken: Taken) -> DeepSpeedSettings:
+    """What DeepSpeed does to the model."""
+    return render_deepspeed(taken.plan, taken.model, taken.spec, taken.device)
+
+
+def config_text(settings: DeepSpeedSettings) -> str:
+    """DeepSpeed's configuration, for a person to look at as well."""
+    return json.dumps(settings.config, indent=2, sort_keys=True) + "\n"
+
+
+def environment_of(taken: Taken) -> Environment:
+    """What has to stand in each process before it starts."""
+    environment = dict(render_environment(taken.plan, taken.device))
+    if taken.device == "cpu":
+        environment["DS_ACCELERATOR"] = "cpu"  # picked once, when DeepSpeed is imported
+    return tuple(environment.items())
+
+
+def optimizer_is_in_the_script(taken: Taken) -> str:
+    """What DeepSpeed's configuration leaves out."""
+    return (
+        f"The optimizer ({taken.plan.optimizer}) and the learning rate's schedule stand in the"
+        " script, not in the configuration: what was measured was made by torch."
+    )

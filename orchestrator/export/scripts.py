@@ -29,15 +29,15 @@ def filled(template: str, **words: object) -> str:
     return environment.get_template(template).render(words)
 
 
-def start_command(taken: Taken) -> str:
+def start_command(taken: Taken, script: str = SCRIPT) -> str:
     """How torchrun starts the script's ranks; on several hosts, what is said on each of them."""
     ranks, hosts = taken.plan.world_size, taken.hosts
     if hosts == 1:
-        return f"torchrun --nproc-per-node {ranks} {SCRIPT}"
+        return f"torchrun --nproc-per-node {ranks} {script}"
     here = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
     return (
         f"torchrun --nnodes {hosts} --nproc-per-node {here} --rdzv-backend c10d"
-        f" --rdzv-endpoint {HEAD}:{_PORT} {SCRIPT}"
+        f" --rdzv-endpoint {HEAD}:{_PORT} {script}"
     )
 
 
@@ -58,9 +58,8 @@ def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
 def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
     """What the templates of both engines ask for."""
     plan, train = taken.plan, taken.spec.train
-    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(plan)}."
     return {
-        "title": _quotable(title),
+        "title": quotable_title(taken),
         "plan": plan,
         "train": train,
         "settings": settings,
@@ -73,9 +72,10 @@ def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> d
     }
 
 
-def _quotable(text: str) -> str:
-    """Fit for a docstring, whatever names are in it."""
-    return ascii(text)[1:-1].replace('"', "'")
+def quotable_title(taken: Taken) -> str:
+    """Which plan it is, fit for a docstring or a comment, whatever names are in it."""
+    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(taken.plan)}."
+    return ascii(title)[1:-1].replace('"', "'")
 
 
 _BATCHING = {

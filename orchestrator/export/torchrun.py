@@ -30,18 +30,16 @@ def refusals(plan: Plan) -> Iterator[str]:
         yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
 
 
-def export(taken: Taken) -> Bundle:
-    """The script, which `torchrun` starts; a plan of one rank is started without it."""
-    plan = taken.plan
-    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)
-    settings = render_torch(plan, taken.model)
+def torch_words(taken: Taken) -> dict[str, object]:
+    """What the templates of plain torch ask for."""
+    settings = render_torch(taken.plan, taken.model)
     fsdp = settings.wrapper == "fsdp2"
     names = ["fully_shard"]
     if settings.offload:
         names.append("CPUOffloadPolicy")
     if settings.compute != "fp32":
         names.append("MixedPrecisionPolicy")
-    words = script_words(taken, settings) | {
+    return script_words(taken, settings) | {
         "fsdp": fsdp,
         "fsdp_names": ", ".join(sorted(names)),
         "ddp": settings.wrapper == "ddp",
@@ -50,7 +48,13 @@ def export(taken: Taken) -> Bundle:
         "scaler": settings.compute == "fp16",
         "clip": taken.spec.train.grad_clip,
     }
-    text = filled("torchrun.py.jinja", **words, command=command)
+
+
+def export(taken: Taken) -> Bundle:
+    """The script, which `torchrun` starts; a plan of one rank is started without it."""
+    plan = taken.plan
+    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)
+    text = filled("torchrun.py.jinja", **torch_words(taken), command=command)
     return Bundle(
         format="torchrun",
         files={SCRIPT: text},

@@ -81,8 +81,8 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
 @pytest.mark.parametrize(
     ("name", "knobs", "words"),
     [
-        ("deepspeed", {}, "its engine is torch; torchrun can"),
-        ("torchrun", {"engine": "deepspeed", "zero_stage": 1}, "is deepspeed; deepspeed can"),
+        ("deepspeed", {}, "its engine is torch; torchrun, "),
+        ("torchrun", {"engine": "deepspeed", "zero_stage": 1}, "is deepspeed; deepspeed, "),
         ("torchrun", {"tensor": 2, "data": 1}, "tensor is 2"),
         ("torchrun", {"pipeline": 2, "data": 1}, "pipeline is 2"),
         (
@@ -183,4 +183,4 @@ def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_pa
 
 def test_every_format_has_its_refusals() -> None:
     for form in FORMATS.values():
-        assert list(form.refusals(a_plan(tensor=2, data=1)))
+        assert list(form.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1)))

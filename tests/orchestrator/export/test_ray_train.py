@@ -1,0 +1,190 @@
+"""The script of Ray Train: on a cluster, on a Ray of its own, and what reaches its ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
+from orchestrator.export import exported, ray_train, write_bundle
+from orchestrator.verifying.running import environment_of
+from search_spaces.exported import Exported
+from search_spaces.witnessed import FOLDER_VARIABLE
+from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
+from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.values import a_plan
+
+
+def thorough(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder whose name is short, as Ray wants it for its sockets."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"},
+        thorough({"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
+        thorough({"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
+        thorough({"data": 1, "checkpoint_ratio": 1.0}),
+        thorough({"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
+    ],
+)
+def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
+    knobs: dict[str, Any], tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = taken_of(a_plan(**knobs), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    telling(tmp_path / "out" / "train.py")
+
+    with ray_head(home, token=True, jobs=False, **watched(tmp_path / "out")) as environ:
+        for name in ("HOME", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            monkeypatch.setenv(name, environ[name])
+        lines = run_folder(tmp_path / "out", steps=1 + STEPS)
+
+    inside = [line for line in lines if "environment" in line]
+    lines = [line for line in lines if line not in inside]
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert inside == [{"environment": "1048576" if "allocator" in knobs else None, "nice": here}]
+    assert [line["step"] for line in lines] == list(range(1 + STEPS))
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+
+
+def watched(folder: Path) -> dict[str, str]:
+    """For a cluster whose ranks the witness of `run_folder` is to see."""
+    given = environment_of(Exported.read(folder), folder.with_name(f"{folder.name}-sights"))
+    modules = os.pathsep.join([given["PYTHONPATH"], str(ROOT)])
+    return {"PYTHONPATH": modules, FOLDER_VARIABLE: given[FOLDER_VARIABLE]}
+
+
+def telling(script: Path) -> None:
+    """Has rank 0 tell what it was started with, by the way that its losses take."""
+    at = "    device = ray.train.torch.get_device()\n"
+    told = (
+        '{"environment": os.environ.get("MALLOC_MMAP_THRESHOLD_"),'
+        ' "nice": os.getpriority(os.PRIO_PROCESS, 0)}'
+    )
+    text = script.read_text()
+    assert text.count(at) == 1
+    script.write_text(text.replace(at, f"{at}    if rank == 0: config['lines'].put({told})\n"))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_without_a_cluster_the_script_starts_ray_and_ends_it(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    monkeypatch.setenv("HOME", str(home))  # with the token that Ray makes, and Train's results
+    monkeypatch.setenv("RAY_TMPDIR", str(home))
+    monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "100000000")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # whatever else runs on this machine
+
+    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
+
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+    assert not ours(home)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
+)
+def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None:
+    what = taken_of(a_plan(zero_stage=3, checkpoint_ratio=0.5), grad_clip=CLIP)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    words = ("job", "submit", "--working-dir", ".", "--", "python", "train.py", "--steps", "3")
+
+    extra = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with ray_head(home, token=True, cpus=1, **extra) as environ, ray_node(environ, home, "second"):
+        job = subprocess.run(
+            [str(BIN / "ray"), *words],
+            cwd=tmp_path / "out",
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    assert job.returncode == 0, job.stdout + job.stderr
+    losses = [json.loads(line)["loss"] for line in job.stdout.splitlines() if line[:1] == "{"]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
+
+
+def ours(folder: Path) -> list[str]:
+    """Commands of processes that have the folder among their words."""
+    files = Path("/proc").glob("[0-9]*/cmdline")
+    said = (file.read_bytes().decode(errors="replace") for file in files if file.exists())
+    return [words for words in said if str(folder) in words]
+
+
+STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "train"),
+    [
+        ({"data": 1}, STEEP),
+        ({"zero_stage": 2, "offload_parameters": "cpu"}, {}),
+        (
+            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1, "accelerator": 'H"1'},
+            STEEP,
+        ),
+        ({"precision": "fp16", "compression": "powersgd", "allocator": "mmap"}, STEEP),
+        ({"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}, STEEP),
+        ({"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}, {}),
+    ],
+)
+def test_a_script_is_python_and_has_all_names_that_it_uses(
+    knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(exported(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"])
+
+    ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
+    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_what_its_engine_cannot_say_is_refused() -> None:
+    refused = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
+
+    assert "tensor is 2" in next(refused)
+    assert "precision is fp16" in next(ray_train.refusals(a_plan(zero_stage=3, precision="fp16")))
+
+
+def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
+    what = taken_of(a_plan(data=4, micro_batch=1), hosts=2)
+    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    told = (tmp_path / "out" / "README.md").read_text()
+
+    assert "All nodes need this folder at the same path" in told
+    assert "$HEAD" not in told  # it is started once, where the driver is to be
+    assert "\n    python train.py\n" in told
+
+
+def test_ray_is_told_of_a_step_in_a_minute() -> None:
+    script = exported(taken_of(a_plan()), "ray-train").files["train.py"]  # 8 samples, 10 a second
+
+    assert "\nREPORT_STEPS = 75 " in script

@@ -1,0 +1,197 @@
+"""The RayJob: what KubeRay and a cluster would say of it, and its entry point run by a real Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from benchmarks.rigs.ray_head import ray_head
+from orchestrator.export import Taken, exported, write_bundle
+from orchestrator.export.rayjob import job_name, memory_gib
+from search_spaces.record import Fingerprint
+from tests.k8s import crd_check, operator_rules, policies, references
+from tests.k8s.containers import submitter_script
+from tests.k8s.pods import pods
+from tests.k8s.reachability import allowed
+from tests.k8s.rendering import Resource, build, needs_kubectl, rendered, the
+from tests.k8s.test_policies import our_version
+from tests.orchestrator.export.folders import CLIP, ROOT, taken_of
+from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.values import a_plan
+
+NAMESPACE: Resource = {
+    "kind": "Namespace",
+    "apiVersion": "v1",
+    "metadata": {"name": "theirs", "labels": {policies.LEVEL: "restricted"}},
+}
+H100 = Fingerprint(
+    device="cuda",
+    device_name="NVIDIA H100 80GB HBM3",
+    device_memory_bytes=80 * 2**30,
+    hosts=2,
+    python="3.11",
+    versions=(),
+)
+
+
+def on_gpus(what: Taken) -> Taken:
+    """As if it had been measured there."""
+    record = dataclasses.replace(what.record, fingerprint=H100)
+    return dataclasses.replace(what, device="cuda", record=record)
+
+
+def job_of(what: Taken) -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load(exported(what, "rayjob").files["rayjob.yaml"])
+    return job
+
+
+DEEPSPEED = {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}
+TAKEN = {
+    "cpu": taken_of(a_plan(checkpoint_ratio=0.5)),
+    "gpus": on_gpus(taken_of(a_plan(data=8, micro_batch=1, accumulation=1), hosts=2)),
+    "deepspeed": on_gpus(taken_of(a_plan(**DEEPSPEED))),
+    "kind": taken_of(a_plan(accelerator="H100")),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_the_api_server_and_the_operator_take_the_job(case: str) -> None:
+    job = job_of(TAKEN[case])
+
+    assert list(crd_check.complaints(job)) == []
+    assert list(operator_rules.complaints(job)) == []
+    assert not exported(TAKEN[case], "rayjob").local
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
+    case: str, tmp_path: Path
+) -> None:
+    needs_kubectl()
+    bundle = exported(TAKEN[case], "rayjob")
+    write_bundle(bundle, TAKEN[case], tmp_path / "out")
+    made = build(tmp_path / "out")
+    assert made.returncode == 0, made.stderr
+    resources: list[Resource] = list(yaml.safe_load_all(made.stdout))
+
+    image = f"plimsoll:{our_version()}"
+    assert list(policies.complaints([*resources, NAMESPACE])) == []
+    assert list(references.complaints([*resources, NAMESPACE], [])) == []
+    assert image in made.stdout
+    script = exported(TAKEN[case], "ray-train").files["train.py"]
+    mounted = the(resources, "ConfigMap")["data"]
+    assert mounted["train.py"] == bundle.files["train.py"] == script
+    beside = {"plimsoll.json", "spec.yaml", *("ds_config.json" for _ in range(case == "deepspeed"))}
+    assert mounted.keys() == {"train.py"} | beside
+
+
+def test_beside_sweeps_its_pods_reach_each_other() -> None:
+    """In a namespace with the network policies of `k8s/`."""
+    policies_there = [one for one in rendered("cloud") if one["kind"] == "NetworkPolicy"]
+    there = {
+        pod.labels["app.kubernetes.io/component"]: pod for pod in pods([job_of(TAKEN["gpus"])])
+    }
+    head, worker, submitter = there["head"], there["worker"], there["submitter"]
+
+    assert allowed(policies_there, 6379, source=worker, target=head)
+    assert allowed(policies_there, 40000, source=head, target=worker)
+    assert allowed(policies_there, 29500, source=worker, target=worker)
+    assert allowed(policies_there, 8265, source=submitter, target=head)
+
+
+def test_the_cluster_is_as_large_as_the_plan() -> None:
+    group = job_of(TAKEN["gpus"])["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    pod = group["template"]["spec"]
+
+    assert {group["replicas"], group["minReplicas"], group["maxReplicas"]} == {2}
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert (limits["nvidia.com/gpu"], limits["cpu"]) == ("4", "5")  # a core each, and one for Ray
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    kind = job_of(TAKEN["kind"])["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert kind["labels"] == {"ray.io/accelerator-type": "H100"}
+    assert "nvidia.com/gpu" not in kind["template"]["spec"]["containers"][0]["resources"]["limits"]
+
+
+def test_memory_is_what_was_measured_or_what_the_host_holds() -> None:
+    what = TAKEN["deepspeed"]
+    offloaded = memory_gib(dataclasses.replace(what, model=large(what)), 2)
+    kept = on_gpus(taken_of(a_plan(engine="deepspeed", zero_stage=2)))
+
+    # 4 GiB of weights and 8 of its half of the states, 8 for CUDA, 4 of shared memory; 2 for Ray
+    assert offloaded == 2 * (4 + 8 + 8 + 4) + 2
+    assert memory_gib(dataclasses.replace(kept, model=large(kept)), 2) == 2 * (4 + 8 + 4) + 2
+    assert memory_gib(TAKEN["cpu"], 2) == 7  # 0.15 measured, 1 bare, 1 shared; 2 for Ray
+
+
+def large(what: Taken) -> Any:
+    return dataclasses.replace(what.model, parameters=2**30, trainable=None)
+
+
+@given(study=st.text(max_size=60), number=st.integers(0, 10**6))
+@example(study="Z" * 60, number=7)
+def test_whatever_a_study_is_called_its_job_is_one(study: str, number: int) -> None:
+    what = TAKEN["cpu"]
+    record = dataclasses.replace(what.record, number=number)
+    what = dataclasses.replace(what, study=study, record=record)
+    job = job_of(what)
+
+    assert list(operator_rules.complaints(job)) == []
+    assert job["metadata"]["name"] == job_name(what)
+    assert job_name(what).endswith(f"-{number}")
+
+
+def test_offload_to_nvme_has_a_folder_there() -> None:
+    plan = a_plan(engine="deepspeed", zero_stage=3, offload_optimizer="nvme")
+    what = taken_of(plan)
+    cluster = what.spec.cluster.model_copy(update={"nvme_folder": "/scratch"})
+    what = dataclasses.replace(what, spec=what.spec.model_copy(update={"cluster": cluster}))
+    bundle = exported(what, "rayjob")
+    job = yaml.safe_load(bundle.files["rayjob.yaml"])
+
+    assert list(crd_check.complaints(job)) == []
+    pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts["nvme"] == "/scratch"
+    assert any("/scratch lies in an emptyDir" in sentence for sentence in bundle.unsaid)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_entry_point_trains_as_a_job_of_a_real_ray(tmp_path: Path) -> None:
+    what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
+    write_bundle(exported(what, "rayjob"), what, tmp_path / "out")
+    job = json.loads(
+        json.dumps(job_of(what)["spec"])
+        .replace("/etc/plimsoll", str(tmp_path / "out"))
+        .replace("--steps 20", "--steps 3")
+    )
+
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as home,
+        ray_head(Path(home), token=True, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1") as environ,
+    ):
+        address = environ["RAY_API_SERVER_ADDRESS"]
+        script = submitter_script(job, address=address, submission="train-abcde")
+        submitter = subprocess.run(
+            ["/bin/bash", "-ce", "--", script],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    assert submitter.returncode == 0, submitter.stdout + submitter.stderr
+    lines = [json.loads(line) for line in submitter.stdout.splitlines() if line.startswith("{")]
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
