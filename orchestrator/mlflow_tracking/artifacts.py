@@ -17,11 +17,17 @@ from orchestrator.report.sentences import (
     lossy_sentence,
     speedup_sentence,
 )
+from orchestrator.report_page import Told, report_page
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import counts_words
 from search_spaces.record import Fingerprint
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+
+_WITHOUT = (
+    "Written when the sweep ended, of what was measured; `plimsoll report --html` adds what is"
+    " forecast of the rest."
+)
 
 
 def at_start(spec: SweepSpec) -> dict[str, str]:
@@ -43,9 +49,13 @@ def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
 
 
 def at_end(state: SweepState) -> dict[str, str]:
-    """The best plan, as `plimsoll trial --plan` reads it; nothing if there is none."""
+    """The report as a page, and the best plan, if any, as `plimsoll trial --plan` reads it.
+
+    The page goes without forecasts of what was not tried, for which the model would be traced.
+    """
     best = state.best
-    return {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
+    plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
+    return plan | {"report.html": report_page(Told(state=state, ground=None, note=_WITHOUT))}
 
 
 def answer_markdown(state: SweepState) -> str:

@@ -150,7 +150,7 @@ def _what(state: SweepState) -> str:
 
 def _notes(told: Told) -> Iterator[str]:
     if told.note:
-        yield f"Nothing could be forecast for this page, which tells what was measured: {told.note}"
+        yield told.note
     if told.best is not None and (lossy := lossy_sentence(told.state)):
         yield lossy
 

@@ -23,7 +23,7 @@ from search_spaces.record import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Told:
-    """A sweep, and what its plans are expected to take: `ground` is None where `note` says why."""
+    """A sweep, and what its plans are expected to take: where `ground` is None, `note` says why."""
 
     state: SweepState
     ground: Ground | None
@@ -47,7 +47,8 @@ def told_of(state: SweepState) -> Told:
     try:
         return Told(state=state, ground=ground_of(state, plan.accelerator))
     except UserError as error:
-        return Told(state=state, ground=None, note=" ".join(str(error).split()))
+        why = " ".join(str(error).split())
+        return Told(state=state, ground=None, note=f"This page tells what was measured: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

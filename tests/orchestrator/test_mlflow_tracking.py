@@ -201,6 +201,7 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert json.loads(files["workers.json"])["versions"]["torch"] == "2.13.0"
     assert "mlflow==" in files["packages.txt"]
     assert Plan.from_dict(json.loads(files["best_plan.json"])) == records[2].plan
+    assert "<h1>Trial 2 is the answer" in files["report.html"]
 
 
 def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: Path) -> None:

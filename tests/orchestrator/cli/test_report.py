@@ -9,8 +9,11 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.latest import remember
 from orchestrator.study import load_end
+from tests.orchestrator.cli.commands import command
+from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_spec
 from tests.orchestrator.test_driver import Sweep
+from tests.workers.values import LLAMA
 
 
 def test_it_tells_how_the_sweep_ended_and_what_it_left(
@@ -29,3 +32,19 @@ def test_it_tells_how_the_sweep_ended_and_what_it_left(
     assert caught.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
     assert f"left on the table: none of the {ended.untried} untried plans is" in told
+
+
+def test_the_page_is_written_from_the_study_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swept(model=LLAMA)
+
+    code, told = command(capsys, "report", "--html")
+
+    assert (code, told) == (0, "written: demo-report.html")
+    page = (tmp_path / "demo-report.html").read_text(encoding="utf-8")
+    assert "<h1>Trial 2 is the answer" in page
+    code, told = command(capsys, "report", "--out", str(tmp_path / "demo-report.html" / "x.html"))
+    assert code == 2
+    assert "cannot be written" in told

@@ -146,7 +146,6 @@ def test_without_forecasts_it_says_why_and_tells_what_was_measured() -> None:
     page = report_page(told_of(forecasts=False))
 
     words = words_of(page)
-    assert "Nothing could be forecast for this page" in words
     assert "mymodel.py is not there" in words
     assert "5 plans that were tried, each counted once" in words
     assert "forecast" not in {one["name"] for one in figures_of(page)["trials"]["data"]}
