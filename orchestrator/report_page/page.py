@@ -17,7 +17,8 @@ from orchestrator.report.sentences import (
     lossy_sentence,
     speedup_sentence,
 )
-from orchestrator.report_page.figures import change_words, figures, lost
+from orchestrator.report_page.figures import figures
+from orchestrator.report_page.plan_charts import change_words, lost
 from orchestrator.report_page.told import (
     Against,
     Told,

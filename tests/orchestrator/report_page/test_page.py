@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.state import SweepState
 from orchestrator.report_page import Told, report_page
-from orchestrator.report_page.figures import change_words, lost
+from orchestrator.report_page.plan_charts import change_words, lost
 from orchestrator.report_page.told import ablation, accounting, comparisons, loss_curves
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
