@@ -16,7 +16,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
-from workers.data.batches import WORST_STEP
+from workers.data.batches import WORST_STEP, StepBatches
 from workers.models import build, build_whole
 
 Step = list[tuple[dict[str, torch.Tensor], float]]
@@ -52,6 +52,8 @@ class Reference:
         """
         model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
         source = batch_source(model, self.spec)
-        for number in count(WORST_STEP):
-            given = source.step(self.plan, rank, number)
-            yield [(dict(batch.inputs), batch.targets / given.targets) for batch in given.batches]
+        return (_weighted(source.step(self.plan, rank, number)) for number in count(WORST_STEP))
+
+
+def _weighted(given: StepBatches) -> Step:
+    return [(dict(batch.inputs), batch.targets / given.targets) for batch in given.batches]

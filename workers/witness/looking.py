@@ -16,7 +16,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 from torch.utils.hooks import RemovableHandle
 
 from search_spaces.witnessed import SeenSettings
-from workers.witness.wrapping import Wrapping, wrapping_of
+from workers.witness.wrapping import wrapping_of
 
 
 @dataclass(slots=True)
@@ -27,7 +27,8 @@ class Looking:
     roots: list[nn.Module]
     compiled: list[nn.Module]
     handles: list[RemovableHandle] = field(default_factory=list)
-    again: dict[int, nn.Module] = field(default_factory=dict)  # forward ran in backward
+    ran: set[int] = field(default_factory=set)  # whose forward ran, before backward
+    again: dict[int, nn.Module] = field(default_factory=dict)  # and those whose ran in backward
     rows: int | None = None
     dtypes: Counter[torch.dtype] = field(default_factory=Counter)
 
@@ -64,6 +65,8 @@ class Looking:
     def _entered(self, module: nn.Module, _: object) -> None:
         if self.in_backward():
             self.again[id(module)] = module
+        else:
+            self.ran.add(id(module))
 
     def _gave(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
         self.dtypes[output.dtype] += 1
@@ -83,7 +86,7 @@ class Looking:
             offload_parameters=wrapping.offload_parameters,
             offload_optimizer=wrapping.offload_optimizer,
             wrapped=_counted(wrapping.units),
-            recomputed=_counted(self._recomputed(wrapping)),
+            recomputed=_counted(self._recomputed()),
             compiled=len(self.compiled),
             rows=self.rows,
             compute=_dtype_name(self.dtypes),
@@ -91,17 +94,29 @@ class Looking:
             optimizer=_optimizer_words(optimizer),
         )
 
-    def _recomputed(self, wrapping: Wrapping) -> Iterator[nn.Module]:
+    def _recomputed(self) -> Iterator[nn.Module]:
         """The outermost modules whose forward ran again, and wrappers inside what is compiled."""
-        below = {
-            id(inner)
-            for module in self.again.values()
-            for inner in module.modules()
-            if inner is not module
+        again = dict(self.again)
+        for root in self.roots:
+            self._lift(root, again)
+        inner = {
+            id(part) for module in again.values() for part in module.modules() if part is not module
         }
-        yield from (module for name, module in self.again.items() if name not in below)
+        yield from (module for name, module in again.items() if name not in inner)
         for module in self.compiled:
             yield from (part for part in module.modules() if isinstance(part, CheckpointWrapper))
+
+    def _lift(self, module: nn.Module, again: dict[int, nn.Module]) -> None:
+        """Counts a module as run again if all of its parts were that had run: bottom up.
+
+        Where the forward itself is recomputed, as in transformers' layers, no hook is called.
+        """
+        parts = list(module.children())
+        for part in parts:
+            self._lift(part, again)
+        ran = [id(part) for part in parts if id(part) in self.ran]
+        if ran and id(module) in self.ran and all(part in again for part in ran):
+            again[id(module)] = module
 
 
 def _roots() -> Iterator[nn.Module]:
