@@ -42,8 +42,16 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
     return SweepSpec.model_validate(
         {
             "model": {
-                "name": "llama-tiny",
-                "config": {"num_hidden_layers": 2, "vocab_size": 512},
+                "name": "llama-3.2-1b",
+                "config": {
+                    "hidden_size": 64,
+                    "intermediate_size": 128,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 4,
+                    "num_key_value_heads": 2,
+                    "head_dim": 16,
+                    "vocab_size": 512,
+                },
             },
             "cluster": {"device": "cpu", "workers": 2, "memory_gib": 1},
             "train": {"global_batch": 32, "sequence_length": 16, "precision": "fp32"},

@@ -19,8 +19,8 @@ def export(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="torchrun, deepspeed, ray-train, rayjob, torchtitan; else the first of them that"
-            " can say the plan.",
+            help="torchrun, deepspeed, accelerate, hf-trainer, ray-train, rayjob or torchtitan;"
+            " else the first of them that can say the plan.",
         ),
     ] = None,
     number: Annotated[

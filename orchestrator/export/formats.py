@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.export import deepspeed, hf_trainer, ray_train, rayjob, torchrun, torchtitan
+from orchestrator.export import (
+    accelerate,
+    deepspeed,
+    hf_trainer,
+    ray_train,
+    rayjob,
+    torchrun,
+    torchtitan,
+)
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.taken import Taken
 from search_spaces.errors import UserError
@@ -25,6 +33,7 @@ class Format:
 FORMATS = {
     "torchrun": Format(torchrun.refusals, torchrun.export),
     "deepspeed": Format(deepspeed.refusals, deepspeed.export),
+    "accelerate": Format(accelerate.refusals, accelerate.export),
     "hf-trainer": Format(hf_trainer.refusals, hf_trainer.export),
     "ray-train": Format(ray_train.refusals, ray_train.export),
     "rayjob": Format(rayjob.refusals, rayjob.export),
