@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from search_spaces.outcome import Measured, TimedOut
 from search_spaces.record import Record
@@ -51,7 +54,10 @@ LATE_SECONDS = 60.0  # how long after a fault an outcome may follow from it, bey
 
 
 def judge(
-    records: Sequence[Record], journal: Sequence[Line], injected: Sequence[Injected]
+    records: Sequence[Record],
+    journal: Sequence[Line],
+    injected: Sequence[Injected],
+    began: Mapping[int, float] = MappingProxyType({}),
 ) -> Verdict:
     """Holds a study against the workers' journal, trial by trial.
 
@@ -64,6 +70,7 @@ def judge(
         records: The study's trials that have an outcome; no proofs.
         journal: All that workers finished.
         injected: The faults, in their order.
+        began: When trials began, as far as it is known; else as their records say.
     """
     trials = [line for line in journal if not line.proof]
     by_number = {record.number: record for record in records}
@@ -83,9 +90,25 @@ def judge(
         unexplained=tuple(
             f"trial {record.number} ended as {record.outcome.kind}, and no fault was injected"
             for record in records
-            if not isinstance(record.outcome, Measured) and not _has_fault(record, injected)
+            if not isinstance(record.outcome, Measured)
+            and not _has_fault(record, injected, began.get(record.number, record.started_at))
         ),
     )
+
+
+def beginnings(log: Iterable[str]) -> dict[int, float]:
+    """When each trial began, by the drivers' events: one that another driver closes keeps no time.
+
+    Args:
+        log: What drivers have said, their events as lines of JSON among it.
+    """
+    found: dict[int, float] = {}
+    for line in log:
+        if line.startswith("{") and '"event":"trial_started"' in line:
+            event = json.loads(line)
+            at = datetime.fromisoformat(event["time"]).timestamp()
+            found.setdefault(event["trial"], at)
+    return found
 
 
 def obeyed(orders: Path) -> list[Injected]:
@@ -131,7 +154,6 @@ def _is_in(record: Record, trials: Sequence[Line]) -> bool:
     return any(line.number == record.number and line.samples_per_second == rate for line in trials)
 
 
-def _has_fault(record: Record, injected: Sequence[Injected]) -> bool:
-    return any(
-        record.started_at - LATE_SECONDS <= fault.at <= record.ended_at for fault in injected
-    )
+def _has_fault(record: Record, injected: Sequence[Injected], began: float) -> bool:
+    first = min(began, record.started_at) - LATE_SECONDS
+    return any(first <= fault.at <= record.ended_at for fault in injected)

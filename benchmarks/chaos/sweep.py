@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 
 from benchmarks.chaos import model
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.judge import Injected, Line, Verdict, judge, obeyed
+from benchmarks.chaos.judge import Injected, Line, Verdict, beginnings, judge, obeyed
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import Rig, send
 from benchmarks.chaos.settings import Setting, setting
@@ -247,7 +247,8 @@ class _Sweep:
         report.troubles += [line for line in rig.said if "Traceback" in line]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
         faults = [*self._injected, *obeyed(self._folder / "orders")]
-        verdict: Verdict = judge(records, _journal(self._folder), faults)
+        began = beginnings((self._folder / "driver.log").read_text().splitlines())
+        verdict: Verdict = judge(records, _journal(self._folder), faults, began)
         report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
         report.outcomes = [_outcome_word(record) for record in records]
         if self._setting.tracking:

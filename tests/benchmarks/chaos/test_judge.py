@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.judge import LATE_SECONDS, Injected, Line, Verdict, judge, obeyed
+from benchmarks.chaos.judge import (
+    LATE_SECONDS,
+    Injected,
+    Line,
+    Verdict,
+    beginnings,
+    judge,
+    obeyed,
+)
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Record
 from tests.orchestrator.core.values import state_after
@@ -104,3 +113,18 @@ def test_an_order_is_a_fault_of_the_moment_when_it_is_taken(tmp_path: Path) -> N
     (fault,) = obeyed(tmp_path)
     assert (fault.kind, fault.ends) == ("nan", False)
     assert before <= fault.at <= time.time()
+
+
+def test_a_trial_that_the_next_driver_closed_is_explained_by_what_met_it_before() -> None:
+    """Its record has the time of its end alone."""
+    closed = replace(TRIALS[2], started_at=TRIALS[2].ended_at)
+    long_before = closed.ended_at - 3 * LATE_SECONDS
+    kill = replace(KILL, at=long_before + 1)
+    event = datetime.fromtimestamp(long_before, UTC).isoformat().replace("+00:00", "Z")
+    log = ["a line of Ray's", f'{{"version":1,"time":"{event}","event":"trial_started","trial":2}}']
+
+    records = [*TRIALS[:2], closed]
+    assert judge(records, JOURNAL, [kill], beginnings(log)).clean
+    assert judge(records, JOURNAL, [kill]).unexplained
+    early = replace(kill, at=long_before - LATE_SECONDS - 1)
+    assert judge(records, JOURNAL, [early], beginnings(log)).unexplained
