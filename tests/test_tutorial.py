@@ -1,0 +1,60 @@
+"""The tutorial's commands, run one after the other as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", TUTORIAL, re.DOTALL)
+    for line in block.splitlines()
+]
+(SPEC,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL, re.DOTALL)
+
+
+def test_the_tutorial_goes_from_a_specification_to_an_export() -> None:
+    verbs = [command.split()[1] for command in COMMANDS]
+
+    assert verbs[1:] == [
+        *("check", "plan", "tune", "report", "explain", "explain", "export", "verify")
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_its_commands_run_as_they_stand_there(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "demo_text.py", tmp_path)
+    (tmp_path / "first.yaml").write_text(SPEC, encoding="utf-8")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+
+    for command in COMMANDS:
+        ran = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        # its speed beside whatever else runs here is no matter of a test
+        told = ran.stdout + ran.stderr
+        assert ran.returncode == 0 or told.rstrip().endswith("differs: samples/s"), told
+
+    assert (tmp_path / "first-report.html").is_file()
+    assert (tmp_path / "mine" / "train.py").is_file()
