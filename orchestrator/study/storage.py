@@ -94,19 +94,21 @@ def open_storage(url: str) -> RDBStorage:
     raise AssertionError("the last attempt returns or raises")
 
 
-class _ClosedStorage(RDBStorage):
-    """Closes its connections also where its tables cannot be made."""
+class _Storage(RDBStorage):
+    """Leaves no connection open where its tables cannot be made."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         try:
             super().__init__(*given, **more)
         except SQLAlchemyError:
-            self.engine.dispose()
+            # there is none yet where the address itself was the fault
+            if (engine := getattr(self, "engine", None)) is not None:
+                engine.dispose()
             raise
 
 
 def _storage(url: str, *, make: bool) -> RDBStorage:
-    return _ClosedStorage(
+    return _Storage(
         url.replace("{", "{{").replace("}", "}}"),  # Optuna fills in what stands between them
         engine_kwargs=engine_options(url),
         skip_table_creation=not make,  # an older schema must not get newer tables

@@ -61,6 +61,5 @@ def test_a_process_sees_the_gpus_that_it_was_given(
     assert visible_device_use(lambda: THERE) == {uuid: THERE[uuid] for uuid in expected}
 
 
-@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
-def test_a_machine_without_gpus_has_none() -> None:
-    assert device_use() == {}
+def test_there_are_gpus_where_there_is_a_driver_of_them() -> None:
+    assert bool(device_use()) == Path("/dev/nvidiactl").exists()
