@@ -57,6 +57,10 @@ pre { background: var(--tile); border-radius: 8px; padding: 10px 14px; overflow-
   .chart, .tile, tr, li { break-inside: avoid; }
   h2, .caption { break-after: avoid; }
   pre { white-space: pre-wrap; }
+  .wide { overflow: visible; }
+  table { font-size: 0.75rem; }
+  th, td { white-space: normal; padding: 4px 6px; }
+  td.words, td.plan { min-width: 0; }
 }
 """
 
