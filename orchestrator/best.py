@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from search_spaces.errors import UserError
 from search_spaces.estimate import Estimate
 from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
 from search_spaces.outcome import Measured
@@ -14,6 +15,8 @@ from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 
 if TYPE_CHECKING:
+    from orchestrator.core.state import SweepState
+    from search_spaces.record import Record
     from workers.applied import Applied, Module
 
 
@@ -25,6 +28,7 @@ class Best:
     trial: int
     spec: SweepSpec
     plan: Plan
+    device: str  # "cpu" or "cuda", that it was measured on
     samples_per_second: Estimate
     peak_bytes: int
 
@@ -38,6 +42,43 @@ class Best:
         from workers.applied import apply_plan
 
         return apply_plan(model, self.plan, self.spec)
+
+    def training_arguments(self, **changes: Any) -> dict[str, Any]:
+        """The plan for Hugging Face's Trainer: `TrainingArguments(**best.training_arguments())`.
+
+        With `prepare`, which does what these have no word for. `changes` go before what the plan
+        and the specification say: `output_dir`, `max_steps`, saving and logging are yours.
+
+        Raises:
+            UserError: If Trainer cannot train the plan.
+        """
+        from orchestrator.export import hf_trainer
+        from workers.models import describe
+
+        plan, spec, device = self.plan, self.spec, self.device
+        facts = describe(spec.model, spec.train)
+        reasons = [*hf_trainer.refusals(plan), *hf_trainer.misfits(plan, facts, device)]
+        if reasons:
+            raise UserError(
+                f"Trainer cannot train the plan of trial {self.trial}: {'; '.join(reasons)}"
+            )
+        told = hf_trainer.training_arguments(plan, spec, device)
+        if plan.engine == "deepspeed":
+            told["deepspeed"] = hf_trainer.deepspeed_config(plan, facts, spec, device)
+        return told | changes
+
+    def prepare(self, model: Module) -> Module:
+        """Chooses the attention, recomputes a part of the blocks, compiles them: in place.
+
+        What `training_arguments` say is left to Trainer; the model is what it takes.
+
+        Raises:
+            ModelError: If the model is not of the architecture that was searched for.
+        """
+        from orchestrator.export.hf_trainer import all_recomputed
+        from workers.applied import prepare_blocks
+
+        return prepare_blocks(model, self.plan, self.spec, recompute=not all_recomputed(self.plan))
 
 
 def load_best(where: str | Path | None = None, *, trial: int | None = None) -> Best:
@@ -59,7 +100,8 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
     from orchestrator.stored import load_state
 
     spec, name = spec_and_name(None if where is None else Path(where))
-    record = chosen_record(load_state(spec, name), trial)
+    state = load_state(spec, name)
+    record = chosen_record(state, trial)
     outcome = record.outcome
     assert isinstance(outcome, Measured)
     return Best(
@@ -67,9 +109,15 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
         trial=record.number,
         spec=spec,
         plan=record.plan,
+        device=_device(record, state),
         samples_per_second=outcome.samples_per_second,
         peak_bytes=outcome.memory.peak_bytes,
     )
+
+
+def _device(record: Record, state: SweepState) -> str:
+    seen = record.fingerprint or state.fingerprint
+    return "cpu" if seen is None else seen.device
 
 
 def _exported(folder: Path) -> Best:
@@ -79,6 +127,7 @@ def _exported(folder: Path) -> Best:
         trial=kept.trial,
         spec=load_spec(folder / SPEC_FILE),
         plan=kept.plan,
+        device=kept.device,
         samples_per_second=kept.samples_per_second,
         peak_bytes=kept.peak_bytes,
     )

@@ -14,6 +14,7 @@ from torch.nn import Module
 from search_spaces.errors import ClusterError, ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
+from search_spaces.render import render_checkpoint
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batch import MicroBatch
@@ -21,12 +22,14 @@ from workers.engines import AbstractTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import BuiltModel, describe
 from workers.models.blocks import find_blocks
+from workers.parallel.checkpoint import checkpoint_blocks
+from workers.parallel.compiling import compile_blocks
 from workers.ranks import Ranks, total
 from workers.training import build_training, load_engine
 from workers.trial_group import TrialGroup
 from workers.worker import CONTROL_SECONDS, pick_device
 
-__all__ = ["Applied", "Module", "apply_plan"]
+__all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
 
 _COLLECTIVE_SECONDS = 1800.0  # longest wait for another rank, as torch has it for gloo
 
@@ -142,6 +145,21 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
         training=training,
         ranks=ranks,
     )
+
+
+def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: bool) -> Module:
+    """The model with the plan's attention, its blocks recomputed if asked, and compiled; in place.
+
+    Raises:
+        ModelError: If the model is not of the architecture that was searched for.
+    """
+    facts = describe(spec.model, spec.train)
+    built = _as_built(model, facts, plan, spec)
+    settings = render_checkpoint(plan, facts.blocks)
+    blocks = checkpoint_blocks(model, built.blocks, settings) if recompute else built.blocks
+    if plan.compile:
+        compile_blocks(blocks)
+    return model
 
 
 def _as_built(model: Module, facts: ModelFacts, plan: Plan, spec: SweepSpec) -> BuiltModel:

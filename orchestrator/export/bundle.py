@@ -47,17 +47,21 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: name another folder by --out")
-        written = {
-            **bundle.files,
-            README: readme(bundle, taken),
-            EXPORTED_FILE: exported_of(bundle, taken).to_json(),
-            SPEC_FILE: spec_to_yaml(taken.spec),
-        }
-        for name, text in written.items():
+        for name, text in files_of(bundle, taken).items():
             (folder / name).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name that no codec takes
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} cannot be written: {reason}") from None
+
+
+def files_of(bundle: Bundle, taken: Taken) -> dict[str, str]:
+    """All that the folder holds, texts by name."""
+    return {
+        **bundle.files,
+        README: readme(bundle, taken),
+        EXPORTED_FILE: exported_of(bundle, taken).to_json(),
+        SPEC_FILE: spec_to_yaml(taken.spec),
+    }
 
 
 def exported_of(bundle: Bundle, taken: Taken) -> Exported:

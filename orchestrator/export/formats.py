@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from orchestrator.export import (
     torchrun,
     torchtitan,
 )
-from orchestrator.export.bundle import Bundle
+from orchestrator.export.bundle import Bundle, files_of
 from orchestrator.export.taken import Taken
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
@@ -62,6 +63,17 @@ def fitting(name: str | None, record: Record) -> str:
             f"{name} cannot say the plan of trial {record.number}: {'; '.join(reasons)}{instead}"
         )
     return name
+
+
+def every_export(taken: Taken) -> dict[str, str]:
+    """The folders of all formats that can say the plan: texts by `format/name`."""
+    texts: dict[str, str] = {}
+    for name, form in FORMATS.items():
+        with contextlib.suppress(UserError):  # of a model, or of devices, that it cannot train
+            if not list(form.refusals(taken.plan)):
+                files = files_of(form.export(taken), taken)
+                texts |= {f"{name}/{file}": text for file, text in files.items()}
+    return texts
 
 
 def exported(taken: Taken, name: str | None = None) -> Bundle:

@@ -18,8 +18,16 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.taken import Taken
 from search_spaces.errors import UserError
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.render import Environment, render_environment, render_torch
+from search_spaces.render import (
+    Environment,
+    render_deepspeed,
+    render_environment,
+    render_torch,
+)
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.train_section import TrainSpec
 
 ARGUMENTS = "training_arguments.json"
 
@@ -50,16 +58,12 @@ def refusals(plan: Plan) -> Iterator[str]:
         yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
 
 
-def training_arguments(taken: Taken) -> dict[str, Any]:
+def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, Any]:
     """What `TrainingArguments(**...)` takes, and `HfArgumentParser` reads as JSON.
 
-    Raises:
-        UserError: If Trainer cannot train the model.
+    Of a plan of DeepSpeed `deepspeed` names the file of its configuration.
     """
-    if misfits := list(_misfits(taken)):
-        number = taken.record.number
-        raise UserError(f"hf-trainer cannot say the plan of trial {number}: {'; '.join(misfits)}")
-    plan, train = taken.plan, taken.spec.train
+    train = spec.train
     told: dict[str, Any] = {
         "output_dir": "trainer",
         "per_device_train_batch_size": plan.micro_batch,
@@ -69,7 +73,7 @@ def training_arguments(taken: Taken) -> dict[str, Any]:
         "learning_rate": train.learning_rate,
         "weight_decay": train.weight_decay,
         "max_grad_norm": train.grad_clip or 0.0,
-        "lr_scheduler_type": _schedule(taken),
+        "lr_scheduler_type": _schedule(train),
         "warmup_steps": train.warmup_steps,
         "seed": train.seed,
         "bf16": plan.precision == "bf16",
@@ -82,23 +86,24 @@ def training_arguments(taken: Taken) -> dict[str, Any]:
         "save_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
-        "use_cpu": taken.device == "cpu",
+        "use_cpu": device == "cpu",
     }
-    if _all_recomputed(taken):
+    if all_recomputed(plan):
         told |= {
             "gradient_checkpointing": True,
             "gradient_checkpointing_kwargs": {"use_reentrant": False},
         }
-    return told | _engine(plan, taken.device)
+    return told | _engine(plan, device)
 
 
-def _misfits(taken: Taken) -> Iterator[str]:
-    if taken.model.vocab_size is None:
+def misfits(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
+    """Why Trainer cannot train the plan with this model, or on these devices, a reason each."""
+    if model.vocab_size is None:
         yield (
-            f"{taken.spec.model.name} is a function with batches of its own, and Trainer trains"
-            " models of transformers"
+            f"{model.name} is a function with batches of its own, and Trainer trains models of"
+            " transformers"
         )
-    if taken.device == "cpu" and taken.plan.engine == "torch" and taken.plan.zero_stage:
+    if device == "cpu" and plan.engine == "torch" and plan.zero_stage:
         yield "on a CPU accelerate replaces FSDP by DDP and says nothing"
 
 
@@ -123,15 +128,13 @@ def _engine(plan: Plan, device: str) -> dict[str, Any]:
     return {}
 
 
-def _schedule(taken: Taken) -> str:
-    train = taken.spec.train
+def _schedule(train: TrainSpec) -> str:
     warm = train.schedule == "constant" and train.warmup_steps > 0
     return "constant_with_warmup" if warm else train.schedule
 
 
-def _all_recomputed(taken: Taken) -> bool:
+def all_recomputed(plan: Plan) -> bool:
     """Whether Trainer's own switch says what is recomputed: it knows all blocks or none."""
-    plan = taken.plan
     return plan.checkpoint_ratio == 1.0 and not plan.checkpoint_offload
 
 
@@ -141,18 +144,22 @@ def export(taken: Taken) -> Bundle:
     Raises:
         UserError: If Trainer cannot train the model.
     """
+    if reasons := list(misfits(taken.plan, taken.model, taken.device)):
+        number = taken.record.number
+        raise UserError(f"hf-trainer cannot say the plan of trial {number}: {'; '.join(reasons)}")
     plan = taken.plan
     command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)
     settings = render_torch(plan, taken.model)
     words = script_words(taken, settings)
     # what Trainer's own switch does is not done twice
-    words["checkpointed"] = bool(words["checkpointed"]) and not _all_recomputed(taken)
+    words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
     files = {
         SCRIPT: filled("hf_trainer.py.jinja", **words, command=command),
-        ARGUMENTS: json.dumps(training_arguments(taken), indent=2) + "\n",
+        ARGUMENTS: json.dumps(training_arguments(plan, taken.spec, taken.device), indent=2) + "\n",
     }
     if plan.engine == "deepspeed":
-        files[deepspeed.CONFIG] = _deepspeed_config(taken)
+        config = deepspeed_config(plan, taken.model, taken.spec, taken.device)
+        files[deepspeed.CONFIG] = json.dumps(config, indent=2, sort_keys=True) + "\n"
     return Bundle(
         format="hf-trainer",
         files=files,
@@ -162,15 +169,14 @@ def export(taken: Taken) -> Bundle:
     )
 
 
-def _deepspeed_config(taken: Taken) -> str:
+def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[str, Any]:
     """DeepSpeed's configuration; what is offloaded is updated by an optimizer of its own."""
-    settings = deepspeed.deepspeed_settings(taken)
+    settings = render_deepspeed(plan, model, spec, device)
     config = dict(settings.config)
     if settings.host_optimizer:
-        train = taken.spec.train
-        rates = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+        rates = {"lr": spec.train.learning_rate, "weight_decay": spec.train.weight_decay}
         config["optimizer"] = {"type": "AdamW", "params": rates}
-    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+    return config
 
 
 def _environment(taken: Taken) -> Environment:
@@ -184,7 +190,7 @@ def _unsaid(taken: Taken) -> Iterator[str]:
     first, *rest = what_is_yours(taken)
     yield first.replace("make_steps", "make_batches")
     yield from rest
-    if plan.checkpoint_ratio > 0 and not _all_recomputed(taken):
+    if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
             f"{100 * plan.checkpoint_ratio:.0f} % of the blocks are recomputed by the script:"
             " Trainer's own switch knows all of them or none."

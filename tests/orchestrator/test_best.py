@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from orchestrator import load_best
-from orchestrator.export import exported, write_bundle
+from orchestrator.export import exported, hf_trainer, write_bundle
 from search_spaces.errors import UserError
 from search_spaces.exported import SPEC_FILE
+from search_spaces.facts import ClusterFacts
+from search_spaces.rules import Surroundings
+from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import StudySpec
+from search_spaces.spec.schema import GIB, StudySpec
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import LLAMA, a_plan
+from workers.models import build_whole, describe
 
+TRAINABLE = load_spec(ROOT / "examples" / "trainer.yaml")
 KEPT = Path(StudySpec().folder) / "demo" / SPEC_FILE  # the specification of the sweep
-EXAMPLE = ROOT / "examples" / "own_loop.py"
 
 
 def test_it_is_the_answer_of_the_latest_sweep_or_any_trial_that_was_measured(
@@ -50,23 +57,80 @@ def test_a_folder_that_was_exported_says_the_same(tmp_path: Path) -> None:
     assert best.spec == load_spec(tmp_path / "out" / "spec.yaml")
 
 
-@pytest.mark.slow
-def test_the_example_trains_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    swept(model=load_spec(ROOT / "examples" / "demo.yaml").model.model_dump())
+def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
+    """What an example prints that is started on two ranks, on the answer of a demo's sweep."""
+    swept(model=TRAINABLE.model.model_dump(), **sections)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2"]
-
     ran = subprocess.run(
-        [*torchrun, str(EXAMPLE), str(KEPT)],
+        [*torchrun, str(ROOT / "examples" / name), str(KEPT)],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-
     assert ran.returncode == 0, ran.stderr
-    losses = [float(line.split()[-1]) for line in ran.stdout.splitlines()]
+    return ran.stdout
+
+
+@pytest.mark.slow
+def test_the_example_of_a_loop_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    told = run_example("own_loop.py", monkeypatch)
+
+    losses = [float(line.split()[-1]) for line in told.splitlines()]
     assert len(losses) == 10
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_the_example_of_trainer_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    told = run_example(
+        "hf_trainer.py", monkeypatch, space=TRAINABLE.space.model_dump(exclude_unset=True)
+    )
+
+    assert len(re.findall(r"'loss': '?[0-9.]+", told)) == 4
+    assert "train_samples_per_second" in told
+
+
+def test_trainer_can_say_each_plan_of_its_example() -> None:
+    facts = describe(TRAINABLE.model, TRAINABLE.train)
+    cluster = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=GIB)
+    around = Surroundings(spec=TRAINABLE, model=facts, cluster=cluster)
+
+    plans = build_space(around, 2).candidates
+
+    assert len({plan.checkpoint_ratio for plan in plans}) == 3
+    for plan in plans:
+        assert [*hf_trainer.refusals(plan), *hf_trainer.misfits(plan, facts, "cpu")] == [], plan
+
+
+def test_trainers_arguments_are_of_the_plan_and_of_the_user(tmp_path: Path) -> None:
+    what = taken_of(a_plan(engine="deepspeed", zero_stage=2, checkpoint_ratio=1.0))
+    write_bundle(exported(what), what, tmp_path / "zero")
+    told = load_best(tmp_path / "zero").training_arguments(output_dir="mine")
+
+    assert (told["output_dir"], told["per_device_train_batch_size"]) == ("mine", 2)
+    assert told["deepspeed"]["zero_optimization"]["stage"] == 2
+    assert told["gradient_checkpointing"] is True
+    sharded = taken_of(a_plan(zero_stage=3))
+    write_bundle(exported(sharded), sharded, tmp_path / "fsdp")
+    with pytest.raises(UserError, match="Trainer cannot train the plan of trial 3: on a CPU"):
+        load_best(tmp_path / "fsdp").training_arguments()
+
+
+def test_a_model_is_prepared_where_trainer_has_no_word_for_it(tmp_path: Path) -> None:
+    for ratio, recomputed in ((0.5, 1), (1.0, 0)):  # of 2 blocks; all of them is Trainer's own
+        what = taken_of(a_plan(checkpoint_ratio=ratio, attention="eager"))
+        write_bundle(exported(what), what, tmp_path / str(ratio))
+        model = build_whole(what.spec.model, what.spec.train, attention="sdpa").module
+
+        prepared = load_best(tmp_path / str(ratio)).prepare(model)
+
+        wrappers = [one for one in prepared.modules() if isinstance(one, CheckpointWrapper)]
+        assert len(wrappers) == recomputed
+        assert prepared.config._attn_implementation == "eager"
