@@ -96,7 +96,7 @@ def run_sweep(
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)
-        told = (*_derived(spec), *listeners)
+        told = (*_derived(spec, model), *listeners)
         try:
             driver = Driver(study, cluster, told, begun, forecasts=forecasts)
             if warning := _short_lived(spec):
@@ -123,10 +123,10 @@ def run_sweep(
     return driver.state
 
 
-def _derived(spec: SweepSpec) -> Iterator[AbstractListener]:
+def _derived(spec: SweepSpec, model: ModelFacts) -> Iterator[AbstractListener]:
     """Who keeps what others read of a sweep, all of it derived from the study."""
     if spec.tracking.enabled:
-        yield MlflowListener()
+        yield MlflowListener(model)
     yield RayMetrics()
 
 

@@ -99,6 +99,7 @@ def train_and_measure(
         warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
         measured_steps=sum(window.steps for window in series.steady),
         losses=series.losses,
+        seconds_by_step=tuple(float(f"{each:.4g}") for each in series.seconds_by_step),
         costs=Costs(
             build_seconds=build_seconds,
             steps_seconds=steps_seconds,

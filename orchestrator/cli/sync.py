@@ -6,6 +6,8 @@ from orchestrator.cli.console import OptionalSpecPath, say
 from orchestrator.latest import spec_and_name
 from orchestrator.stored import stored_state
 from search_spaces.errors import UserError
+from search_spaces.facts import ModelFacts
+from search_spaces.spec.schema import SweepSpec
 
 
 def sync(spec_path: OptionalSpecPath = None) -> None:
@@ -18,12 +20,24 @@ def sync(spec_path: OptionalSpecPath = None) -> None:
     from orchestrator.study import load_end, load_proofs, load_records, sole_driver
     from search_spaces.spec.addresses import without_password
 
+    model = _model(spec)
     records, proofs = load_records(spec, name), load_proofs(spec, name)
     state = stored_state(spec, name, records, proofs, load_end(spec, name))
     with sole_driver(spec, name):  # one that runs brings MLflow up by itself
         check_tracking(spec)
-        added = add_what_is_missing(state)
+        added = add_what_is_missing(state, model)
     say(
         f"{without_password(store_uri(spec))} holds the {len(records)} trials and {len(proofs)}"
         f" proofs of {name}; {added} of them were missing."
     )
+
+
+def _model(spec: SweepSpec) -> ModelFacts | None:
+    """What the exports need; a study can be read where its model is not."""
+    from workers.models import describe
+
+    try:
+        return describe(spec.model, spec.train)
+    except UserError as error:
+        say(f"Without exports, since the model cannot be read here: {error}")
+        return None

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from orchestrator.core.ranking import counts
 from orchestrator.core.state import SweepState
+from orchestrator.export import every_export, taken
 from orchestrator.fingerprint import package_versions, system_facts
 from orchestrator.report.beside import beside_sentence
 from orchestrator.report.sentences import (
@@ -20,6 +21,7 @@ from orchestrator.report.sentences import (
 from orchestrator.report_page import Told, report_page
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import counts_words
+from search_spaces.facts import ModelFacts
 from search_spaces.record import Fingerprint
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
@@ -56,6 +58,17 @@ def at_end(state: SweepState) -> dict[str, str]:
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
     return plan | {"report.html": report_page(Told(state=state, ground=None, note=_WITHOUT))}
+
+
+def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
+    """The answer as `plimsoll export` writes it, in each format that can say it.
+
+    Nothing without an answer, or where nobody knows the model.
+    """
+    if state.best is None or model is None:
+        return {}
+    files = every_export(taken(state, state.best, model))
+    return {f"exports/{name}": text for name, text in files.items()}
 
 
 def answer_markdown(state: SweepState) -> str:

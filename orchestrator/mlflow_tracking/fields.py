@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from orchestrator.core.goal import Goal
 from orchestrator.core.ranking import best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
+from orchestrator.mlflow_tracking.view_state import SHOWN_PARAMS
 from orchestrator.view.figures import speedup
-from orchestrator.view.plan_words import lossy_words, plan_words, strategy
+from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words, strategy
 from orchestrator.view.words import outcome_words
 from search_spaces.expectation import errors
 from search_spaces.outcome import (
@@ -19,6 +20,7 @@ from search_spaces.outcome import (
     MemoryReading,
     OutOfMemory,
 )
+from search_spaces.plan import RESTS
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB, SweepSpec
 
@@ -26,10 +28,18 @@ MAX_TAG = 5000  # characters that every store takes
 _RENAMED = {"data": "data_ranks"}  # beside a loss and a data set, `data` says nothing
 
 
-def trial_params(record: Record, spec: SweepSpec) -> dict[str, str]:
-    """The plan's knobs, and what a reader would otherwise have to look up."""
-    plan = record.plan
-    knobs = {_RENAMED.get(name, name): str(value) for name, value in plan.as_dict().items()}
+def trial_params(record: Record, state: SweepState) -> dict[str, str]:
+    """The plan's knobs, and what a reader would otherwise have to look up.
+
+    A knob that rests in all plans of the study is left out, but for those that MLflow's page shows:
+    what is not there is at rest.
+    """
+    plan, fixed, spec = record.plan, fixed_knobs(state.space), state.spec
+    knobs = {
+        _RENAMED.get(name, name): _readable(value)
+        for name, value in plan.as_dict().items()
+        if name in SHOWN_PARAMS or name not in fixed or value != RESTS.get(name)
+    }
     return {
         "strategy": strategy(plan),
         **knobs,
@@ -60,9 +70,10 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
     return {key: value[:MAX_TAG] for key, value in tags.items()}
 
 
-def trial_name(record: Record) -> str:
-    """The run's name in MLflow's tables and legends."""
-    return f"{'proof: ' if record.proof else ''}{plan_words(record.plan)}"
+def trial_name(record: Record, state: SweepState) -> str:
+    """The run's name in MLflow's tables and legends: the plan, less what all plans share."""
+    said = plan_words(record.plan, omit=fixed_knobs(state.space))
+    return f"{'proof: ' if record.proof else ''}{said}"
 
 
 def trial_status(record: Record) -> str:
@@ -102,16 +113,18 @@ def trial_metrics(record: Record, goal: Goal) -> dict[str, float]:
     return {name: _rounded(value) for name, value in metrics.items() if value is not None}
 
 
-def losses(record: Record) -> Iterator[tuple[int, float, float]]:
-    """Step, loss and moment [seconds since the epoch] of each optimizer step.
+def series(record: Record) -> Iterator[tuple[str, int, float, float]]:
+    """Metric, step, value and moment [seconds since the epoch] of each optimizer step.
 
     When each step ended was not kept: the moments divide the trial's time evenly.
     """
-    if isinstance(record.outcome, Measured):
-        values = record.outcome.losses
-        each = (record.ended_at - record.started_at) / max(len(values), 1)
-        for step, loss in enumerate(values):
-            yield step, loss, record.started_at + (step + 1) * each
+    outcome = record.outcome
+    if not isinstance(outcome, Measured):
+        return
+    each = (record.ended_at - record.started_at) / max(len(outcome.losses), 1)
+    for name, values in (("loss", outcome.losses), ("step_time", outcome.seconds_by_step)):
+        for step, value in enumerate(values):
+            yield name, step, value, record.started_at + (step + 1) * each
 
 
 def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
@@ -160,7 +173,7 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
         "forecast_samples_per_second": rate.value,
         "forecast_samples_per_second_low": rate.low,
         "forecast_samples_per_second_high": rate.high,
-        "forecast_peak_bytes": expected.peak_bytes.value,
+        "forecast_peak_memory_gib": expected.peak_bytes.value / GIB,
         "forecast_fits": expected.fits,
         "forecast_learned_from": expected.learned_from,
         "forecast_speed_error": wrong.speed if wrong else None,
@@ -230,6 +243,10 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
         "worker_seconds": costs.total_seconds,
         "residual_gib": _gib(costs.residual_bytes),
     }
+
+
+def _readable(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _rounded(value: float) -> float:

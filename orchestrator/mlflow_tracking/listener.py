@@ -24,6 +24,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.retrying import Away, Patience
+from search_spaces.facts import ModelFacts
 from search_spaces.spec.addresses import without_secrets
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class MlflowListener(AbstractListener):
     once more when the study is taken up again.
 
     Args:
+        model: What is trained, for the exports; None where nobody knows.
         say: Where a broken store is told of, once, when closing.
         close_seconds: How long closing waits for what is left to be written.
         last_seconds: How long of that a store is tried again that does not answer.
@@ -72,10 +74,12 @@ class MlflowListener(AbstractListener):
 
     def __init__(
         self,
+        model: ModelFacts | None = None,
         say: Callable[[str], None] = say_on_stderr,
         close_seconds: float = CLOSE_SECONDS,
         last_seconds: float = LAST_SECONDS,
     ) -> None:
+        self._model = model
         self._say = say
         self._close_seconds = close_seconds
         self._last_seconds = min(close_seconds / 2, last_seconds)
@@ -148,7 +152,7 @@ class MlflowListener(AbstractListener):
         from orchestrator.mlflow_tracking.writer import StudyWriter
 
         if self._writer is None:
-            self._writer = StudyWriter(state)
+            self._writer = StudyWriter(state, self._model)
         self._writer.describe_workers(state)
         self._writer.add_missing(state)
         if event is None:

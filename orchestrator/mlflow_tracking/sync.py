@@ -6,10 +6,11 @@ from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.listener import quieten
 from orchestrator.mlflow_tracking.store import store_uri
 from search_spaces.errors import StudyError
+from search_spaces.facts import ModelFacts
 from search_spaces.spec.addresses import without_password, without_secrets
 
 
-def add_what_is_missing(state: SweepState) -> int:
+def add_what_is_missing(state: SweepState, model: ModelFacts | None) -> int:
     """Writes all trials and proofs that MLflow does not hold, and the answer.
 
     Returns:
@@ -24,7 +25,7 @@ def add_what_is_missing(state: SweepState) -> int:
 
     uri = store_uri(state.spec)
     try:
-        writer = StudyWriter(state)
+        writer = StudyWriter(state, model)
         missing = writer.missing(state)
         writer.describe_workers(state)
         writer.finish(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from typing import Any
 
 VIEW_KEY = "plimsoll"
@@ -31,17 +32,23 @@ _PARAMS = {
     "batching": 85,
     "precision": 85,
 }
+SHOWN_PARAMS = frozenset(_PARAMS)
 _TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "reason": 330}
 
 
 _SECTION = "plimsoll-charts"
 
 
-def view_state() -> str:
-    """The value of `VIEW_TAG`: fastest first, with what a reader compares, as JSON."""
+def view_state(fixed: Collection[str] = ()) -> str:
+    """The value of `VIEW_TAG`: fastest first, with what a reader compares, as JSON.
+
+    Args:
+        fixed: Knobs that have one value in the whole study, of which nothing is to be seen.
+    """
+    params = {name: width for name, width in _PARAMS.items() if name not in fixed}
     widths = {
         **{f"metrics.`{name}`": width for name, width in _METRICS.items()},
-        **{f"params.`{name}`": width for name, width in _PARAMS.items()},
+        **{f"params.`{name}`": width for name, width in params.items()},
         **{f"tags.`{name}`": width for name, width in _TAGS.items()},
     }
     section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 2, "cardHeight": 420}
@@ -56,7 +63,7 @@ def view_state() -> str:
             "compareRunSections": [
                 {**section, "isReordered": False, "deleted": False, "isGenerated": False}
             ],
-            "compareRunCharts": [_knobs_to_speed(), _memory_to_speed()],
+            "compareRunCharts": [_knobs_to_speed(params), _memory_to_speed()],
         }
     )
 
@@ -74,11 +81,11 @@ def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
     }
 
 
-def _knobs_to_speed() -> dict[str, Any]:
+def _knobs_to_speed(params: Iterable[str]) -> dict[str, Any]:
     return _chart(
         "PARALLEL",
         "Knobs, memory and speed",
-        selectedParams=[name for name in _PARAMS if name != "accumulation"],  # follows
+        selectedParams=[name for name in params if name != "accumulation"],  # follows
         selectedMetrics=["memory_share", "samples_per_second"],
         showAllRuns=True,
     )

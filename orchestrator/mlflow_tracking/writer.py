@@ -22,6 +22,8 @@ from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
 from orchestrator.places import snapshot_of
 from orchestrator.study.databases import DATABASE_ERRORS
+from orchestrator.view.plan_words import fixed_knobs
+from search_spaces.facts import ModelFacts
 from search_spaces.record import Fingerprint, Record
 
 # What a store or a server that breaks raises; requests' errors are OSErrors.
@@ -38,13 +40,18 @@ _Identity = tuple[str, int]
 class StudyWriter:
     """Brings MLflow up to the state of one study, as often as it is asked to.
 
+    Args:
+        state: Of the study.
+        model: Its facts, for the exports; None where nobody knows them.
+
     Raises:
         TRACKING_ERRORS: From any method, if the store cannot be used.
     """
 
-    def __init__(self, state: SweepState) -> None:
+    def __init__(self, state: SweepState, model: ModelFacts | None) -> None:
         uri = store_uri(state.spec)
         self._client: MlflowClient = made_once(uri, lambda: MlflowClient(tracking_uri=uri))
+        self._model = model
         self._described: Fingerprint | None = None
         self._study = state.study
         self._user = _user()
@@ -86,7 +93,7 @@ class StudyWriter:
         proof = state.proven
         proven = "no" if proof is None else f"trial {proof.number}"
         self._client.set_tag(self._parent, "proven", proven)
-        self._write_artifacts(artifacts.at_end(state))
+        self._write_artifacts(artifacts.at_end(state) | artifacts.exports(state, self._model))
         self._delete_twins()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
@@ -95,18 +102,19 @@ class StudyWriter:
 
     def _find_experiment(self, state: SweepState) -> str:
         name = state.spec.tracking.experiment or state.study
+        view = view_state(fixed_knobs(state.space))
         found = self._client.get_experiment_by_name(name)
         if found is None:
             identity: str = self._client.create_experiment(
                 name,
                 artifact_location=artifact_uri(state.spec),
-                tags={VIEW_TAG: view_state(), KIND_TAG[0]: KIND_TAG[1]},
+                tags={VIEW_TAG: view, KIND_TAG[0]: KIND_TAG[1]},
             )
             return identity
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
         if VIEW_TAG not in found.tags:  # an experiment that was somebody else's first
-            self._client.set_experiment_tag(found.experiment_id, VIEW_TAG, view_state())
+            self._client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
         return str(found.experiment_id)
 
     def _find_parent(self, records: Iterable[Record]) -> str:
@@ -163,7 +171,7 @@ class StudyWriter:
 
     def _add_trial(self, record: Record, state: SweepState) -> None:
         run_id = self._run_of(record, state)
-        params = [Param(*param) for param in fields.trial_params(record, state.spec).items()]
+        params = [Param(*param) for param in fields.trial_params(record, state).items()]
         self._log(run_id, list(_metrics(record, state)), params)
         if record.outcome.kind == "out_of_memory":
             self._add_snapshot(run_id, record, state)
@@ -186,7 +194,7 @@ class StudyWriter:
             **self._common_tags(),
             "mlflow.parentRunId": self._parent,
         }
-        start, name = _ms(record.started_at), fields.trial_name(record)
+        start, name = _ms(record.started_at), fields.trial_name(record, state)
         run = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
         run_id = str(run.info.run_id)
         self._runs_by_trial[_identity(record)] = run_id
@@ -246,8 +254,8 @@ def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     figures = {**fields.trial_metrics(record, state.goal), **proof_metrics(record, state)}
     for name, value in figures.items():
         yield Metric(name, value, ended, 0)
-    for step, loss, moment in fields.losses(record):
-        yield Metric("loss", loss, _ms(moment), step)
+    for name, step, value, moment in fields.series(record):
+        yield Metric(name, value, _ms(moment), step)
 
 
 def _ms(seconds: float) -> int:

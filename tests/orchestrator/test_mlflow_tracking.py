@@ -13,16 +13,21 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator import load_best
 from orchestrator.mlflow_tracking import (
     MlflowListener,
     store_uri,
     ui_address,
 )
 from orchestrator.view import plan_words
+from orchestrator.view.plan_words import fixed_knobs
+from search_spaces.exported import Exported
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import (
+    LLAMA,
     every_outcome,
     make_expectation,
     make_measured,
@@ -57,10 +62,11 @@ def log(
     study: str,
     before: Sequence[Record] = (),
     ended: bool = True,
+    model: ModelFacts | None = LLAMA,
 ) -> MlflowListener:
     """Runs a sweep past a listener."""
     said: list[str] = []
-    listener = MlflowListener(say=said.append)
+    listener = MlflowListener(model, say=said.append)
     events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
     for event, state in events:
         listener.on_event(event, state)
@@ -119,10 +125,12 @@ def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path)
     _, trials, _ = everything
     run = trials[2]
 
-    assert run.info.run_name == "ddp micro 2 x 4 sdpa padded fp32"
+    assert run.info.run_name == "ddp micro 2 x 4 sdpa padded"
     assert run.data.params["micro_batch"] == "2"
     assert run.data.params["data_ranks"] == "2"
     assert run.data.params["strategy"] == "ddp"
+    assert run.data.params["tensor"] == "1"  # at rest everywhere, and among the page's columns
+    assert "offload_optimizer" not in run.data.params  # at rest everywhere
     metrics = run.data.metrics
     assert metrics["samples_per_second"] == pytest.approx(41.2)
     assert metrics["samples_per_second_low"] < 41.2 < metrics["samples_per_second_high"]
@@ -135,6 +143,8 @@ def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path)
     losses = client_of(spec_in(folder)).get_metric_history(run.info.run_id, "loss")
     assert [point.step for point in losses] == list(range(14))
     assert losses[-1].timestamp == run.info.end_time
+    steps = client_of(spec_in(folder)).get_metric_history(run.info.run_id, "step_time")
+    assert [point.value for point in steps[:3]] == pytest.approx([4 * 16 / 41.2, *[16 / 41.2] * 2])
 
 
 def test_forecasts_stand_beside_what_was_measured(everything: Logged) -> None:
@@ -146,7 +156,7 @@ def test_forecasts_stand_beside_what_was_measured(everything: Logged) -> None:
         assert metrics["forecast_samples_per_second"] == pytest.approx(30.9)
         assert metrics["forecast_samples_per_second_low"] == pytest.approx(30.9 / 1.25)
         assert metrics["forecast_samples_per_second_high"] == pytest.approx(30.9 * 1.25)
-        assert metrics["forecast_peak_bytes"] == pytest.approx(0.6 * 2**29, rel=1e-5)
+        assert metrics["forecast_peak_memory_gib"] == pytest.approx(0.3)
         assert metrics["forecast_fits"] == 0.93
         assert metrics["forecast_learned_from"] == 5
     assert measured["forecast_speed_error"] == pytest.approx(30.9 / 41.2 - 1)
@@ -193,7 +203,7 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
 ) -> None:
     parent, _, records = everything
     root = client_of(spec_in(folder)).download_artifacts(parent.info.run_id, "", str(tmp_path))
-    files = {path.name: path.read_text() for path in Path(root).iterdir()}
+    files = {path.name: path.read_text() for path in Path(root).iterdir() if path.is_file()}
 
     assert (folder / "mlartifacts").is_dir()
     assert SweepSpec.model_validate(yaml.safe_load(files["spec.yaml"])) == spec_in(folder)
@@ -202,6 +212,25 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert "mlflow==" in files["packages.txt"]
     assert Plan.from_dict(json.loads(files["best_plan.json"])) == records[2].plan
     assert "<h1>Trial 2 is the answer" in files["report.html"]
+    exports = Path(root) / "exports"
+    assert {path.name for path in exports.iterdir()} >= {"torchrun", "accelerate", "ray-train"}
+    for folder_of_one in exports.iterdir():
+        assert load_best(folder_of_one).plan == records[2].plan
+    command = Exported.read(exports / "torchrun").command
+    assert (exports / "torchrun" / command.split()[-1]).is_file()
+
+
+def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) -> None:
+    """As `plimsoll sync` does where a study's model cannot be read."""
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0)])
+    log(spec, records, study="elsewhere", model=None)
+    (parent,), _ = runs_of(spec, "elsewhere")
+
+    names = {file.path for file in client_of(spec).list_artifacts(parent.info.run_id)}
+
+    assert "report.html" in names
+    assert "exports" not in names
 
 
 def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: Path) -> None:
@@ -337,7 +366,7 @@ def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
     (parent,), runs = runs_of(spec, "proven")
     assert sorted(run.data.tags["kind"] for run in runs) == ["proof", "trial", "trial"]
     (run,) = (run for run in runs if run.data.tags["kind"] == "proof")
-    assert run.info.run_name == f"proof: {plan_words(trials[1].plan)}"
+    assert run.info.run_name == f"proof: {plan_words(trials[1].plan, omit=fixed_knobs(space))}"
     assert (run.data.tags["proof_of"], run.data.tags["proof_holds"]) == ("1", "true")
     assert parent.data.tags["proven"] == "trial 1"
     assert parent.data.metrics["trials"] == 2

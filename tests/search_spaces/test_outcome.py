@@ -62,6 +62,7 @@ MEASURED = Measured(
     warmup_steps=2,
     measured_steps=6,
     losses=(7.5, 7.25),
+    seconds_by_step=(0.9, 0.4),
     costs=COSTS,
 )
 OUT_OF_MEMORY = OutOfMemory(

@@ -48,12 +48,14 @@ class Window:
 class Series:
     """All that was timed: the first `warmup` windows do not count.
 
-    Windows in which something was compiled stand in front, whenever they were. `beaten` says that
-    it ended because the rival was faster.
+    Windows in which something was compiled stand in front, whenever they were; `losses` and
+    `seconds_by_step` are in the order of the steps. `beaten` says that it ended because the rival
+    was faster.
     """
 
     windows: tuple[Window, ...]
     losses: tuple[float, ...]
+    seconds_by_step: tuple[float, ...]
     warmup: int
     beaten: bool = False
 
@@ -119,6 +121,7 @@ def measure_steps(
     return Series(
         windows=(*compiling, *calm),
         losses=tuple(losses),
+        seconds_by_step=tuple(w.seconds for w in windows for _ in range(w.steps)),
         warmup=warmup,
         beaten=steps == BEATEN,
     )

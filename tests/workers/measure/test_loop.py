@@ -105,6 +105,9 @@ def measure(
     )
     assert isinstance(series, Series)
     assert len(series.losses) == sum(window.steps for window in series.windows)
+    assert len(series.seconds_by_step) == len(series.losses)
+    spent = sum(window.seconds * window.steps for window in series.windows)
+    assert sum(series.seconds_by_step) == pytest.approx(spent)
     return series
 
 
