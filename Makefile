@@ -76,8 +76,9 @@ bench: setup ## Measure what a trial costs, what it does to the next, and how fa
 	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
 
-chaos: setup ## Run 32 sweeps under 200 injected faults, for hours; write benchmarks/results/chaos.json
-	@$(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.json
+chaos: setup ## Run 32 sweeps under 200 injected faults, for hours; goes on from plimsoll-runs/chaos.json
+	@mkdir -p plimsoll-runs
+	@$(BIN)/python -m benchmarks.chaos --out plimsoll-runs/chaos.json
 
 image: ## Build the container image, for Kubernetes (needs docker)
 	docker build --tag plimsoll:$(VERSION) .
