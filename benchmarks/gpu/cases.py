@@ -8,7 +8,8 @@ from typing import Any
 
 from search_spaces.spec.schema import SweepSpec
 
-TINY_GIB = 0.3  # of a rank: room for the tiny models, and not for their largest micro-batches
+TINY_GIB = 0.09  # of a rank: room for the tiny models, and not for their largest micro-batch
+TINY_TOKENS = 64
 _GLOBAL_BATCH = 16
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _SEARCHED: Mapping[str, Any] = {  # every knob that one GPU has, but the allocator's settings
@@ -28,10 +29,9 @@ _SEARCHED: Mapping[str, Any] = {  # every knob that one GPU has, but the allocat
 }
 _TINY_SEARCHED: Mapping[str, Any] = {
     "engine": ["torch"],
-    "micro_batch": [1, 4, 16],
+    "micro_batch": [1, 2, 4, 16],
     "checkpoint_ratio": [0.0, 1.0],
     "attention": ["sdpa", "eager"],
-    "precision": ["fp32", "bf16"],
     "optimizer": ["adamw_fused", "adamw_foreach"],
 }
 _LLAMA_TINY = {
@@ -41,7 +41,7 @@ _LLAMA_TINY = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "vocab_size": 2048,
+    "vocab_size": 8192,
 }
 
 
@@ -72,7 +72,7 @@ class Case:
             sequence_length: In tokens; the case's own if None. Tiny ones keep theirs.
             sections: Others of the specification, such as objective or budget.
         """
-        length = 32 if tiny else sequence_length or self.sequence_length
+        length = TINY_TOKENS if tiny else sequence_length or self.sequence_length
         config: dict[str, Any] = dict(self.tiny) if tiny else {}
         if self.positions is not None:
             config[self.positions] = length
@@ -102,7 +102,7 @@ GPT2_XL = Case(
     model="gpt2-xl",
     sequence_length=1024,
     positions="n_positions",
-    tiny=(("n_embd", 64), ("n_head", 4), ("n_layer", 2), ("vocab_size", 2048)),
+    tiny=(("n_embd", 64), ("n_head", 4), ("n_layer", 2), ("vocab_size", 8192)),
 )
 LLAMA_1B = Case(
     name="llama-3.2-1b",
@@ -127,7 +127,7 @@ BERT_LARGE = Case(
         ("intermediate_size", 192),
         ("num_hidden_layers", 2),
         ("num_attention_heads", 4),
-        ("vocab_size", 2048),
+        ("vocab_size", 8192),
     ),
 )
 CASES = (GPT2_XL, LLAMA_1B, LLAMA_3B, BERT_LARGE)
