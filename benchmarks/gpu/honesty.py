@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.honesty [--out DIR] [--tiny]
 
 Each plan is measured, exported as a script of plain torch, and run twice: as it was exported, with
-a witness that looks at its settings, losses and speed (`plimsoll verify`), and with a model and data
-of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process.
+a witness that looks at its settings, losses and speed (`plimsoll verify`), and with a model and
+data of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.gpu.cases import GPT2_XL, LLAMA_1B, LLAMA_3B, Case
 from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
-from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.plain_run import plain_rate
+from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import say
 from orchestrator.export import exported, write_bundle
@@ -51,7 +51,7 @@ _KNOBS: tuple[dict[str, Any], ...] = (
 
 
 def cases(*, tiny: bool) -> tuple[tuple[Case, dict[str, Any]], ...]:
-    """What is compared, the most important first: a model, and what its plan has beyond the rest."""
+    """What is compared, the most important first: models, and what is special of their plans."""
     if tiny:
         return ((LLAMA_1B, _KNOBS[1]),)
     return tuple((case, knobs) for knobs in _KNOBS for case in _CASES)
@@ -81,7 +81,7 @@ def measure(asked: Asked) -> Found:
 
 
 def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
-    """Rates of one plan in samples per second, each also over the tool's: measured before and after."""
+    """Rates of one plan in samples per second; the tool's are of before and after the scripts."""
     steps = TINY_STEPS if asked.tiny else STEPS
     report = asked.group.measure(spec, plan)
     first = report.outcome

@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.limit [--out DIR] [--tiny]
 
 The winner is the best plan that `benchmarks.gpu.sweep` found for Llama-3.2 3B, else the fastest of
-`plans.csv`. It is measured once more; its model FLOPs (without recomputation) stand over the fastest
-bf16 matmul of `device.yaml`. A trace of some steps says what the time of a step goes to.
+`plans.csv`. It is measured once more; its model FLOPs (without recomputation) stand over the
+fastest matmul of `device.yaml` in its precision. A trace of some steps says what their time goes to.
 """
 
 from __future__ import annotations

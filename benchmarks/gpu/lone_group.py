@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import time
-from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from benchmarks.gpu.environment import variables
 from benchmarks.gpu.serving import serve
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes, reason_to_change
@@ -137,7 +136,7 @@ class _Child:
         self._process: BaseProcess = multiprocessing.get_context("spawn").Process(
             target=serve, args=(self.spec, theirs)
         )
-        with _environment(WORKER_ENVIRONMENT | dict(processes.environment)):
+        with variables(WORKER_ENVIRONMENT | dict(processes.environment)):
             self._process.start()
         theirs.close()  # else the end of the process would not be seen
         self.seen, self.here = self._hello(self._pipe)
@@ -178,18 +177,3 @@ class _Child:
             self._process.join()
         self._pipe.close()
         return unreleased(self._before, _RELEASE_SECONDS)
-
-
-@contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables that a process started within inherits, and puts them back."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -165,9 +165,7 @@ def _came_back(row: dict[str, Any]) -> bool:
 
 
 def _all(what: str, rows: Sequence[Any], wanted: int) -> Verdict:
-    return Verdict(
-        what=what, asked=str(wanted), reached=str(len(rows)), holds=len(rows) == wanted
-    )
+    return Verdict(what=what, asked=str(wanted), reached=str(len(rows)), holds=len(rows) == wanted)
 
 
 if __name__ == "__main__":

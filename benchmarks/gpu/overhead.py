@@ -44,10 +44,8 @@ def measure(asked: Asked) -> Found:
     spec = spec_of(tiny=asked.tiny)
     warm, cold = (TINY_WARM, TINY_COLD) if asked.tiny else (WARM, COLD)
     plans = balanced(space_of(spec, asked.group.here(spec)).table, warm, 0)
-    rows = []
     asked.group.measure(spec, plans[0])  # in which a process and its device get ready
-    for number in range(warm):
-        rows.append(_row("warm worker", asked, spec, plans[number % len(plans)]))
+    rows = [_row("warm worker", asked, spec, plans[at % len(plans)]) for at in range(warm)]
     for number in range(cold):
         asked.group.stop()
         rows.append(_row("cold worker", asked, spec, plans[number % len(plans)]))

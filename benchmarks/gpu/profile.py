@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.profile SPEC PLAN OUT
 
-SPEC is a specification's YAML, PLAN a plan's JSON, OUT the file that is written: seconds of a step by
-kind of work. On a GPU kernels are counted, and what lies between them is "idle"; on a CPU operators.
+SPEC is a specification's YAML, PLAN a plan's JSON, OUT the file that is written: seconds of a step
+by kind of work. On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
+operators are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from search_spaces.plan import Plan

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.surfaces [--out DIR] [--tiny]
 
-The specifications lie in `benchmarks/surfaces/gpu`, and so do the tables, in the columns of `plimsoll
-record`. A command measures what is missing while there is time, on a worker without Ray.
+The specifications lie in `benchmarks/surfaces/gpu`, and so do the tables, in the columns of
+`plimsoll record`. A command measures what is missing while there is time, on a worker without Ray.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def order_of(plans: Sequence[Plan], device: str) -> tuple[Turn, ...]:
 
 def measure(asked: Asked) -> Found:
     """Goes on with each grid in turn."""
-    found = []
+    found: list[Surface] = []
     for given in sorted(FOLDER.glob("*.yaml")):
         spec = load_spec(given)
         table = FOLDER / f"{given.stem}.csv"
