@@ -4,7 +4,7 @@
 
 The winner is the best plan that `benchmarks.gpu.sweep` found for Llama-3.2 3B, else the fastest of
 `plans.csv`. It is measured once more; its model FLOPs (without recomputation) stand over the
-fastest matmul of `device.yaml` in its precision. A trace of some steps says what their time goes to.
+fastest matmul of `device.yaml` in its precision. A trace of some steps says where their time goes.
 """
 
 from __future__ import annotations

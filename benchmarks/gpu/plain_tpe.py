@@ -19,14 +19,14 @@ from search_spaces.spec.schema import SweepSpec
 
 
 def search(group: LoneGroup, spec: SweepSpec, minutes: float, seed: int = 0) -> tuple[Ending, ...]:
-    """The trials until the time is over; the last may end later."""
+    """The trials until time or budget are over; the last may end later."""
     began = time.time()
     space = space_of(spec, group.here(spec))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     knobs = choices(space)
     endings = []
-    while time.time() - began < 60 * minutes:
+    while time.time() - began < 60 * minutes and len(endings) < spec.budget.trials:
         trial = study.ask()
         config = {name: trial.suggest_categorical(name, v) for name, v in knobs.items()}
         plan = plan_of(space, config)

@@ -27,7 +27,7 @@ from search_spaces.spec.schema import SweepSpec
 
 FILE = "sweep_runs.jsonl"
 LENGTHS = (2048, 4096)
-MINUTES, TINY_MINUTES = 4.0, 0.1  # of each way, with the starts of its processes
+MINUTES, TINY_MINUTES = 4.0, 2.0  # of each way, with the starts of its processes
 OVER_TRAINER, OF_THE_TIME = 1.3, 0.25
 _STARTS_SECONDS = 60.0  # of a way's last trial, which may end later
 Run = dict[str, Any]
