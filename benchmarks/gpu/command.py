@@ -51,6 +51,11 @@ class Asked:
         """Until the time of this command is over; below 0 when it is."""
         return self.until - self.clock()
 
+    def free_device(self) -> None:
+        """Lets the worker go, so that others have the GPU to themselves; a CPU is shared."""
+        if self.device == "cuda":
+            self.group.stop()
+
     def has(self, seconds: float) -> bool:
         """Whether so much time is left."""
         return self.left_seconds >= seconds

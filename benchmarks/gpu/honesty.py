@@ -87,7 +87,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     first = report.outcome
     if not isinstance(first, Measured):
         return {"outcome": first.kind}
-    asked.group.stop()  # its script has the device to itself
+    asked.free_device()  # for its script
     with TemporaryDirectory(prefix="plimsoll-gpu-") as kept:
         folder = Path(kept, "exported")
         what = exported(taken_from(spec, plan, report), "torchrun")

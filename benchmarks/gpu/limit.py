@@ -49,7 +49,7 @@ def measure(asked: Asked) -> Found:
     report = asked.group.measure(spec, plan)
     if not isinstance(report.outcome, Measured) or report.fingerprint is None:
         raise ClusterError(f"the winner {plan_words(plan)} could not be measured: {report.outcome}")
-    asked.group.stop()  # the trace has the device to itself
+    asked.free_device()  # for the trace
     rate = best_matmul(device_of(asked, report.fingerprint.device_name), plan.precision)
     seconds = traced(spec, plan)
     return judged(report.outcome, rate, seconds, plan, source)

@@ -50,14 +50,19 @@ def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
     )
 
 
-def measured_rows(asked: Asked) -> tuple[list[dict[str, str]], str]:
-    """Measures what is missing while there is time; all rows, and what is left to measure."""
+def measured_rows(asked: Asked, each: int | None = None) -> tuple[list[dict[str, str]], str]:
+    """Measures what is missing while there is time; all rows, and what is left to measure.
+
+    Args:
+        asked: Where, until when, and whether with tiny models.
+        each: Plans of each model; as many as usual if None.
+    """
     file = asked.out / FILE
     rows = read(file)
     lacking = 0
     for seed, case in enumerate(cases(tiny=asked.tiny)):  # other plans of each model
         done = {row["key"] for row in rows if row["model"] == case.name}
-        wanted = TINY_PLANS if asked.tiny else PLANS
+        wanted = each or (TINY_PLANS if asked.tiny else PLANS)
         if len(done) >= wanted:
             continue
         if not asked.has(LONGEST_SECONDS if not asked.tiny else 0.0):
@@ -72,7 +77,7 @@ def measured_rows(asked: Asked) -> tuple[list[dict[str, str]], str]:
             append(file, row)
             lacking -= 1
         rows = read(file)
-    asked.group.stop()  # so that nothing is on the device when forecasts are made
+    asked.free_device()  # so that nothing is on it when forecasts are made
     return rows, f"{lacking} plans are not measured" if lacking else ""
 
 

@@ -56,7 +56,7 @@ def ours(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
                 )
             endings, how = endings_of(records, began), "its driver, without Ray"
         else:
-            asked.group.stop()
+            asked.free_device()
             file = Path(folder, f"{NAME}.yaml")
             file.write_text(spec_to_yaml(mine), "utf-8")
             with variables(home):
@@ -95,7 +95,7 @@ def optuna(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
     if asked.tiny or not has_ray():
         endings = plain_tpe.search(asked.group, spec, minutes)
         return Searched(endings=endings, how="TPE on a warm worker, without Ray")
-    asked.group.stop()
+    asked.free_device()
     with TemporaryDirectory(prefix="plimsoll-gpu-") as folder:
         study = spec.study.model_copy(update={"folder": folder})
         mine = spec.model_copy(update={"study": study})
@@ -106,8 +106,7 @@ def optuna(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
 
 def trainer(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
     """Hugging Face's Trainer with its defaults, in a process of its own."""
-    if not asked.tiny:
-        asked.group.stop()  # it has the device to itself
+    asked.free_device()
     with TemporaryDirectory(prefix="plimsoll-gpu-") as folder:
         job, out = Path(folder, "job.json"), Path(folder, "out.jsonl")
         job.write_text(json.dumps(job_of(spec, asked)), "utf-8")

@@ -162,26 +162,28 @@ def test_without_time_nothing_is_measured_and_it_is_told(asked: Asked) -> None:
 
 
 @pytest.mark.slow
-def test_plans_of_tiny_models_are_measured_once_and_judged(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real trials; the worker of all tests is kept."""
-    monkeypatch.setattr(type(asked.group), "stop", lambda _: ())
-    monkeypatch.setattr("benchmarks.gpu.measuring.TINY_PLANS", 4)
+def test_plans_of_tiny_models_are_measured_once_and_judged(asked: Asked) -> None:
+    """Real trials of two models, some of which run out of memory for real."""
+    rows, left = measured_rows(asked, each=4)
 
-    found = memory.measure(asked)
-
-    assert found.left == ""
-    rows = read(asked.out / FILE)
+    assert left == ""
     assert [row["model"] for row in rows] == [c.name for c in cases(tiny=True) for _ in range(4)]
     assert {row["outcome"] for row in rows} == {"measured", "out_of_memory"}
     for row in rows:
-        assert json.loads(row["plan"])["micro_batch"] in (
-            spec_of(LLAMA_1B, tiny=True).space.micro_batch or ()
-        )
         needed = "wanted_bytes" if row["outcome"] == "out_of_memory" else "held_bytes"
         assert float(row[needed]) > 2**20
-    assert len(found.rows) == len(rows)
-    again = speed.measure(asked)  # from the same table: no trial is run
-    assert len(again.rows) == sum(row["outcome"] == "measured" for row in rows)
-    assert read(asked.out / FILE) == rows
+        sizes = spec_of(LLAMA_1B, tiny=True).space.micro_batch or ()
+        assert json.loads(row["plan"])["micro_batch"] in sizes
+    processes = asked.group.started
+    assert measured_rows(asked, each=4) == (rows, "")
+    assert asked.group.started == processes  # nothing is measured twice
+
+    both = beside(asked, rows)
+    told = memory.judged(both, cuda=False)
+    assert len(told.rows) == len(rows)
+    assert all(row["forecast_gib"] > 0 for row in told.rows)
+    fast = speed.judged(both)
+    assert len(fast.rows) == told.figures["plans"]["measured"]
+    assert fast.figures["median_error"] == pytest.approx(
+        float(np.median([abs(row["error"]) for row in fast.rows]))
+    )
