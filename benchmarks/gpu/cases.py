@@ -8,7 +8,7 @@ from typing import Any
 
 from search_spaces.spec.schema import SweepSpec
 
-TINY_GIB = 0.09  # of a rank: room for the tiny models, and not for their largest micro-batch
+TINY_GIB = 0.075  # of a rank: room for the tiny models, and not for their largest micro-batch
 TINY_TOKENS = 64
 _GLOBAL_BATCH = 16
 _MICRO_BATCHES = (1, 2, 4, 8, 16)

@@ -51,6 +51,11 @@ class LoneGroup:
         self._mixed = mixed
         self._child: _Child | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None while there is none."""
+        return self._child.pid if self._child else None
+
     def here(self, spec: SweepSpec) -> ClusterFacts:
         """What this machine is for a specification, as its worker tells; starts one if need be."""
         return self._child_for(spec).here
@@ -87,11 +92,11 @@ class LoneGroup:
         )
 
     def measure(self, spec: SweepSpec, plan: Plan, *, number: int = 0) -> TrialReport:
-        """Runs one plan as a trial of the specification."""
+        """Runs one plan as a trial of the specification, on the device that it names."""
         return self.run(
             Assignment(
                 request=TrialRequest(number=number, plan=plan, spec=spec.for_workers),
-                device=self.here(spec).device,
+                device="cuda" if spec.cluster.device == "cuda" else "cpu",
                 deadline_seconds=spec.budget.trial_seconds,
                 folder=str(Path.cwd()),
             )
@@ -140,6 +145,10 @@ class _Child:
             self._process.start()
         theirs.close()  # else the end of the process would not be seen
         self.seen, self.here = self._hello(self._pipe)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""Parts that run trials: real ones of tiny models on one worker, and what is said of made-up ones."""
+"""Parts that run trials: real ones of tiny models on one worker, and what made-up ones mean."""
 
 from __future__ import annotations
 
