@@ -13,6 +13,7 @@ from search_spaces.spec.schema import SweepSpec
 from workers.preparation import prepare
 
 _JITTER = 1e-3  # decides between plans that are as good
+_FOLLOWS = "accumulation"  # from the other knobs
 
 
 def space_of(spec: SweepSpec, here: ClusterFacts) -> Space:
@@ -42,6 +43,3 @@ def balanced(table: PlanTable, count: int, seed: int) -> tuple[Plan, ...]:
             seen[name][table.codes[name][row]] += 1
         chosen.append(row)
     return tuple(table.plan(row) for row in chosen)
-
-
-_FOLLOWS = "accumulation"  # from the other knobs

@@ -10,6 +10,7 @@ fastest matmul of `device.yaml` in its precision. A trace of some steps says whe
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from orchestrator.view.plan_words import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
+from search_spaces.render import render_environment
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 
@@ -80,9 +82,11 @@ def traced(spec: SweepSpec, plan: Plan) -> Mapping[str, float] | None:
         file, out = Path(kept, "spec.yaml"), Path(kept, "profile.json")
         file.write_text(spec_to_yaml(spec), "utf-8")
         command = [sys.executable, "-m", "benchmarks.gpu.profile", str(file)]
+        needed = render_environment(plan, spec.cluster.device)
         try:
             subprocess.run(
                 [*command, json.dumps(plan.as_dict()), str(out)],
+                env={**os.environ, **dict(needed)},
                 stdout=sys.stderr,
                 timeout=_TRACE_SECONDS,
                 check=True,

@@ -25,7 +25,7 @@ def search(group: LoneGroup, spec: SweepSpec, minutes: float, seed: int = 0) -> 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     knobs = choices(space)
-    endings = []
+    endings: list[Ending] = []
     while time.time() - began < 60 * minutes and len(endings) < spec.budget.trials:
         trial = study.ask()
         config = {name: trial.suggest_categorical(name, v) for name, v in knobs.items()}
