@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test test-thorough fuzz-plans lint type arch pins audit check bench chaos image format clean
+.PHONY: help setup demo test test-thorough fuzz-plans lint type arch pins audit check bench gpu chaos image format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,9 @@ bench: setup ## Measure what a trial costs, what it does to the next, and how fa
 	@$(BIN)/python -m benchmarks.trial_overhead
 	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
+
+gpu: setup ## Measure on this machine's GPU what docs/gpu.md lists, for hours
+	@$(BIN)/python -m benchmarks.gpu
 
 chaos: setup ## Run 32 sweeps under 200 injected faults, for hours; goes on from plimsoll-runs/chaos.json
 	@mkdir -p plimsoll-runs

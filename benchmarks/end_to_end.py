@@ -29,7 +29,7 @@ from search_spaces.spec.schema import SweepSpec
 
 AS_GOOD = 0.98  # of the other's best: closer than trials can tell
 GRACE_SECONDS = 180.0  # for what is under way when the time is over
-_NAME = "end-to-end"
+NAME = "end-to-end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def spec_for(folder: str) -> SweepSpec:
             },
             "objective": {"max_seconds": 4, "interval": 0.03, "headroom": 0.0},
             "budget": {"trials": 10_000},
-            "study": {"folder": folder, "name": _NAME},
+            "study": {"folder": folder, "name": NAME},
         }
     )
 
@@ -79,10 +79,10 @@ def tuned(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
     started = time.time()
     typed = ["tune", str(file), "--plain", "--minutes", f"{minutes:g}"]
     _run([sys.executable, "-c", "from orchestrator.cli import main; main()", *typed], minutes)
-    url = f"sqlite:///{Path(spec.study.folder, _NAME, 'study.db')}"
-    if not Path(spec.study.folder, _NAME, "study.db").is_file():
+    url = f"sqlite:///{Path(spec.study.folder, NAME, 'study.db')}"
+    if not Path(spec.study.folder, NAME, "study.db").is_file():
         return ()
-    study = optuna.load_study(study_name=_NAME, storage=url)
+    study = optuna.load_study(study_name=NAME, storage=url)
     return tuple(
         Ending(
             seconds=trial.datetime_complete.timestamp() - started,
@@ -157,7 +157,7 @@ def measure(given: Path | None, minutes: float) -> dict[str, Any]:
         if given is not None:
             study = spec.study
             spec = load_spec(given).model_copy(update={"study": study})
-        file = Path(folder, f"{_NAME}.yaml")
+        file = Path(folder, f"{NAME}.yaml")
         file.write_text(spec_to_yaml(spec), "utf-8")
         ways = {way: sweep(file, spec, minutes) for way, sweep in WAYS.items()}
     if silent := [way for way, endings in ways.items() if not endings]:

@@ -17,6 +17,8 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +37,31 @@ _FOLLOWS = "accumulation"  # from the other knobs
 
 
 def space_of(spec: SweepSpec) -> Space:
-    """The legal plans on this machine's CPU."""
-    from workers.doctor import lacks
+    """The legal plans on this machine: on its CPU, unless the specification says cuda."""
     from workers.models import describe
 
     ranks = spec.cluster.workers
     if ranks == "auto":
         raise ValueError("the benchmark needs cluster.workers to be a number")
+    device = "cuda" if spec.cluster.device == "cuda" else "cpu"
     cluster = ClusterFacts(
-        device="cpu",
+        device=device,
         slots=ranks,
         memory_limit_bytes=spec.memory_limit_bytes,
-        lacks=lacks("cpu"),
+        lacks=_lacks(device),
     )
     around = Surroundings(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
     return build_space(around, ranks)
+
+
+def _lacks(device: str) -> tuple[tuple[str, str], ...]:
+    """What the machine lacks; a GPU is asked by a process that ends, so as to hold none of it."""
+    from workers.doctor import lacks
+
+    if device == "cpu":
+        return lacks(device)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(lacks, device).result()
 
 
 def choices(space: Space) -> dict[str, tuple[Any, ...]]:
@@ -72,11 +84,12 @@ def run_one(config: dict[str, Any]) -> dict[str, Any]:
 
     spec, plan, folder = config["spec"], config["plan"], config["folder"]
     out = Path(folder, f"{plan.key}.json")
+    cuda = spec.cluster.device == "cuda"
     TorchTrainer(
         cold_trial,
         train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
-        torch_config=TorchConfig(backend="gloo"),
-        scaling_config=ScalingConfig(num_workers=plan.world_size),
+        torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
+        scaling_config=ScalingConfig(num_workers=plan.world_size, use_gpu=cuda),
         run_config=RunConfig(
             name=plan.key,
             storage_path=folder,

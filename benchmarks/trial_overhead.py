@@ -107,12 +107,13 @@ def run_cold(spec: SweepSpec, plan: Plan, folder: str) -> tuple[float, Outcome]:
     from ray.train.torch import TorchConfig, TorchTrainer
 
     out = Path(folder, f"cold-{plan.key}.json")
+    cuda = spec.cluster.device == "cuda"
     started = time.perf_counter()
     TorchTrainer(
         cold_trial,
         train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
-        torch_config=TorchConfig(backend="gloo"),
-        scaling_config=ScalingConfig(num_workers=RANKS),
+        torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
+        scaling_config=ScalingConfig(num_workers=plan.world_size, use_gpu=cuda),
         run_config=RunConfig(name=f"cold-{plan.key}", storage_path=folder),
     ).fit()
     seconds = time.perf_counter() - started
@@ -129,12 +130,20 @@ def summary(label: str, seconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def measure(trials: int, cold: int) -> dict[str, Any]:
-    """Runs both ways and compares them."""
+def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, Any]:
+    """Runs both ways and compares them.
+
+    Args:
+        trials: On a warm group, the first of which does not count.
+        cold: Trials that are started cold.
+        spec: Another model and machine than `spec_for` has; its study and budget are not used.
+    """
     import ray
 
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
-        spec = spec_for(folder, trials)
+        small = spec_for(folder, trials)
+        kept = {"study": small.study, "budget": small.budget}
+        spec = small if spec is None else spec.model_copy(update=kept)
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         watch = Stopwatch()
         run_sweep(spec, "overhead", (watch,))

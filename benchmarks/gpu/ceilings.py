@@ -1,0 +1,167 @@
+"""What the GPU can do: matmuls by shape in bf16, copies, the bus to the host, launches.
+
+    python -m benchmarks.gpu.ceilings [--out DIR] [--tiny]
+
+Measured as `plimsoll doctor --probe` does, with the shapes of the models that all parts train, and
+written as a device file, `device.yaml`, from which all other parts forecast and on which they
+quote their figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.gpu.command import Asked, main
+from benchmarks.gpu.found import Found
+from benchmarks.gpu.verdicts import Verdict
+from search_spaces.hardware import Device, DeviceError, known_device, load_device_file
+from search_spaces.hardware.device import MatmulPoint
+from search_spaces.hardware.files import device_to_yaml
+from workers.probing import Effort, Findings, describe, probe_ranks
+from workers.probing.effort import MIB, Shape, usual_effort
+
+FILE = "device.yaml"
+_TOKENS = (2048, 8192, 32768)  # of a micro-batch
+_LAYERS = (  # columns and inner dimension of what the models multiply most
+    (1600, 1600), (4800, 1600), (6400, 1600), (1600, 6400), (50257, 1600),
+    (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048),
+    (3072, 3072), (8192, 3072), (3072, 8192), (128256, 3072),
+    (1024, 1024), (4096, 1024), (1024, 4096), (30522, 1024),
+)  # fmt: skip
+_PRECISION = "bf16"
+
+
+def effort_for(*, tiny: bool) -> Effort:
+    """What is measured: on one rank, and with the shapes of all models beside the usual ones."""
+    if tiny:
+        return Effort(
+            device_type="cpu",
+            ranks=1,
+            threads=1,
+            shapes=((64, 64, 64), (128, 64, 64), (128, 256, 64)),
+            precisions=("fp32", "bf16"),
+            point_seconds=0.01,
+            copy_bytes=4 * MIB,
+            collective_bytes=(),
+            file_bytes=MIB,
+            file_seconds=0.5,
+            adam_elements=100_000,
+            timeout_seconds=120.0,
+        )
+    usual = usual_effort()
+    shapes = (*usual.shapes, *shapes_of_models())
+    return dataclasses.replace(
+        usual, ranks=1, shapes=tuple(dict.fromkeys(shapes)), timeout_seconds=480.0
+    )
+
+
+def shapes_of_models() -> Iterator[Shape]:
+    """Rows, columns and inner dimension of the models' matmuls."""
+    return ((tokens, *layer) for tokens in _TOKENS for layer in _LAYERS)
+
+
+def measure(asked: Asked) -> Found:
+    """Probes the device, and writes its file."""
+    effort = effort_for(tiny=asked.tiny)
+    with TemporaryDirectory(dir=asked.out) as drive:
+        findings = probe_ranks(effort, drive=Path(drive))
+    device = describe(findings, effort, when=time.strftime("%Y-%m-%d"))
+    (asked.out / FILE).write_text(device_to_yaml(device), "utf-8")
+    return found_in(device, findings, effort)
+
+
+def found_in(device: Device, findings: Findings, effort: Effort) -> Found:
+    """The rates of one probe."""
+    rows = [_row(point) for point in device.matmul_points]
+    rows.sort(key=lambda row: -row["tflops_per_second"])
+    bf16 = [row for row in rows if row["precision"] == _PRECISION]
+    return Found(
+        figures={
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+            "matmul_flops_per_second": {
+                name: findings.matmul_peak(name) for name in effort.precisions
+            },
+            "data_sheet_bf16_flops_per_second": data_sheet(device.name),
+            "copy_bytes_per_second": findings.bandwidth_bytes_per_second,
+            "host_copy_bytes_per_second": findings.host_bandwidth_bytes_per_second,
+            "to_device_and_back_bytes_per_second": {
+                "pinned": findings.pinned_bytes_per_second,
+                "pageable": findings.pageable_bytes_per_second,
+            },
+            "launch_seconds": findings.launch_seconds,
+            "context_bytes": findings.context_bytes,
+            "power_watts": findings.power_watts,
+        },
+        rows=rows,
+        shown=("precision", "rows", "columns", "inner", "tflops_per_second"),
+        verdicts=(
+            Verdict(
+                what="shapes measured in bf16",
+                asked=f"{len(effort.shapes)}",
+                reached=f"{len(bf16)}",
+                holds=len(bf16) == len(effort.shapes),
+            ),
+        ),
+    )
+
+
+def _row(point: MatmulPoint) -> dict[str, Any]:
+    precision, rows, columns, inner, rate = point
+    return {
+        "precision": precision,
+        "rows": rows,
+        "columns": columns,
+        "inner": inner,
+        "tflops_per_second": rate / 1e12,
+        "seconds": 2 * rows * columns * inner / rate,
+    }
+
+
+def data_sheet(name: str) -> float | None:
+    """The dense bf16 peak that the maker states, in FLOP/s; None of a device that nobody knows."""
+    try:
+        return known_device(name).bf16_flops_per_second if name != "cpu" else None
+    except DeviceError:
+        return None
+
+
+def device_of(asked: Asked, name: str) -> Device:
+    """What forecasts start from: the measured file of this folder, else the catalogue's device.
+
+    Raises:
+        DeviceError: If there is no file and nobody knows the device.
+        SpecError: If the file has faults.
+    """
+    file = asked.out / FILE
+    if file.exists():
+        return load_device_file(file)[0]
+    return known_device("cpu" if asked.tiny else name)
+
+
+def best_matmul(device: Device, precision: str = _PRECISION) -> float:
+    """The fastest measured matmul of a precision in FLOP/s; the data sheet's peak without any."""
+    rates = (rate for found, *_, rate in device.matmul_points if found == precision)
+    return max(rates, default=0.0) or device.bf16_flops_per_second
+
+
+@contextmanager
+def config_home(asked: Asked) -> Iterator[Mapping[str, str]]:
+    """An environment in which `plimsoll` finds the measured device before its catalogue's."""
+    with TemporaryDirectory(prefix="plimsoll-gpu-") as home:
+        devices = Path(home, "plimsoll", "devices")
+        devices.mkdir(parents=True)
+        if (asked.out / FILE).exists():
+            shutil.copy(asked.out / FILE, devices / FILE)
+        yield {"XDG_CONFIG_HOME": home}
+
+
+if __name__ == "__main__":
+    main("ceilings", __doc__, measure)

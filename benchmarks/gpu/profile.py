@@ -1,0 +1,115 @@
+"""What takes the time of a step: a trace of some steps of a plan, in a process of its own.
+
+    python -m benchmarks.gpu.profile SPEC PLAN OUT
+
+SPEC is a specification's YAML, PLAN a plan's JSON, OUT the file that is written: seconds of a step
+by kind of work. On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
+operators are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile
+
+from search_spaces.plan import Plan
+from search_spaces.request import TrialRequest
+from search_spaces.spec.load import load_spec
+from search_spaces.spec.schema import SweepSpec
+from workers.data import batch_source
+from workers.measure.stopwatch import stopwatch_for
+from workers.models import build
+from workers.preparation import prepare
+from workers.training import build_training, load_engine
+from workers.worker import Worker
+
+WARMUP, STEPS = 3, 3
+IDLE, OTHER = "idle", "elementwise and other"
+# the first that a name holds decides; names of cuBLAS, CUTLASS, cuDNN, flash attention and torch
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("attention", ("flash", "fmha", "attention", "softmax")),
+    ("optimizer", ("adam", "multi_tensor_apply", "foreach")),
+    ("matmul", ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm")),
+    ("copies", ("memcpy", "memset", "copy", "aten::_to_copy", "fill")),
+    ("norms and loss", ("norm", "nll_loss", "log_softmax", "cross_entropy", "reduce")),
+    ("embedding", ("embedding", "index", "gather", "scatter")),
+)
+
+
+def kind_of(name: str) -> str:
+    """The kind of work that a kernel or operator does, by its name."""
+    low = name.lower()
+    return next((kind for kind, words in _KINDS if any(word in low for word in words)), OTHER)
+
+
+def by_kind(named: Iterable[tuple[str, float]], wall_seconds: float) -> dict[str, float]:
+    """Seconds by kind, and the rest of the wall clock as idle; most first.
+
+    Args:
+        named: Names with their seconds; those of one device do not overlap.
+        wall_seconds: Of all together.
+    """
+    found: dict[str, float] = {}
+    for name, seconds in named:
+        kind = kind_of(name)
+        found[kind] = found.get(kind, 0.0) + seconds
+    found[IDLE] = max(wall_seconds - sum(found.values()), 0.0)
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
+    """Seconds of one optimizer step by kind of work, the mean of some."""
+    worker = Worker.start(spec)
+    device = worker.device
+    facts = prepare(spec)
+    load_engine(plan, device)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec)
+    request = TrialRequest(number=0, plan=plan, spec=spec)
+    training = build_training(request, model, facts, None, device)
+    del model
+    watch = stopwatch_for(device)
+    cuda = device.type == "cuda"
+    with contextlib.closing(training):
+
+        def step(number: int) -> None:
+            given = source.step(plan, 0, number)
+            training.step(given.batches, given.targets, watch)
+
+        for number in range(WARMUP):
+            step(number)
+        watch.synchronize()
+        started = time.perf_counter()
+        activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+        with profile(activities=[activity]) as seen:
+            for number in range(WARMUP, WARMUP + STEPS):
+                step(number)
+            watch.synchronize()
+            wall = time.perf_counter() - started
+    return by_kind(
+        (
+            (
+                event.key,
+                (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6 / STEPS,
+            )
+            for event in seen.key_averages()
+        ),
+        wall / STEPS,
+    )
+
+
+def main() -> None:
+    """Traces a plan, and writes what takes its time."""
+    spec, plan, out = sys.argv[1:]
+    told = traced(load_spec(Path(spec)), Plan.from_dict(json.loads(plan)))
+    Path(out).write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

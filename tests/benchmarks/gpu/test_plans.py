@@ -1,0 +1,189 @@
+"""Forecasts beside measurements: real trials of tiny models, and figures that a hand can check."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import memory, speed
+from benchmarks.gpu.beside import Beside, beside
+from benchmarks.gpu.cases import LLAMA_1B
+from benchmarks.gpu.command import Asked
+from benchmarks.gpu.measuring import (
+    COLUMNS,
+    FILE,
+    append,
+    cases,
+    measured_rows,
+    read,
+    row_of,
+    spec_of,
+)
+from benchmarks.published.metrics import kendall_tau
+from search_spaces.forecast.belief import shipped_belief
+from search_spaces.forecast.forecast import forecast
+from tests.benchmarks.gpu.values import GIB, a_plan, measured, out_of_memory, report
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+OFF = (1.01, 0.98, 1.02, 1.05, 0.5)  # measured over forecast
+ERRORS = sorted(abs(1 / off - 1) for off in OFF)
+
+
+def made(asked: Asked, off: tuple[float, ...], **special: Any) -> Beside:
+    """Plans measured to be so far off from what is forecast of them, on the catalogue's CPU."""
+    plans = [a_plan(micro_batch=size, accumulation=16 // size) for size in MICRO_BATCHES]
+    rows = [text(row_of(LLAMA_1B.name, plan, report(measured()))) for plan in plans]
+    (found,) = beside(asked, rows)
+    said = found.said
+    for at, factor in enumerate(off):
+        rows[at]["step_seconds"] = repr(float(said.step_seconds[at]) * factor)
+        for name in ("held_bytes", "device_bytes", "reserved_bytes"):
+            rows[at][name] = repr(float(said.peak_bytes[at]) * factor)
+        rows[at] |= special
+    (found,) = beside(asked, rows)
+    return found
+
+
+def text(row: dict[str, Any]) -> dict[str, str]:
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def test_errors_of_memory_are_those_of_a_hand(asked: Asked) -> None:
+    found = memory.judged([made(asked, OFF)], cuda=False)
+
+    assert found.figures["plans"] == {"measured": 5, "out_of_memory": 0}
+    for which in ("reserved", "device"):
+        assert found.figures[which]["median"] == pytest.approx(ERRORS[2])
+        assert found.figures[which]["worst"] == pytest.approx(1.0)  # half of the forecast
+    held = {verdict.what: verdict.holds for verdict in found.verdicts}
+    assert held == {
+        "plans measured": False,
+        "reserved peak, median error": True,
+        "reserved peak, worst error": False,
+        "whole device, median error": True,
+        "whole device, worst error": False,
+        "fitting plans called impossible": True,
+    }
+    assert found.rows[0]["device_error"] == pytest.approx(1.0)  # the worst first
+
+
+def test_context_and_libraries_are_no_part_of_the_reserved_peak(asked: Asked) -> None:
+    one = made(asked, (1.0,) * 5)
+    inside = one.said.peak_bytes - one.outside_bytes
+
+    found = memory.judged([one], cuda=True)
+
+    off = np.abs(inside / one.said.peak_bytes - 1)
+    assert found.figures["reserved"]["worst"] == pytest.approx(float(off.max()))
+    assert found.figures["device"]["worst"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_plan_that_fits_and_was_called_impossible_is_named(asked: Asked) -> None:
+    one = made(asked, (1.0,) * 5)
+    said = replace(one.said, fits=np.array([1.0, 0.0, 0.9, 0.02, 1.0]))
+
+    found = memory.judged([replace(one, said=said)], cuda=False)
+
+    assert len(found.figures["wrongly_impossible"]) == 1
+    assert "micro 2 x 8" in found.figures["wrongly_impossible"][0]
+    assert found.verdicts[-1].reached == "1"
+    assert found.verdicts[-1].holds is False
+
+
+def test_what_ran_out_of_memory_has_no_error_and_counts_as_forecast(asked: Asked) -> None:
+    rows = [text(row_of(LLAMA_1B.name, a_plan(), report(out_of_memory())))]
+
+    found = memory.judged(beside(asked, rows), cuda=False)
+
+    assert found.figures["plans"] == {"measured": 0, "out_of_memory": 1}
+    assert found.figures["device"] == {"median": None, "worst": None}
+    assert found.rows[0]["wanted_gib"] == 9
+    assert [verdict.holds for verdict in found.verdicts] == [False, *[None] * 5]
+
+
+def test_errors_of_speed_are_those_of_a_hand(asked: Asked) -> None:
+    one = made(asked, OFF)
+
+    found = speed.judged([one])
+
+    assert found.figures["median_error"] == pytest.approx(ERRORS[2])
+    said = forecast(one.found.work, shipped_belief(), 1.0).step_seconds
+    tau = kendall_tau(1 / said, 1 / one.found.step_seconds, noise=0.03)
+    assert found.figures["lowest_tau"] == tau
+    assert found.figures["median_error_after"] is None  # too few to teach by five
+    assert [verdict.holds for verdict in found.verdicts] == [True, None, tau >= 0.9, None]
+    assert found.rows[0]["error"] == pytest.approx(1.0)
+
+
+def test_the_lowest_tau_of_the_models_counts(asked: Asked) -> None:
+    right = made(asked, (1.0,) * 5)
+    wrong = replace(
+        right,
+        model="another",
+        found=replace(right.found, step_seconds=right.found.step_seconds[::-1].copy()),
+    )
+
+    assert speed.judged([right]).figures["lowest_tau"] == 1.0
+    assert speed.judged([right, wrong]).figures["lowest_tau"] < 0
+
+
+def test_a_row_is_found_again_and_a_cut_one_is_not(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    plan = a_plan()
+    append(file, row_of("m", plan, report(measured())))
+    with file.open("a") as opened:
+        opened.write("m,half of a r")
+
+    assert len(read(file)) == 1
+    append(file, row_of("m", plan, report(out_of_memory(wanted_bytes=None))))
+
+    first, second = read(file)
+    assert tuple(first) == COLUMNS
+    assert json.loads(first["plan"]) == plan.as_dict()
+    assert float(first["held_bytes"]) == 3 * GIB
+    assert first["reserved_bytes"] == str(2 * GIB)
+    assert second["outcome"] == "out_of_memory"
+    assert second["wanted_bytes"] == ""
+    assert second["limit_bytes"] == str(8 * GIB)
+
+
+def test_without_time_nothing_is_measured_and_it_is_told(asked: Asked) -> None:
+    late = replace(asked, tiny=False, until=asked.clock() - 1)
+
+    rows, left = measured_rows(late)
+
+    assert rows == []
+    assert left == "112 plans are not measured"
+
+
+@pytest.mark.slow
+def test_plans_of_tiny_models_are_measured_once_and_judged(asked: Asked) -> None:
+    """Real trials of two models, some of which run out of memory for real."""
+    rows, left = measured_rows(asked, each=4)
+
+    assert left == ""
+    assert [row["model"] for row in rows] == [c.name for c in cases(tiny=True) for _ in range(4)]
+    assert {row["outcome"] for row in rows} == {"measured", "out_of_memory"}
+    for row in rows:
+        needed = "wanted_bytes" if row["outcome"] == "out_of_memory" else "held_bytes"
+        assert float(row[needed]) > 2**20
+        sizes = spec_of(LLAMA_1B, tiny=True).space.micro_batch or ()
+        assert json.loads(row["plan"])["micro_batch"] in sizes
+    processes = asked.group.started
+    assert measured_rows(asked, each=4) == (rows, "")
+    assert asked.group.started == processes  # nothing is measured twice
+
+    both = beside(asked, rows)
+    told = memory.judged(both, cuda=False)
+    assert len(told.rows) == len(rows)
+    assert all(row["forecast_gib"] > 0 for row in told.rows)
+    fast = speed.judged(both)
+    assert len(fast.rows) == told.figures["plans"]["measured"]
+    assert fast.figures["median_error"] == pytest.approx(
+        float(np.median([abs(row["error"]) for row in fast.rows]))
+    )

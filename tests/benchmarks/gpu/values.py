@@ -1,0 +1,105 @@
+"""Outcomes, rows and reports, each with what a test wants to be special."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.trials import TrialReport
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import (
+    Anatomy,
+    Conditions,
+    Costs,
+    Measured,
+    MemoryReading,
+    Outcome,
+    OutOfMemory,
+    Phases,
+)
+from search_spaces.plan import Plan
+
+GIB = 2**30
+
+
+def a_plan(**knobs: Any) -> Plan:
+    usual: dict[str, Any] = {
+        "data": 1,
+        "zero_stage": 0,
+        "micro_batch": 4,
+        "accumulation": 4,
+        "batching": "padded",
+        "checkpoint_ratio": 0.0,
+        "attention": "sdpa",
+        "precision": "fp32",
+    }
+    return Plan(**(usual | knobs))
+
+
+def measured(*, seconds: float = 2.0, peak: int = 3 * GIB, flops: float | None = 4e12) -> Measured:
+    return Measured(
+        samples_per_second=Estimate(value=16 / seconds, low=16 / seconds, high=16 / seconds),
+        tokens_per_second=1000.0,
+        step_seconds=Estimate(value=seconds, low=seconds, high=seconds),
+        phases=Phases(data=0.0, forward=1.0, backward=1.0, optimizer=0.0),
+        mfu=0.5,
+        flops_per_step=flops,
+        memory=MemoryReading(
+            rank=0,
+            limit_bytes=8 * GIB,
+            peak_bytes=peak,
+            reserved_bytes=peak - GIB,
+            allocated_bytes=None,
+            anatomy=Anatomy(
+                weights=1,
+                gradients=1,
+                optimizer_states=1,
+                activations=1,
+                fragmentation=None,
+                outside=GIB,
+            ),
+        ),
+        conditions=Conditions(
+            host_cpu_percent=None,
+            host_memory_percent=None,
+            device_utilisation_percent=None,
+            device_power_watts=None,
+            device_memory_bytes=peak + 1,
+            throttled=(),
+        ),
+        warmup_steps=1,
+        measured_steps=6,
+        losses=(1.0,),
+        costs=costs(build=1.0, steps=5.0),
+    )
+
+
+def costs(*, build: float = 0.0, steps: float = 0.0, residual: int = 0) -> Costs:
+    return Costs(
+        build_seconds=build, steps_seconds=steps, total_seconds=9.0, residual_bytes=residual
+    )
+
+
+def out_of_memory(**special: Any) -> OutOfMemory:
+    usual = OutOfMemory(
+        where="device",
+        wanted_bytes=9 * GIB,
+        limit_bytes=8 * GIB,
+        rank=0,
+        phase="forward",
+        detail="OutOfMemoryError",
+        costs=costs(),
+    )
+    return replace(usual, **special)
+
+
+def report(outcome: Outcome, *, seconds: float = 10.0) -> TrialReport:
+    return TrialReport(
+        number=0,
+        outcome=outcome,
+        fingerprint=None,
+        notes=(),
+        started_at=100.0,
+        ended_at=100.0 + seconds,
+        workers_seconds=1.0,
+    )
