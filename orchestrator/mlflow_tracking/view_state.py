@@ -9,7 +9,9 @@ from typing import Any
 VIEW_KEY = "plimsoll"
 # mlflow keeps a shared view as a tag of the experiment; ?viewStateShareKey= opens it
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}"
+# without it the page lies among those of GenAI: traces, judges, prompts
+KIND_QUERY = "workflowType=machine_learning"
+VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}&{KIND_QUERY}"
 # without it the page asks whether the experiment is about GenAI before it shows a run
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
@@ -19,7 +21,7 @@ _METRICS = {  # name: width in pixels that shows it whole
     "memory_share": 115,
     "peak_memory_gib": 130,
     "step_seconds": 110,
-    "mfu": 65,
+    "mfu": 85,
 }
 _PARAMS = {
     "strategy": 140,
@@ -34,8 +36,6 @@ _PARAMS = {
 }
 SHOWN_PARAMS = frozenset(_PARAMS)
 _TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "reason": 330}
-
-
 _SECTION = "plimsoll-charts"
 
 
