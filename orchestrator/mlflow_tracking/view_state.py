@@ -52,7 +52,7 @@ def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
         **{f"params.`{name}`": width for name, width in params.items()},
         **{f"tags.`{name}`": width for name, width in _TAGS.items() if lossy or name != "lossy"},
     }
-    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 2, "cardHeight": 420}
+    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 1, "cardHeight": 400}
     return json.dumps(
         {
             "orderByKey": "metrics.`samples_per_second`",
