@@ -16,7 +16,7 @@ def main() -> None:
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(text, encoding="utf-8")
     paragraphs = text.count("\n\n") + 1
-    print(f"Wrote {paragraphs:,} paragraphs of English to {TARGET.relative_to(Path.cwd())}")
+    print(f"Wrote {paragraphs:,} paragraphs of English to {TARGET}")
 
 
 if __name__ == "__main__":

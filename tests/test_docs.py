@@ -12,6 +12,7 @@ from search_spaces.spec.schema import SweepSpec
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
+FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 def relative(file: Path) -> str:
@@ -36,7 +37,7 @@ def test_the_reference_names_every_key() -> None:
     assert "typing." not in text
 
 
-@pytest.mark.parametrize("file", DOCS, ids=relative)
+@pytest.mark.parametrize("file", [*FRONT, *DOCS], ids=relative)
 def test_what_a_document_names_is_there(file: Path) -> None:
     """Paths of this repository, in backquotes or links, exist."""
     text = file.read_text(encoding="utf-8")
@@ -46,6 +47,34 @@ def test_what_a_document_names_is_there(file: Path) -> None:
     missing += [link for link in linked if not (file.parent / link).exists()]
 
     assert not missing
+
+
+@pytest.mark.parametrize("file", [*FRONT, *DOCS], ids=relative)
+def test_links_into_a_document_end_at_a_heading(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    missing = []
+    for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*\.md)?#([^)]+)\)", text):
+        other = (file.parent / link if link else file).read_text(encoding="utf-8")
+        heads = re.findall(r"^#+ (.+)$", other, flags=re.MULTILINE)
+        if anchor not in {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}:
+            missing.append(f"{link}#{anchor}")
+
+    assert not missing
+
+
+def test_the_list_of_pages_has_them_all() -> None:
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {file.name for file in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+    assert pages <= set(re.findall(r"\]\(([\w.-]+\.md)\)", text))
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    """What is longer goes to a page of its own; the first screen has the two commands."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= 220
+    assert {"make demo", "make test"} <= {line.partition("#")[0].strip() for line in lines[:20]}
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

@@ -19,10 +19,17 @@ def ui(
     """Open the MLflow UI on a sweep; Ctrl-C ends it."""
     spec, name = spec_and_name(spec_path)
 
-    from orchestrator.mlflow_tracking import ui_address, ui_command, ui_environment
+    from orchestrator.mlflow_tracking import (
+        answer_address,
+        ui_address,
+        ui_command,
+        ui_environment,
+    )
 
     # MLflow's own first page shows none of the runs
     say(f"The trials: {ui_address(spec, name, port=port)}")
+    if answer := answer_address(spec, name, port=port):
+        say(f"The answer: {answer}")
 
     command = ui_command(spec, port=port)
     try:

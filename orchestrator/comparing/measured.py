@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.goal import PEAKS_APART
 from orchestrator.core.state import SweepState
+from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.words import KIND_WORDS, outcome_words
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured
@@ -19,6 +20,7 @@ class Measurement:
 
     trial: int
     plan: Plan
+    lossy: str  # which knobs change the numerics, empty if none does
     kind: str  # how it ended, in a word or two
     outcome: str  # the same in a sentence
     samples_per_second: Estimate | None
@@ -35,6 +37,7 @@ def measurement(record: Record, state: SweepState) -> Measurement:
     return Measurement(
         trial=record.number,
         plan=record.plan,
+        lossy=lossy_words(record.plan, state.spec),
         kind=KIND_WORDS[record.outcome.kind],
         outcome=outcome_words(record.outcome),
         samples_per_second=told.samples_per_second if told else None,

@@ -17,7 +17,7 @@ from orchestrator.comparing.studies import Agreement, Pair, Side, StudiesCompare
 from orchestrator.explaining.words import ratio_words, value_words
 from orchestrator.planning.tables import table
 from orchestrator.planning.words import common_knobs, common_words, significant
-from orchestrator.view.plan_words import plan_words
+from orchestrator.view.plan_words import lossy_label, plan_words
 from orchestrator.view.words import counts_words, gib, plural, spread
 from search_spaces.estimate import Estimate
 
@@ -32,7 +32,8 @@ def render_plans(told: PlansCompared) -> RenderableType:
     parts: list[RenderableType] = [Rule(Text(f"plimsoll diff {told.study}"), align="left")]
     for side in (first, second):
         answer = ", the answer" if side.wins else ""
-        parts.append(Text(f"trial {side.trial}{answer}: {plan_words(side.plan)}: {side.outcome}"))
+        words = plan_words(side.plan) + lossy_label(side.lossy)
+        parts.append(Text(f"trial {side.trial}{answer}: {words}: {side.outcome}"))
     speeds = _verdict(told.ratio, told.rates_apart, names)
     parts += [Text(line, "bold") for line in (speeds, _peaks(told)) if line]
     if told.knobs:
@@ -130,7 +131,8 @@ def _side(name: str, side: Side) -> Iterator[str]:
         yield "  it has no answer: no plan is feasible"
         return
     peak = "" if best.peak_bytes is None else f", peak {gib(best.peak_bytes)} GiB"
-    yield f"  answer: trial {best.trial}, {plan_words(best.plan)}: {_speed(best)} samples/s{peak}"
+    words = plan_words(best.plan) + lossy_label(best.lossy)
+    yield f"  answer: trial {best.trial}, {words}: {_speed(best)} samples/s{peak}"
 
 
 def _speed(side: Measurement) -> str:
@@ -191,7 +193,7 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
         noise = "" if pair.rates_apart or pair.ratio is None else " ="
         made.add_row(
             f"{pair.first.trial}, {pair.second.trial}",
-            Text(plan_words(pair.plan, omit=omit)),
+            Text(plan_words(pair.plan, omit=omit) + lossy_label(_lossy(pair))),
             *(Text(_ended(side)) for side in (pair.first, pair.second)),
             "-" if pair.ratio is None else f"{pair.ratio.value:.2f}{noise}",
             Text(", ".join(map(_peak, (pair.first, pair.second)))),
@@ -199,6 +201,11 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
     if len(pairs) > _PAIRS:
         made.add_row("", f"... and {len(pairs) - _PAIRS} more")
     return made
+
+
+def _lossy(pair: Pair) -> str:
+    """What of the plan is lossy, in a word for each study where they train in another precision."""
+    return " or ".join(dict.fromkeys(filter(None, (pair.first.lossy, pair.second.lossy))))
 
 
 def _ended(side: Measurement) -> str:

@@ -12,6 +12,7 @@ from orchestrator.explaining.ground import Ground, anywhere
 from orchestrator.explaining.remedies import Shortage, shortage
 from orchestrator.places import snapshot_of
 from orchestrator.view.figures import speedup
+from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import number, outcome_words
 from search_spaces.errors import StudyError
@@ -34,6 +35,7 @@ class Fate:
     study: str
     trial: int
     plan: Plan
+    lossy: str  # which knobs change the numerics, empty if none does
     why: str
     kind: str
     outcome: str
@@ -79,6 +81,7 @@ def fate(state: SweepState, record: Record, ground: Ground | None, note: str = "
         study=state.study,
         trial=record.number,
         plan=record.plan,
+        lossy=lossy_words(record.plan, state.spec),
         why=record.why,
         kind=outcome.kind,
         outcome=outcome_words(outcome),

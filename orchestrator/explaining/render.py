@@ -30,7 +30,7 @@ from orchestrator.explaining.words import (
 )
 from orchestrator.planning.tables import table
 from orchestrator.planning.words import category_words, interval, percent, significant
-from orchestrator.view.plan_words import plan_words
+from orchestrator.view.plan_words import lossy_label, plan_words
 from orchestrator.view.words import gib
 
 _INDENT = (0, 0, 0, 2)
@@ -39,6 +39,8 @@ _INDENT = (0, 0, 0, 2)
 def render_won(won: Won) -> RenderableType:
     """Why the winner won."""
     parts = [*_head(won.study, won.answer, won.note), Text(room_sentence(won))]
+    if won.lossy:
+        parts.append(Text(won.lossy, "yellow"))
     for rival in won.rivals:
         if rival.role == "baseline":
             parts += _against(rival)
@@ -57,7 +59,7 @@ def _against(rival: Rival) -> Iterator[RenderableType]:
             Text("worth: the winner over the plan that differs in this knob alone; knobs interact")
         )
     told += map(Text, time_sentences(rival))
-    words = plan_words(rival.plan)
+    words = plan_words(rival.plan) + lossy_label(rival.lossy)
     yield from _section(f"Against the plan one would start with: {words} ({name})", *told)
 
 
@@ -95,14 +97,15 @@ def _rivals_table(rivals: Sequence[Rival]) -> Table:
             "-" if rival.ratio is None else ratio_words(rival.ratio),
             "equal" if rival.equal else "",
             "-" if rival.peak_bytes is None else gib(rival.peak_bytes),
-            Text(change_words(rival.changes)),
+            Text(change_words(rival.changes) + lossy_label(rival.lossy)),
         )
     return made
 
 
 def render_fate(fate: Fate) -> RenderableType:
     """What happened to a trial."""
-    title = f"trial {fate.trial} ({plan_words(fate.plan)}): {fate.outcome}"
+    words = plan_words(fate.plan) + lossy_label(fate.lossy)
+    title = f"trial {fate.trial}, {words}: {fate.outcome}"
     parts = [*_head(fate.study, title, fate.note), *map(Text, fate_sentences(fate))]
     if fate.shortage is not None:
         parts += _shortage(fate.shortage)
@@ -146,6 +149,7 @@ def _remedies_table(short: Shortage) -> Table:
 def render_untried(untried: Untried) -> RenderableType:
     """Why a plan was not tried."""
     words = "no such plan" if untried.plan is None else plan_words(untried.plan)
+    words += lossy_label(untried.lossy)
     verdict = untried.verdict.replace("_", " ")
     parts = _head(untried.study, f"{words}: {verdict}", "")
     if untried.changes:

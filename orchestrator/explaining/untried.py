@@ -13,6 +13,7 @@ from orchestrator.explaining.ground import Ground, anywhere
 from orchestrator.planning.expected import Expected
 from orchestrator.planning.question import SURE_TO_FIT
 from orchestrator.view.figures import quotient
+from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.words import gib, plural
 from search_spaces.domains import Values
 from search_spaces.estimate import Estimate
@@ -44,6 +45,7 @@ class Untried:
 
     study: str
     plan: Plan | None  # None where no plan has the knobs
+    lossy: str  # which of its knobs change the numerics, empty if none does
     like: int | None
     changes: tuple[Change, ...]
     verdict: Verdict
@@ -85,6 +87,7 @@ def _untried(ground: Ground, plan: Plan | None, like: int | None, found: _Found)
     return Untried(
         study=ground.state.study,
         plan=plan,
+        lossy="" if plan is None else lossy_words(plan, ground.state.spec),
         like=like,
         changes=() if plan is None else changes(anywhere(other), plan),
         verdict=found.verdict,

@@ -17,8 +17,9 @@ from orchestrator.explaining.changes import (
     worths,
 )
 from orchestrator.explaining.ground import Ground, anywhere
-from orchestrator.report.sentences import answer
+from orchestrator.report.sentences import answer, lossy_sentence
 from orchestrator.view.figures import quotient, speedup
+from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.words import outcome_words
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured
@@ -42,6 +43,7 @@ class Rival:
     role: Literal["baseline", "runner-up"]
     trial: int | None
     plan: Plan
+    lossy: str  # which knobs change the numerics, empty if none does
     outcome: str
     ratio: Estimate | None
     measured: bool
@@ -59,6 +61,7 @@ class Won:
 
     study: str
     answer: str  # a sentence
+    lossy: str  # a sentence, empty if the answer is lossless
     trial: int
     plan: Plan
     samples_per_second: Estimate
@@ -78,6 +81,7 @@ def why_it_won(state: SweepState, best: Record, ground: Ground | None, note: str
     return Won(
         study=state.study,
         answer=answer(state),
+        lossy=lossy_sentence(state),
         trial=best.number,
         plan=best.plan,
         samples_per_second=outcome.samples_per_second,
@@ -124,6 +128,7 @@ def _rival(
         role=role,
         trial=None if tried is None else tried.number,
         plan=plan,
+        lossy=lossy_words(plan, state.spec),
         outcome="" if tried is None else outcome_words(tried.outcome),
         ratio=ratio,
         measured=measured,

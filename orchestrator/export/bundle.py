@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.core.proving import loss_tolerance
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.taken import Taken
-from orchestrator.view.plan_words import plan_words
+from orchestrator.view.plan_words import lossy_words, plan_words
 from orchestrator.view.words import gib
 from search_spaces.errors import UserError
 from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
@@ -108,6 +108,10 @@ def readme(bundle: Bundle, taken: Taken) -> str:
         f" {told.step_seconds.value:.4g} s a step of {plan.global_batch} samples, a peak of"
         f" {gib(told.memory.peak_bytes)} GiB on the fullest rank.",
     ]
+    if lossy := lossy_words(plan, taken.spec):
+        train = taken.spec.train
+        lines += ["", f"Lossy: it trains with {lossy}, where the specification asks for"]
+        lines[-1] += f" {train.optimizer} in {train.precision}: hold its losses against that."
     if bundle.unsaid:
         lines += ["", "What this format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.unsaid]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from orchestrator.mlflow_tracking.listener import MlflowListener
 from orchestrator.mlflow_tracking.store import (
+    answer_address,
     check_tracking,
     store_uri,
     ui_address,
@@ -18,6 +19,7 @@ from orchestrator.mlflow_tracking.sync import add_what_is_missing
 __all__ = [
     "MlflowListener",
     "add_what_is_missing",
+    "answer_address",
     "check_tracking",
     "store_uri",
     "ui_address",

@@ -42,6 +42,12 @@ def at_start(spec: SweepSpec) -> dict[str, str]:
     }
 
 
+def fingerprint_of(state: SweepState) -> Fingerprint | None:
+    """What the trials run on: of the workers that are up, else of the last that told."""
+    kept = (record.fingerprint for record in reversed(state.records))
+    return state.fingerprint or next(filter(None, kept), None)
+
+
 def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
     """The hardware and software that the trials ran on."""
     if fingerprint is None:
@@ -72,19 +78,18 @@ def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
 
 
 def answer_markdown(state: SweepState) -> str:
-    """The sweep's answer for the page of its run."""
+    """The sweep's answer for the page of its run, which shows three lines of it unasked."""
     sentences = [answer(state)]
     if state.best is not None:
-        sentences += proof_sentences(state)
-        sentences += [speedup_sentence(state), lossy_sentence(state), equals_sentence(state)]
+        sentences += [speedup_sentence(state), lossy_sentence(state)]
+        sentences += [*proof_sentences(state), equals_sentence(state)]
         sentences += [beside_sentence(state), left_sentence(state)]
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"
     sentences.append(f"trials: {told}")
     if state.ended is not None:
         sentences.append(f"ended: {state.ended.reason}")
-    lines = [f"- {sentence}" for sentence in sentences if sentence]
-    return "\n".join([f"**plimsoll {state.study}**", "", *lines])
+    return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
 
 
 def _json(value: object) -> str:

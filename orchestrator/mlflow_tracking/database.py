@@ -23,6 +23,14 @@ _SQLITE = "sqlite:///"
 _CONNECT_SECONDS = 5.0
 _MIGRATIONS = "store/db_migrations/versions"
 _REVISION = re.compile(r"^(down_)?revision\s*(?::[^=]*)?=\s*[\"'](\w+)[\"']", re.MULTILINE)
+_SWEEP = """
+SELECT runs.run_uuid FROM runs
+JOIN tags AS kind ON kind.run_uuid = runs.run_uuid AND kind.key = 'plimsoll.sweep'
+JOIN tags AS study ON study.run_uuid = runs.run_uuid AND study.key = 'plimsoll.study'
+WHERE runs.experiment_id = CAST(:experiment AS INTEGER)
+AND runs.lifecycle_stage = 'active' AND study.value = :study
+ORDER BY runs.start_time DESC
+"""
 _EXPERIMENT = "SELECT experiment_id FROM experiments WHERE name = :name"
 
 
@@ -59,12 +67,21 @@ def check_sqlite_revision(connection: sqlite3.Connection, uri: str) -> None:
 
 def experiment_id(uri: str, name: str) -> str | None:
     """Which experiment a store has under a name; None if it has none, or cannot be asked."""
+    return _looked_up(uri, _EXPERIMENT, name=name)
+
+
+def sweep_run_id(uri: str, experiment: str, study: str) -> str | None:
+    """The run of a study, of several the latest; None if there is none, or it cannot be asked."""
+    return _looked_up(uri, _SWEEP, experiment=experiment, study=study)
+
+
+def _looked_up(uri: str, query: str, **given: str) -> str | None:
     from orchestrator.study.databases import DATABASE_ERRORS, first_value
 
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         return None
     with contextlib.suppress(*DATABASE_ERRORS):  # no page is lost for want of a shortcut to it
-        found = first_value(uri, _EXPERIMENT, name=name)
+        found = first_value(uri, query, **given)
         return None if found is None else str(found)
     return None
 

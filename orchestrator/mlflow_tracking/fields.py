@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.view_state import SHOWN_PARAMS
-from orchestrator.view.figures import speedup
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words, strategy
 from orchestrator.view.words import outcome_words
 from search_spaces.expectation import errors
@@ -87,10 +85,8 @@ def trial_metrics(record: Record, goal: Goal) -> dict[str, float]:
     `forecast_speed_error` and `forecast_memory_error` are forecast over measurement, less 1.
     """
     outcome = record.outcome
-    metrics: dict[str, float | None] = {
-        "trial_seconds": record.ended_at - record.started_at,
-        **_forecast(record),
-    }
+    # in this order: MLflow's page of comparisons begins with the first that runs share
+    metrics: dict[str, float | None] = {}
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
@@ -110,7 +106,9 @@ def trial_metrics(record: Record, goal: Goal) -> dict[str, float]:
             metrics |= _costs(costs)
         case _:
             pass
-    return {name: _rounded(value) for name, value in metrics.items() if value is not None}
+    metrics |= _forecast(record)
+    metrics["trial_seconds"] = record.ended_at - record.started_at
+    return {name: rounded(value) for name, value in metrics.items() if value is not None}
 
 
 def series(record: Record) -> Iterator[tuple[str, int, float, float]]:
@@ -127,41 +125,9 @@ def series(record: Record) -> Iterator[tuple[str, int, float, float]]:
             yield name, step, value, record.started_at + (step + 1) * each
 
 
-def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
-    """Where the sweep stood after its first `ended` trials."""
-    records = state.records[:ended]
-    counted = counts(records)
-    metrics = {
-        "trials": float(ended),
-        "trials_measured": float(counted.get("measured", 0)),
-        "trials_out_of_memory": float(counted.get("out_of_memory", 0)),
-    }
-    top = best(records, state.goal)
-    if top is not None:
-        reached = score(top, state.goal)
-        metrics |= {"best_samples_per_second": throughput(top), "best_objective": reached}
-        metrics["best_trial"] = float(top.number)
-    if gain := speedup(top, record_of(records, state.space.baseline)):
-        metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
-    return {name: _rounded(value) for name, value in metrics.items()}
-
-
-def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, str]:
-    """What the sweep is about; what may change from one driver to the next is left out."""
-    limit = "all there is" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
-    return {
-        "model": spec.model.name,
-        "task": spec.model.task,
-        "data": ", ".join(spec.data.files)[:MAX_TAG] or spec.data.kind,
-        "global_batch": str(spec.train.global_batch),
-        "sequence_length": str(spec.train.sequence_length),
-        "optimizer": spec.train.optimizer,
-        "precision": spec.train.precision,
-        "memory_limit_gib": limit,
-        "objective": spec.objective.metric,
-        "headroom": str(spec.objective.headroom),
-        "sampler": spec.study.sampler,
-    }
+def rounded(value: float) -> float:
+    """Six significant digits: more than is measured, and what MLflow's columns can show."""
+    return float(f"{value:.6g}")
 
 
 def _forecast(record: Record) -> Mapping[str, float | None]:
@@ -247,11 +213,6 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
 
 def _readable(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _rounded(value: float) -> float:
-    """Six significant digits: more than is measured, and what MLflow's columns can show."""
-    return float(f"{value:.6g}")
 
 
 def _gib(size_bytes: int | None) -> float | None:

@@ -17,8 +17,9 @@ from orchestrator.mlflow_tracking.database import (
     check_database,
     check_sqlite_revision,
     experiment_id,
+    sweep_run_id,
 )
-from orchestrator.mlflow_tracking.view_state import VIEW_QUERY
+from orchestrator.mlflow_tracking.view_state import KIND_QUERY, VIEW_QUERY
 from orchestrator.places import tracking_uri
 from search_spaces.errors import StudyError
 from search_spaces.spec.addresses import without_password
@@ -88,6 +89,17 @@ def ui_address(spec: SweepSpec, study: str, *, port: int = 5000) -> str:
         return without_password(uri) if is_server(spec) else home
     identity = experiment_id(uri, name)
     return home if identity is None else f"{home}/#/experiments/{identity}/runs?{VIEW_QUERY}"
+
+
+def answer_address(spec: SweepSpec, study: str, *, port: int = 5000) -> str | None:
+    """The page of the sweep's own run, with the answer; None where that cannot be told."""
+    uri, name = store_uri(spec), spec.tracking.experiment or study
+    if is_server(spec) or not _is_database(uri):
+        return None
+    experiment = experiment_id(uri, name)
+    run = experiment and sweep_run_id(uri, experiment, study)
+    page = f"#/experiments/{experiment}/runs/{run}?{KIND_QUERY}"
+    return f"http://127.0.0.1:{port}/{page}" if run else None
 
 
 def check_tracking(spec: SweepSpec) -> None:

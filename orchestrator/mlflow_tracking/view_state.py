@@ -9,7 +9,9 @@ from typing import Any
 VIEW_KEY = "plimsoll"
 # mlflow keeps a shared view as a tag of the experiment; ?viewStateShareKey= opens it
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}"
+# without it the page lies among those of GenAI: traces, judges, prompts
+KIND_QUERY = "workflowType=machine_learning"
+VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}&{KIND_QUERY}"
 # without it the page asks whether the experiment is about GenAI before it shows a run
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
@@ -17,9 +19,9 @@ _METRICS = {  # name: width in pixels that shows it whole
     "samples_per_second": 150,
     "forecast_samples_per_second": 215,
     "memory_share": 115,
-    "peak_memory_gib": 130,
+    "peak_memory_gib": 140,
     "step_seconds": 110,
-    "mfu": 65,
+    "mfu": 85,
 }
 _PARAMS = {
     "strategy": 140,
@@ -33,25 +35,24 @@ _PARAMS = {
     "precision": 85,
 }
 SHOWN_PARAMS = frozenset(_PARAMS)
-_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "reason": 330}
-
-
+_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "lossy": 70, "reason": 330}
 _SECTION = "plimsoll-charts"
 
 
-def view_state(fixed: Collection[str] = ()) -> str:
+def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
     """The value of `VIEW_TAG`: fastest first, with what a reader compares, as JSON.
 
     Args:
         fixed: Knobs that have one value in the whole study, of which nothing is to be seen.
+        lossy: Whether plans may change the numerics.
     """
     params = {name: width for name, width in _PARAMS.items() if name not in fixed}
     widths = {
         **{f"metrics.`{name}`": width for name, width in _METRICS.items()},
         **{f"params.`{name}`": width for name, width in params.items()},
-        **{f"tags.`{name}`": width for name, width in _TAGS.items()},
+        **{f"tags.`{name}`": width for name, width in _TAGS.items() if lossy or name != "lossy"},
     }
-    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 2, "cardHeight": 420}
+    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 1, "cardHeight": 400}
     return json.dumps(
         {
             "orderByKey": "metrics.`samples_per_second`",

@@ -15,14 +15,13 @@ from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException
 
 from orchestrator.core.state import SweepState
-from orchestrator.mlflow_tracking import artifacts, fields
+from orchestrator.mlflow_tracking import artifacts, fields, sweep_fields
 from orchestrator.mlflow_tracking.database import made_once
+from orchestrator.mlflow_tracking.experiment import find_experiment
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
-from orchestrator.mlflow_tracking.store import artifact_uri, store_uri
-from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
+from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.places import snapshot_of
 from orchestrator.study.databases import DATABASE_ERRORS
-from orchestrator.view.plan_words import fixed_knobs
 from search_spaces.facts import ModelFacts
 from search_spaces.record import Fingerprint, Record
 
@@ -55,7 +54,7 @@ class StudyWriter:
         self._described: Fingerprint | None = None
         self._study = state.study
         self._user = _user()
-        self._experiment = self._find_experiment(state)
+        self._experiment = find_experiment(self._client, state)
         self._written: set[_Identity] = set()
         self._runs_by_trial: dict[_Identity, str] = {}
         self._parent = self._find_parent(state.records) or self._new_parent(state)
@@ -82,40 +81,23 @@ class StudyWriter:
 
     def describe_workers(self, state: SweepState) -> None:
         """Adds what the workers' machine is to the artifacts, when that is news."""
-        if state.fingerprint != self._described:
-            self._write_artifacts(artifacts.workers(state.fingerprint))
-            self._described = state.fingerprint
+        found = artifacts.fingerprint_of(state)
+        if found != self._described:
+            self._write_artifacts(artifacts.workers(found))
+            self._described = found
 
     def finish(self, state: SweepState) -> None:
         """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
         self.add_missing(state)
         self._client.set_tag(self._parent, "mlflow.note.content", artifacts.answer_markdown(state))
-        proof = state.proven
-        proven = "no" if proof is None else f"trial {proof.number}"
-        self._client.set_tag(self._parent, "proven", proven)
+        for name, value in sweep_fields.sweep_tags(state).items():
+            self._client.set_tag(self._parent, name, value)
         self._write_artifacts(artifacts.at_end(state) | artifacts.exports(state, self._model))
         self._delete_twins()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
         when = None if ended is None else _ms(ended.at)
         self._client.set_terminated(self._parent, status, end_time=when)
-
-    def _find_experiment(self, state: SweepState) -> str:
-        name = state.spec.tracking.experiment or state.study
-        view = view_state(fixed_knobs(state.space))
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            identity: str = self._client.create_experiment(
-                name,
-                artifact_location=artifact_uri(state.spec),
-                tags={VIEW_TAG: view, KIND_TAG[0]: KIND_TAG[1]},
-            )
-            return identity
-        if found.lifecycle_stage == "deleted":
-            self._client.restore_experiment(found.experiment_id)
-        if VIEW_TAG not in found.tags:  # an experiment that was somebody else's first
-            self._client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
-        return str(found.experiment_id)
 
     def _find_parent(self, records: Iterable[Record]) -> str:
         """The run that holds a trial of ours, or, for a study without any, one that has none.
@@ -156,7 +138,12 @@ class StudyWriter:
                 return
 
     def _new_parent(self, state: SweepState) -> str:
-        tags = {"plimsoll.study": self._study, "plimsoll.sweep": "true", **self._common_tags()}
+        tags = {
+            "plimsoll.study": self._study,
+            "plimsoll.sweep": "true",
+            "kind": "sweep",
+            **self._common_tags(),
+        }
         run = self._client.create_run(
             self._experiment, start_time=_ms(state.started_at), tags=tags, run_name=self._study
         )
@@ -165,7 +152,7 @@ class StudyWriter:
     def _add_params(self, state: SweepState) -> None:
         """Adds those that are not there: MLflow refuses to change the others."""
         there = self._client.get_run(self._parent).data.params
-        params = fields.study_params(state.spec, state.memory_limit_bytes)
+        params = sweep_fields.study_params(state.spec, state.memory_limit_bytes)
         new = [Param(name, value) for name, value in params.items() if name not in there]
         self._client.log_batch(self._parent, params=new)
 
@@ -220,7 +207,7 @@ class StudyWriter:
     def _add_progress(self, state: SweepState, index: int) -> None:
         """The sweep's figures after the record at `index`, one point of each series."""
         when, step = _ms(state.records[index].ended_at), index + 1
-        figures = fields.sweep_metrics(state, step)
+        figures = sweep_fields.sweep_metrics(state, step)
         self._log(self._parent, [Metric(name, v, when, step) for name, v in figures.items()], [])
 
     def _log(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:

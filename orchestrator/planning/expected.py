@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.planning.sized import Sized, alike, fits_within
+from orchestrator.view.plan_words import lossy_words
 from search_spaces.estimate import Estimate
 from search_spaces.forecast.scales import SURE
 from search_spaces.plan import Plan
@@ -40,6 +41,7 @@ class Expected:
     recomputed: float
     hidden_seconds: float
     alike: int
+    lossy: str = ""  # which knobs change the numerics, empty if none does
 
 
 def expected(sized: Sized, row: int, limit_bytes: float | None = None) -> Expected:
@@ -66,6 +68,7 @@ def expected(sized: Sized, row: int, limit_bytes: float | None = None) -> Expect
         recomputed=float(one.recomputed[0]),
         hidden_seconds=float(one.hidden_seconds[0]),
         alike=len(alike(told, row)),
+        lossy=lossy_words(plan, sized.spec),
     )
 
 

@@ -14,6 +14,7 @@ from orchestrator.planning.words import (
     common_words,
     devices,
     enough_sentence,
+    expected_words,
     fewest_sentence,
     interval,
     memory_sentence,
@@ -26,7 +27,6 @@ from orchestrator.planning.words import (
 )
 from orchestrator.view.html import bullets, chart, table, tiles, whole_page
 from orchestrator.view.html import notes as told_notes
-from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import gib
 
 _CHARTS = {  # places of charts, in this order, with what they are called and what they say
@@ -105,7 +105,7 @@ def _plans(title: str, shown: Sequence[Expected]) -> Iterator[str]:
     rows = [
         (
             str(number),
-            plan_words(told.plan, omit=omit),
+            expected_words(told, omit=omit),
             f"{significant(told.samples_per_second.value)} ({interval(told.samples_per_second)})",
             f"{told.tokens_per_second_per_device:,.0f}",
             percent(told.mfu),
@@ -139,7 +139,7 @@ def _size_table(planned: Planned) -> Iterator[str]:
                 f" ({interval(best.samples_per_second)})",
                 f"{best.tokens_per_second_per_device:,.0f}",
                 "-" if price is None else f"{price:,.2f}",
-                plan_words(best.plan),
+                expected_words(best),
             )
         )
     yield "<section><h2>Counts of devices</h2>"

@@ -18,6 +18,7 @@ from orchestrator.planning.words import (
     category_words,
     common_words,
     enough_sentence,
+    expected_words,
     fewest_sentence,
     interval,
     missing_sentence,
@@ -27,7 +28,6 @@ from orchestrator.planning.words import (
     term_words,
     waste_sentence,
 )
-from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import gib
 
 _INDENT = (0, 0, 0, 2)
@@ -87,7 +87,7 @@ def render_explained(explained: Explained) -> RenderableType:
     told = explained.expected
     stage = f", on the {told.stage} stage of the pipeline" if told.stage else ""
     parts: list[RenderableType] = [
-        Rule(Text(plan_words(told.plan)), align="left"),
+        Rule(Text(expected_words(told)), align="left"),
         Text(
             f"{significant(told.samples_per_second.value)} samples/s"
             f" ({interval(told.samples_per_second)}), MFU {percent(told.mfu)};"

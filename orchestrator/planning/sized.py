@@ -20,6 +20,7 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules import refusal
 from search_spaces.space import build_space
+from search_spaces.spec.schema import SweepSpec
 
 _DIGITS = 9  # of two forecasts that are one and the same
 
@@ -33,6 +34,7 @@ class Sized:
     expected to stay below the line, and fit the limit with a probability of `SURE_TO_FIT`.
     """
 
+    spec: SweepSpec
     ranks: int
     limit_bytes: int
     line_bytes: float
@@ -86,6 +88,7 @@ def _sized(
     host = host_bytes(work)
     hosted = host <= question.host_limit_bytes
     return Sized(
+        spec=question.spec,
         ranks=ranks,
         limit_bytes=question.limit_bytes,
         line_bytes=question.line_bytes,

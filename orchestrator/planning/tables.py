@@ -18,6 +18,7 @@ from orchestrator.planning.words import (
     brief_term,
     category_words,
     common_knobs,
+    expected_words,
     interval,
     percent,
     significant,
@@ -25,7 +26,6 @@ from orchestrator.planning.words import (
     term_words,
     turned_words,
 )
-from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import gib
 from search_spaces.estimate import Estimate
 
@@ -58,7 +58,7 @@ def best_table(planned: Planned, shown: Sequence[Expected], *, numbered: bool) -
         more = f" (and {told.alike - 1:,} alike)" if told.alike > 1 else ""
         made.add_row(
             *([str(number)] if numbered else []),
-            Text(plan_words(told.plan, omit=omit) + more),
+            Text(expected_words(told, omit=omit) + more),
             _speed(told.samples_per_second),
             f"{told.tokens_per_second_per_device:,.0f}",
             _tight(told.mfu),
@@ -111,7 +111,7 @@ def sizes_table(planned: Planned) -> Table:
             _tight(best.mfu),
             gib(best.peak_bytes.value),
             *([] if price is None else [f"{price:,.2f}{mark}"]),
-            Text(plan_words(best.plan)),
+            Text(expected_words(best)),
         )
     return made
 
@@ -144,7 +144,7 @@ def memory_table(sizes: Sequence[MemorySize]) -> Table:
 
 def _turned(size: MemorySize) -> Text:
     assert size.best is not None
-    words = plan_words(size.best.plan)
+    words = expected_words(size.best)
     return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"nothing: {words}")
 
 

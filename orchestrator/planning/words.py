@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.planning.expected import Expected
 from orchestrator.planning.memory_sizes import MemorySize
 from orchestrator.planning.nearest import Nearest
 from orchestrator.planning.planned import Planned, SizeAnswer
 from orchestrator.planning.wasteful import Waste
-from orchestrator.view.plan_words import fixed_knobs, fixed_words, plan_words
+from orchestrator.view.plan_words import fixed_knobs, fixed_words, lossy_label, plan_words
 from orchestrator.view.words import gib, number
 from search_spaces.estimate import Estimate
 from search_spaces.knobs import KNOBS
@@ -104,6 +105,11 @@ def devices(planned: Planned, ranks: int) -> str:
     return f"{ranks:,} x {planned.device}"
 
 
+def expected_words(told: Expected, *, omit: Collection[str] = ()) -> str:
+    """The plan in words, labelled where it is lossy."""
+    return plan_words(told.plan, omit=omit) + lossy_label(told.lossy)
+
+
 def answer_sentence(planned: Planned) -> str:
     """What the user asked, in one sentence."""
     answer, best = planned.answer, planned.best
@@ -114,14 +120,14 @@ def answer_sentence(planned: Planned) -> str:
     line = f"{gib(best.peak_bytes.value)} of {gib(planned.limit_bytes)} GiB"
     return (
         f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
-        f" ({interval(best.samples_per_second)}) with {plan_words(best.plan)}; {line};"
+        f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {line};"
         f" limited by {term_words(best.limited_by)}"
     )
 
 
 def _missing(nearest: Nearest, planned: Planned) -> str:
     return (
-        f"the nearest plan ({plan_words(nearest.expected.plan)}) would need"
+        f"the nearest plan ({expected_words(nearest.expected)}) would need"
         f" {gib(nearest.needed_bytes)} GiB a device, {gib(nearest.missing_bytes)} more than the"
         f" {gib(planned.limit_bytes)} there are"
     )
@@ -159,7 +165,7 @@ def fewest_sentence(planned: Planned) -> str:
     best = size.best[0]
     return (
         f"it fits from {devices(planned, least)} on, at about"
-        f" {significant(best.samples_per_second.value)} samples/s with {plan_words(best.plan)}"
+        f" {significant(best.samples_per_second.value)} samples/s with {expected_words(best)}"
     )
 
 
@@ -193,7 +199,7 @@ def memory_sentence(size: MemorySize) -> str:
     if size.best is None:
         return f"{where}: nothing fits"
     speed = significant(size.best.samples_per_second.value)
-    told = f"{where}: {speed} samples/s with {plan_words(size.best.plan)}"
+    told = f"{where}: {speed} samples/s with {expected_words(size.best)}"
     if not size.turned:
         return f"{told}; nothing has to be turned on"
     return (

@@ -28,12 +28,13 @@ from orchestrator.report_page.told import (
     memory_of,
 )
 from orchestrator.view.html import bullets, chart, notes, table, tiles, whole_page
-from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words
+from orchestrator.view.plan_words import fixed_knobs, labelled_words
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import KIND_WORDS, duration, gib, number, plural, record_words, spread
 from search_spaces.outcome import Measured
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.load import spec_to_yaml
+from search_spaces.spec.schema import SweepSpec
 
 _CHARTS: Mapping[str, tuple[str, str]] = {
     "trials": (
@@ -104,12 +105,11 @@ def _headline(told: Told) -> str:
     if best is None:
         return f"{_sentence(answer(told.state))}"
     proven = ", proven in workers of its own" if told.state.proven is not None else ", not proven"
-    lossy = lossy_words(best.plan, told.state.spec)
-    labelled = f" (lossy: {lossy})" if lossy else ""
+    words = labelled_words(best.plan, told.state.spec)
     memory, outcome = memory_of(best), best.outcome
     assert isinstance(outcome, Measured)
     first = (
-        f"Trial {best.number} is the answer{proven}: {plan_words(best.plan)}{labelled} trains"
+        f"Trial {best.number} is the answer{proven}: {words} trains"
         f" {spread(outcome.samples_per_second)} samples/s with a peak of"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit."
     )
@@ -181,26 +181,26 @@ def _against(told: Told) -> Iterator[str]:
     best, compared = told.best, list(comparisons(told))
     if best is None or not compared:
         return
-    rows = [_row(best, "the answer", "", "")]
+    rows = [_row(best, told.state.spec, "the answer", "", "")]
     for one in compared:
         faster = "-"
         if one.faster is not None:
             low, high = 100 * one.faster.low, 100 * one.faster.high
             faster = f"{100 * one.faster.value:+.0f} % ({low:+.0f} to {high:+.0f})"
         saved = "-" if one.saved is None else f"{round(-100 * one.saved):+d} %"
-        rows.append(_row(one.other, one.role, faster, saved))
+        rows.append(_row(one.other, told.state.spec, one.role, faster, saved))
     head = ("what", "plan", "samples/s", "peak GiB", "answer's speed", "answer's peak")
     yield "<section><h2>The answer against the start and its equals</h2>"
     yield from table(head, rows, words=("what",))
     yield "</section>"
 
 
-def _row(record: Record, role: str, faster: str, saved: str) -> tuple[str, ...]:
+def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) -> tuple[str, ...]:
     outcome = record.outcome
     assert isinstance(outcome, Measured)
     return (
         f"{role}, trial {record.number}",
-        plan_words(record.plan),
+        labelled_words(record.plan, spec),
         spread(outcome.samples_per_second),
         gib(outcome.memory.peak_bytes),
         faster,
@@ -250,7 +250,12 @@ def _accounting(told: Told) -> Iterator[str]:
 def _every_trial(state: SweepState) -> Iterator[str]:
     omit = fixed_knobs(state.space)
     rows = [
-        (str(record.number), plan_words(record.plan, omit=omit), record_words(record), record.why)
+        (
+            str(record.number),
+            labelled_words(record.plan, state.spec, omit=omit),
+            record_words(record),
+            record.why,
+        )
         for record in (*state.records, *state.proofs)
     ]
     yield "<section><details><summary>Every trial, and why it was asked for</summary>"

@@ -15,7 +15,7 @@ from orchestrator.core.ranking import counts
 from orchestrator.core.state import SweepState
 from orchestrator.view.bars import budget_bar, memory_bar
 from orchestrator.view.figures import baseline_record, progress, speedup
-from orchestrator.view.plan_words import fixed_knobs, fixed_words, plan_words
+from orchestrator.view.plan_words import fixed_knobs, fixed_words, labelled_words
 from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import (
     KIND_WORDS,
@@ -91,7 +91,7 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
         yield "now", Text(idle, style="bright_black")
         return
     *others, trial = state.running
-    words = plan_words(trial.plan, omit=fixed_knobs(state.space))
+    words = labelled_words(trial.plan, state.spec, omit=fixed_knobs(state.space))
     what = "proof of trial" if trial.proof else "trial"
     beside = f", {plural(len(others), 'trial')} beside it" if others else ""
     yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"), beside)
@@ -108,7 +108,7 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if best is None:
         yield "best", Text("no plan yet that keeps the head-room", style="bright_black")
         return
-    words = plan_words(best.plan, omit=fixed_knobs(state.space))
+    words = labelled_words(best.plan, state.spec, omit=fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
     gain = speedup(best, baseline_record(state))
     if best.plan == state.space.baseline:
@@ -167,7 +167,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     omit = fixed_knobs(state.space)
     for record in reversed(state.records[-most:]):
-        words = plan_words(record.plan, omit=omit)
+        words = labelled_words(record.plan, state.spec, omit=omit)
         told = _told(record, state.spec.objective.headroom, width >= _WIDE)
         table.add_row(str(record.number), Text(words), told)
     more = len(state.records) - most

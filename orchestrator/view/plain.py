@@ -18,7 +18,7 @@ from orchestrator.core.ranking import counts
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.view.figures import baseline_record, progress, speedup
-from orchestrator.view.plan_words import plan_words
+from orchestrator.view.plan_words import labelled_words, plan_words
 from orchestrator.view.proof_words import proof_words
 from orchestrator.view.words import (
     counts_words,
@@ -66,10 +66,11 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
         case TrialStarted(proof=True, number=number, plan=plan):
-            yield f"proof of trial {number} starts, in workers of its own: {plan_words(plan)}"
+            words = labelled_words(plan, state.spec)
+            yield f"proof of trial {number} starts, in workers of its own: {words}"
         case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
             expected = f"; forecast {forecast_words(forecast, why)}" if forecast else ""
-            yield f"trial {number} starts: {plan_words(plan)} ({why}{expected})"
+            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({why}{expected})"
         case TrialEnded(record=record) if record.proof:
             yield _proof_ended(record, state)
         case TrialEnded(record=record):
@@ -131,7 +132,7 @@ def _tally(state: SweepState) -> str:
     if best is None:
         return f"{told}; no plan keeps the head-room"
     proven = ", proven" if state.proven is not None else ""
-    return f"{told}; best is trial {best.number}{proven}: {plan_words(best.plan)}"
+    return f"{told}; best is trial {best.number}{proven}: {labelled_words(best.plan, state.spec)}"
 
 
 def _clock(seconds: float) -> str:

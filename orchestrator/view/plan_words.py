@@ -41,6 +41,22 @@ def lossy_words(plan: Plan, spec: SweepSpec) -> str:
     return " ".join(_LOSSY_WORDS[name](plan) for name in changed)
 
 
+def lossy_label(lossy: str) -> str:
+    """What `lossy_words` found, to stand behind a plan's words; empty if that is nothing."""
+    return f" (lossy: {lossy})" if lossy else ""
+
+
+def labelled_words(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
+    """The plan's words, labelled where it does not train the numerics that the spec asks for."""
+    return plan_words(plan, omit=omit) + lossy_label(lossy_words(plan, spec))
+
+
+def may_be_lossy(space: Space, spec: SweepSpec) -> bool:
+    """Whether any value that is searched changes the numerics."""
+    domains = dict(space.domains)
+    return any(knob.lossy(value, spec) for knob in KNOBS for value in domains.get(knob.name, ()))
+
+
 def strategy(plan: Plan) -> str:
     """How data ranks hold the model's states: `ddp`, `hsdp zero3 2 x 4`, `deepspeed zero2`."""
     if plan.engine == "deepspeed":

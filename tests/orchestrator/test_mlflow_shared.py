@@ -111,7 +111,7 @@ def test_the_page_of_a_sweep_in_a_shared_database(store: str) -> None:
     address = ui_address(shared(store), "anns")
 
     assert "/#/experiments/" in address
-    assert address.endswith("viewStateShareKey=plimsoll")
+    assert address.endswith("viewStateShareKey=plimsoll&workflowType=machine_learning")
     assert ui_address(shared(store), "nobodys") == "http://127.0.0.1:5000"
 
 

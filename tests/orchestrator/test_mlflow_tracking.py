@@ -16,6 +16,7 @@ import yaml
 from orchestrator import load_best
 from orchestrator.mlflow_tracking import (
     MlflowListener,
+    answer_address,
     store_uri,
     ui_address,
 )
@@ -196,6 +197,8 @@ def test_the_sweeps_run_holds_the_answer(everything: Logged, folder: Path) -> No
     assert len(series) == len(records)
     assert "trial 2 is best" in parent.data.tags["mlflow.note.content"]
     assert "2.29 x" in parent.data.tags["mlflow.note.content"]
+    assert parent.data.tags["kind"] == "sweep"
+    assert parent.data.tags["reason"].startswith("trial 2 is best (ddp micro 2 x 4 sdpa padded")
 
 
 def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
@@ -341,10 +344,16 @@ def test_a_listener_that_heard_of_nothing_closes() -> None:
 def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) -> None:
     parent, _, _ = everything
     spec = spec_in(folder)
-    page = f"/#/experiments/{parent.info.experiment_id}/runs?viewStateShareKey=plimsoll"
+    view = "viewStateShareKey=plimsoll&workflowType=machine_learning"
+    page = f"/#/experiments/{parent.info.experiment_id}/runs?{view}"
 
     assert ui_address(spec, "everything") == f"http://127.0.0.1:5000{page}"
     assert ui_address(spec, "unknown") == "http://127.0.0.1:5000"
+    answer = f"/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
+    assert answer_address(spec, "everything", port=7000) == (
+        f"http://127.0.0.1:7000{answer}?workflowType=machine_learning"
+    )
+    assert answer_address(spec, "unknown") is None
     tags = client_of(spec).get_experiment(parent.info.experiment_id).tags
     state = json.loads(tags["mlflow.sharedViewState.plimsoll"])
     shown = {key.split("`")[1] for key in state["selectedColumns"]}
@@ -370,4 +379,5 @@ def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
     assert (run.data.tags["proof_of"], run.data.tags["proof_holds"]) == ("1", "true")
     assert parent.data.tags["proven"] == "trial 1"
     assert parent.data.metrics["trials"] == 2
+    assert parent.data.tags["lossy"] == ""
     assert "proven in workers of its own" in parent.data.tags["mlflow.note.content"]

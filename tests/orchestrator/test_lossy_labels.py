@@ -1,0 +1,120 @@
+"""A plan that changes the numerics says so wherever somebody may take it for the answer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from orchestrator.comparing import plans_compared, render_plans
+from orchestrator.core.events import TrialStarted
+from orchestrator.core.state import SweepState
+from orchestrator.explaining import fate, render_fate, render_won, why_it_won
+from orchestrator.export.bundle import readme
+from orchestrator.export.formats import exported
+from orchestrator.mlflow_tracking.fields import trial_tags
+from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
+from orchestrator.mlflow_tracking.view_state import view_state
+from orchestrator.planning.planner import Planner
+from orchestrator.planning.render import render_planned
+from orchestrator.report import render_report
+from orchestrator.report_page import Told, report_page
+from orchestrator.view.panel import picture
+from orchestrator.view.plain import lines
+from orchestrator.view.plan_words import may_be_lossy
+from tests.orchestrator.export.folders import taken_of
+from tests.orchestrator.planning.values import a_belief, a_footprint, a_question, a_spec
+from tests.orchestrator.records import (
+    BEGAN,
+    make_measured,
+    make_plan,
+    make_space,
+    make_spec,
+    make_state,
+)
+
+SPEC = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
+
+
+def lossy_state() -> SweepState:
+    """A sweep whose second trial is the fastest, in bf16, where training is asked for in fp32."""
+    state = make_state([make_measured(10.0), make_measured(40.0)], SPEC)
+    first, second = state.records
+    plan = next(plan for plan in state.space.candidates if plan.precision == "bf16")
+    return replace(state, records=(first, replace(second, plan=plan)))
+
+
+def printed(shown: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=400)
+    console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def started(state: SweepState) -> str:
+    plan = state.records[1].plan
+    event = TrialStarted(number=1, plan=plan, why="", deadline_seconds=60.0, at=BEGAN)
+    return " ".join(lines(event, state))
+
+
+def won(state: SweepState) -> str:
+    assert state.best is not None
+    return printed(render_won(why_it_won(state, state.best, None)))
+
+
+VIEWS: dict[str, Callable[[SweepState], str]] = {
+    "report": lambda state: printed(render_report(state, "plimsoll ui")),
+    "page": lambda state: report_page(Told(state=state, ground=None, note="")),
+    "log": started,
+    "live": lambda state: printed(picture(state, now=BEGAN, width=200, height=60)),
+    "explain": won,
+    "explain --plan": lambda state: printed(render_fate(fate(state, state.records[1], None))),
+    "diff": lambda state: printed(render_plans(plans_compared(state, (0, 1)))),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_labels_a_lossy_plan(view: str) -> None:
+    assert "lossy: " in VIEWS[view](lossy_state())
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_labels_a_lossless_one(view: str) -> None:
+    state = make_state([make_measured(10.0), make_measured(40.0)], SPEC)
+    plan = next(plan for plan in state.space.candidates[1:] if plan.precision == "fp32")
+    first, second = state.records
+
+    assert "lossy: " not in VIEWS[view](replace(state, records=(first, replace(second, plan=plan))))
+
+
+def test_mlflow_has_a_tag_and_a_column() -> None:
+    state = lossy_state()
+
+    assert trial_tags(state.records[1], SPEC, "demo")["lossy"] == "bf16"
+    assert "lossy" not in trial_tags(state.records[0], SPEC, "demo")
+    assert sweep_tags(state)["lossy"] == "bf16"
+    assert may_be_lossy(state.space, SPEC)
+    assert not may_be_lossy(make_space(make_spec()), make_spec())
+    assert "tags.`lossy`" in view_state(lossy=True)
+    assert "tags.`lossy`" not in view_state()
+
+
+def test_an_exported_folder_says_so() -> None:
+    lossless, lossy = (taken_of(make_plan(precision=word)) for word in ("fp32", "bf16"))
+
+    assert "Lossy: it trains with bf16" in readme(exported(lossy), lossy)
+    assert "Lossy" not in readme(exported(lossless), lossless)
+
+
+def test_a_forecast_plan_is_labelled() -> None:
+    spec = a_spec(space={"precision": ["bf16", "fp32"]})
+    question = replace(a_question(), spec=spec)
+    told = Planner(question, a_footprint, a_belief()).plan()
+
+    shown = printed(render_planned(told))
+
+    assert ("(lossy: fp32)" in shown) == any(
+        each.plan.precision != spec.train.precision for each in told.answer.best
+    )
