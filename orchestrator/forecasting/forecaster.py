@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Forecaster:
         table = PlanTable.of([plan])
         if not self._covers(plan):
             return None
-        told = tuple(self._telling(records))[-MOST_RECORDS:]
+        told = tuple(islice(self._telling(reversed(records)), MOST_RECORDS))[::-1]
         belief = learned_from(
             self._belief,
             told,
@@ -92,7 +93,7 @@ class Forecaster:
         columns = (found.log_rate, found.log_share, found.rate_parts, found.share_parts)
         return found if all(np.isfinite(column).all() for column in columns) else None
 
-    def _telling(self, records: Sequence[Record]) -> Iterator[Record]:
+    def _telling(self, records: Iterable[Record]) -> Iterator[Record]:
         """Measured ones, of plans that are traced: a study's space may have been another."""
         for record in records:
             if isinstance(record.outcome, Measured) and self._covers(record.plan):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState, begin
 from orchestrator.forecasting import Forecaster, TracedForecasts
+from orchestrator.forecasting.forecaster import MOST_RECORDS
 from orchestrator.sweep import sweep_space
 from search_spaces.accelerators import told_apart
 from search_spaces.errors import UserError
@@ -135,6 +137,18 @@ def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
     assert forecaster.expectation(eager, (), LIMIT_BYTES) is None
     old = [make_record(0, eager, make_measured())]
     assert expected(forecaster, space.baseline, old).learned_from == 0
+
+
+def test_of_many_records_the_latest_that_were_measured_teach(
+    forecaster: Forecaster, space: Space
+) -> None:
+    plans = list(islice(cycle(space.candidates), MOST_RECORDS))
+    old = [make_record(0, plans[0], make_measured())] * 10
+    late = [*measured_as(forecaster, plans), make_record(0, plans[0], make_oom())]
+    found = expected(forecaster, plans[3], [*old, *late])
+
+    assert found.learned_from == MOST_RECORDS
+    assert found == expected(forecaster, plans[3], late)
 
 
 def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Space) -> None:
