@@ -36,6 +36,10 @@ WORKER_ENVIRONMENT = {
     # with 15, where anything else that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
+_HEAD = {
+    # Ray's head keeps a list of tasks: 40 MiB after a thousand trials, until it has 100,000 of them.
+    "RAY_task_events_max_num_task_in_gcs": "10000",
+}
 _OWN = "PLIMSOLL_OWN_RAY"
 
 
@@ -49,7 +53,7 @@ def settle_ray() -> None:
 def settle_own_ray() -> None:
     """Says it to a Ray that this process is about to start, and to all processes of that."""
     settle_ray()
-    for name, value in WORKER_ENVIRONMENT.items():
+    for name, value in (WORKER_ENVIRONMENT | _HEAD).items():
         os.environ.setdefault(name, value)
     os.environ[_OWN] = "1"
 

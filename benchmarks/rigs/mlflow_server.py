@@ -12,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+_NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a killed server leaves their queues
+
 
 def serves(port: int) -> bool:
     """Whether one answers there."""
@@ -33,7 +35,7 @@ def start_mlflow_server(store: str, port: int, folder: Path) -> subprocess.Popen
     return subprocess.Popen(
         [*command, "--port", str(port), "--artifacts-destination", str(folder)],
         cwd=folder,
-        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": store},
+        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": store, **_NO_JOBS},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -33,6 +33,6 @@ def ui(
 
     command = ui_command(spec, port=port)
     try:
-        os.execvpe(command[0], command, {**os.environ, **ui_environment(spec)})
+        os.execvpe(command[0], command, ui_environment(spec))
     except OSError as error:
         raise UserError(f"cannot start {command[0]}: {error.strerror}") from None

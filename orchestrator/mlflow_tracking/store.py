@@ -66,16 +66,26 @@ def ui_command(spec: SweepSpec, *, port: int = 5000) -> list[str]:
     artifacts = artifact_uri(spec)
     assert artifacts is not None
     command = [sys.executable, "-m", "mlflow", "ui"]
-    if not ui_environment(spec):
+    if _holds_no_secret(spec):
         command += ["--backend-store-uri", store_uri(spec)]
     command += ["--default-artifact-root", artifacts]
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
 
 
 def ui_environment(spec: SweepSpec) -> dict[str, str]:
-    """What that process is told by its environment: its arguments can be seen by everybody."""
-    uri = store_uri(spec)
-    return {} if is_server(spec) or uri.startswith(_SQLITE) else {"MLFLOW_BACKEND_STORE_URI": uri}
+    """All that process has in its environment; its arguments can be seen by everybody.
+
+    Jobs, with which a server judges answers of language models, are off unless they were asked
+    for: their queues stay in shared memory if the server is killed.
+    """
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+    if not (is_server(spec) or _holds_no_secret(spec)):
+        environment["MLFLOW_BACKEND_STORE_URI"] = store_uri(spec)
+    return environment
+
+
+def _holds_no_secret(spec: SweepSpec) -> bool:
+    return store_uri(spec).startswith(_SQLITE)
 
 
 def ui_address(spec: SweepSpec, study: str, *, port: int = 5000) -> str:
