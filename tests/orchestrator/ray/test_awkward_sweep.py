@@ -159,6 +159,7 @@ def test_nothing_is_left_running(sweep: object, folder: Path) -> None:
     assert left == []
 
 
+@pytest.mark.thorough  # where nothing failed: test_proof.py
 def test_the_same_command_again_measures_nothing_again(
     records: dict[int, Record], folder: Path
 ) -> None:

@@ -186,6 +186,7 @@ def test_the_same_command_again_proves_nothing_again(
     again = plimsoll("tune", "late.yaml", folder=folder)
 
     assert again.returncode == 0, again.stdout + again.stderr
+    assert "none of them new" in again.stdout
     assert " starts" not in again.stdout
     assert "proven in workers of its own" in again.stdout
     assert load_proofs(spec_of(folder), "late") == proofs

@@ -30,6 +30,8 @@ proof: {enabled: false}
 study: {storage: "sqlite:///study.db"}
 tracking: {enabled: false}
 """
+# the campaign of faults ends drivers in each run of the tests, and counts what their sweeps hold
+pytestmark = pytest.mark.thorough
 UNDER_WAY = "trial 1 starts"
 GONE_SECONDS = 150
 
