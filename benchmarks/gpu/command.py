@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ AGAIN, MISSED, UNUSABLE = 75, 1, 2  # 75: EX_TEMPFAIL of sysexits.h
 class Asked:
     """What a part is to do: where results go, how small, until when, on whose workers.
 
-    `until` is in seconds of `clock`. `group` starts its worker when the first trial comes.
+    `until` is in seconds of `clock`. `group` starts its worker when the first trial comes. With
+    `ray`, what users run under Ray is run under Ray.
     """
 
     out: Path
@@ -40,6 +42,7 @@ class Asked:
     until: float
     group: LoneGroup = field(default_factory=LoneGroup)
     clock: Callable[[], float] = time.monotonic
+    ray: bool = False
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -110,7 +113,8 @@ def main(part: str, doc: str | None, measure: Measure) -> None:
 def _asked(out: Path, *, tiny: bool, minutes: float) -> Iterator[Asked]:
     """What is asked for, with a worker that ends when the part does, by a signal too."""
     out.mkdir(parents=True, exist_ok=True)
-    asked = Asked(out=out, tiny=tiny, until=time.monotonic() + 60 * minutes)
+    ray = not tiny and importlib.util.find_spec("ray") is not None
+    asked = Asked(out=out, tiny=tiny, until=time.monotonic() + 60 * minutes, ray=ray)
     with termination_as_interrupt():
         try:
             yield asked

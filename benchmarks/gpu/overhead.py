@@ -9,7 +9,6 @@ same of a sweep's own groups and of a `TorchTrainer` for each trial (`benchmarks
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,8 +49,7 @@ def measure(asked: Asked) -> Found:
         asked.group.stop()
         rows.append(_row("cold worker", asked, spec, plans[number % len(plans)]))
     asked.group.stop()
-    rays = () if asked.tiny else _under_ray(asked, spec)
-    return judged(rows, rays, wanted=warm + cold)
+    return judged(rows, _under_ray(asked, spec), wanted=warm + cold)
 
 
 def _row(way: str, asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
@@ -75,9 +73,10 @@ def row_of(way: str, plan: Plan, report: TrialReport) -> dict[str, Any]:
 
 def _under_ray(asked: Asked, spec: SweepSpec) -> Sequence[Mapping[str, Any]]:
     """The ways of `benchmarks.trial_overhead`; none without Ray, or where time is short."""
-    if importlib.util.find_spec("ray") is None or not asked.has(_RAY_SECONDS):
+    if not (asked.ray and asked.has(_RAY_SECONDS)):
         return ()
-    told: Sequence[Mapping[str, Any]] = trial_overhead.measure(WARM, 1, spec=spec)["ways"]
+    warm = TINY_WARM if asked.tiny else WARM
+    told: Sequence[Mapping[str, Any]] = trial_overhead.measure(warm, 1, spec=spec)["ways"]
     return told
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -37,17 +36,12 @@ class Searched:
     best: Mapping[str, Any] | None = None
 
 
-def has_ray() -> bool:
-    """Whether Ray is installed."""
-    return importlib.util.find_spec("ray") is not None
-
-
 def ours(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
     """`plimsoll tune` with its defaults, under Ray where that is there, without its proof."""
     with TemporaryDirectory(prefix="plimsoll-gpu-") as folder, config_home(asked) as home:
         study = spec.study.model_copy(update={"folder": folder, "name": NAME})
         mine = spec.model_copy(update={"study": study})
-        if asked.tiny or not has_ray():
+        if not asked.ray:
             budget = mine.budget.model_copy(update={"minutes": minutes})
             began = time.time()
             with variables(home):
@@ -92,7 +86,7 @@ def best_of(records: Sequence[Record]) -> dict[str, Any] | None:
 
 def optuna(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
     """Plain Ray Tune with OptunaSearch where Ray is there, else Optuna's TPE on our worker."""
-    if asked.tiny or not has_ray():
+    if not asked.ray:
         endings = plain_tpe.search(asked.group, spec, minutes)
         return Searched(endings=endings, how="TPE on a warm worker, without Ray")
     asked.free_device()

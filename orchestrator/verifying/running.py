@@ -88,11 +88,15 @@ def _run(exported: Exported, folder: Path, steps: int, seconds: float, kept: Pat
 
 
 def environment_of(exported: Exported, kept: Path) -> dict[str, str]:
-    """Ours and the plan's, with this Python's programs first and the witness before its modules."""
+    """Ours and the plan's, with this Python's programs first and the witness before its modules.
+
+    What torchrun leaves goes with the folder `kept`.
+    """
     modules = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {
         **os.environ,
+        "PET_LOG_DIR": str(kept),  # torchrun's --log-dir
         **dict(exported.environment),
         "PATH": os.pathsep.join(programs),
         "PYTHONPATH": os.pathsep.join(modules),

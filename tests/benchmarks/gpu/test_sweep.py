@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Found
-from benchmarks.gpu.sweep import FILE, cases, judged, measure, missing, read, winners
+from benchmarks.gpu.sweep import FILE, cases, judged, measure, missing, read, spec_of, winners
 from benchmarks.gpu.ways import OPTUNA, OURS, TRAINER, WAYS, trainers_endings
 from tests.benchmarks.gpu.values import a_plan
 
@@ -135,3 +135,18 @@ def test_each_way_searches_for_real(asked: Asked) -> None:
     (best,) = json.loads((asked.out / "winners.json").read_text())
     assert best["plan"]["precision"] == "fp32"
     assert measure(asked).rows == found.rows  # nothing is searched twice
+
+
+@pytest.mark.thorough
+def test_under_ray_it_is_what_users_run(asked: Asked) -> None:
+    under_ray = replace(asked, ray=True)
+    ((case, length),) = cases(tiny=True)
+    spec = spec_of(case, length, tiny=True)
+
+    mine, theirs = (WAYS[way](under_ray, spec, 1.0) for way in (OURS, OPTUNA))
+
+    assert (mine.how, theirs.how) == ("under Ray", "Ray Tune with OptunaSearch")
+    assert [ending.kind for ending in mine.endings] == ["measured"] * 3
+    assert mine.best is not None
+    assert mine.best["tokens_per_second"] > 0
+    assert any(ending.rate > 0 for ending in theirs.endings)

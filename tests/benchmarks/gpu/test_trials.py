@@ -303,3 +303,12 @@ def test_warm_trials_cost_less_than_cold_ones(asked: Asked) -> None:
     ways = found.figures["ways"]
     assert ways["cold worker"]["worker_seconds"] > 1
     assert ways["warm worker"]["worker_seconds"] < 1
+
+
+@pytest.mark.thorough
+def test_trials_under_ray_are_told_beside_them(asked: Asked) -> None:
+    found = overhead.measure(replace(asked, ray=True))
+
+    warm, cold = found.figures["under_ray"]
+    assert (warm["trials"], cold["trials"]) == (overhead.TINY_WARM - 1, 1)
+    assert warm["median_seconds"] < cold["median_seconds"]
