@@ -52,6 +52,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
             "train": {"global_batch": 32, "sequence_length": 64, "precision": "fp32"},
             "objective": {"max_seconds": 1.0, "interval": 0.1},
             "budget": {"trials": trials},
+            "proof": {"enabled": False},  # it runs in workers of its own
             "study": {"folder": folder, "name": "overhead"},
         }
     )
@@ -136,13 +137,13 @@ def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, 
     Args:
         trials: On a warm group, the first of which does not count.
         cold: Trials that are started cold.
-        spec: Another model and machine than `spec_for` has; its study and budget are not used.
+        spec: Another model and machine than `spec_for` has; its study, budget and proof are not used.
     """
     import ray
 
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         small = spec_for(folder, trials)
-        kept = {"study": small.study, "budget": small.budget}
+        kept = {"study": small.study, "budget": small.budget, "proof": small.proof}
         spec = small if spec is None else spec.model_copy(update=kept)
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         watch = Stopwatch()
