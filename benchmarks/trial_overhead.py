@@ -137,7 +137,7 @@ def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, 
     Args:
         trials: On a warm group, the first of which does not count.
         cold: Trials that are started cold.
-        spec: Another model and machine than `spec_for` has; study, budget and proof are not its own.
+        spec: Another model and machine than `spec_for` has, whose study, budget and proof it gets.
     """
     import ray
 
