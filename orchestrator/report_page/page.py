@@ -36,6 +36,12 @@ from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 
+_EQUAL = (
+    "Statistically equal are plans whose intervals overlap that of the fastest. Trials of one plan"
+    " differ by more than a trial can tell of itself, so that a difference is no proof where its"
+    " own interval, in brackets, leaves zero out. Of equals, the one with the lowest peak is proven"
+    " first, and is the answer if its proof holds."
+)
 _CHARTS: Mapping[str, tuple[str, str]] = {
     "trials": (
         "Every trial: speed against memory",
@@ -192,6 +198,8 @@ def _against(told: Told) -> Iterator[str]:
     head = ("what", "plan", "samples/s", "peak GiB", "answer's speed", "answer's peak")
     yield "<section><h2>The answer against the start and its equals</h2>"
     yield from table(head, rows, words=("what",))
+    if len(told.state.equals) > 1 and told.state.goal.metric != "headroom":
+        yield f'<p class="note">{escape(_EQUAL)}</p>'
     yield "</section>"
 
 

@@ -13,6 +13,7 @@ from orchestrator.view.page_frame import PAGE, SCRIPT, STYLE
 
 _WORDS = "words"  # the class of cells that hold words, and of those that hold plans
 _PLAN = "words plan"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def whole_page(title: str, body: Iterable[str], figures: Mapping[str, Any]) -> str:
@@ -65,9 +66,16 @@ def table(
     yield "</tr></thead><tbody>"
     for row in rows:
         cells = zip(kinds, row, strict=True)
-        told = "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in cells)
+        told = "".join(f'<td class="{kind}">{_cell(kind, cell)}</td>' for kind, cell in cells)
         yield f"<tr>{told}</tr>"
     yield "</tbody></table></div>"
+
+
+def _cell(kind: str, told: str) -> str:
+    """A figure stays on one line; an interval in brackets may have one of its own."""
+    if kind:
+        return escape(told)
+    return escape(told.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 
 def bullets(title: str, sentences: Iterable[str]) -> Iterator[str]:

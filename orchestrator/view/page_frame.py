@@ -47,6 +47,12 @@ th { color: var(--dim); font-weight: 500; }
 .words { text-align: left; white-space: normal; }
 td.words { min-width: 7rem; }
 td.plan { min-width: 14rem; }
+@media (max-width: 960px) {
+  th, td { white-space: normal; padding: 5px 6px; }
+  td { min-width: 4rem; }
+  td.words { min-width: 6rem; }
+  td.plan { min-width: 11rem; }
+}
 ul { padding-left: 20px; }
 summary { cursor: pointer; margin-top: 24px; }
 pre { background: var(--tile); border-radius: 8px; padding: 10px 14px; overflow-x: auto;

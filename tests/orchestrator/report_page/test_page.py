@@ -86,6 +86,13 @@ def test_the_answer_is_held_against_the_start_and_its_equals() -> None:
     assert equal.saved == pytest.approx(1 - 60 / 35)
 
 
+def test_what_equal_means_is_told_where_something_is() -> None:
+    words = "whose intervals overlap that of the fastest"
+
+    assert words in words_of(report_page(told_of()))
+    assert words not in words_of(report_page(told_of(TRIED[:3])))
+
+
 def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
     found = {change_words(worth): worth for worth in ablation(told_of())}
 
