@@ -21,7 +21,7 @@ from benchmarks.rigs.ray_head import free_port, ray_head
 from orchestrator.core.metrics import METRICS
 from orchestrator.event_log import from_json, read_events
 from orchestrator.event_log.lines import SweepEndedLine, TrialEndedLine, TrialStartedLine
-from orchestrator.study import load_records
+from orchestrator.study import load_proofs, load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
@@ -147,7 +147,8 @@ def test_values_are_those_of_the_study(seen: Seen, monkeypatch: pytest.MonkeyPat
     assert seen.value("proof_state", state="open") == 0
 
 
-def test_latencies_are_those_of_the_events(seen: Seen) -> None:
+def test_latencies_are_those_of_the_events(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(seen.folder)
     lines = list(read_events(seen.folder / "plimsoll-runs" / "sweep" / "events.jsonl"))
     starts = [line for line in lines if isinstance(line, TrialStartedLine)]
     ends = [line for line in lines if isinstance(line, TrialEndedLine)]
@@ -167,7 +168,10 @@ def test_latencies_are_those_of_the_events(seen: Seen) -> None:
     assert ends[3].proof
     assert waits[3] > 10 * waits[1]
 
-    ran = sum(end.time.timestamp() - start.time.timestamp() for start, end in zip(starts, ends))  # noqa: B905
+    proofs = load_proofs(load_spec(seen.folder / "sweep.yaml"), "sweep")
+    # when the workers had ended, which the driver hears of later
+    ended = [record.ended_at for record in (*seen.records, *proofs)]
+    ran = sum(end - start.time.timestamp() for start, end in zip(starts, ended, strict=True))
     over = lines[-1].time.timestamp() - starts[0].time.timestamp()  # until the sweep ended
     busy = (ran - sum(waits)) / over
     assert seen.value("busy_share") == pytest.approx(busy, rel=0.1)
