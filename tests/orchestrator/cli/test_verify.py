@@ -30,9 +30,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_folder_that_does_what_was_measured_is_verified(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing timed: the record's 20 samples/s are far below what any machine reaches here."""
+    temporary = folder.with_name("tmp")
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     code, told = command(capsys, "verify", str(folder), "--steps", "9", "--json")
 
     assert code == 0, told
@@ -40,6 +43,7 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     assert findings["losses"]["seen"].endswith("apart in 8 steps")
     assert findings["recomputed blocks"]["seen"] == "1 LlamaDecoderLayer"
     assert {finding["holds"] for finding in findings.values()} == {True}
+    assert list(temporary.glob("torchelastic*")) == []
 
 
 @pytest.mark.slow

@@ -93,6 +93,10 @@ def test_what_equal_means_is_told_where_something_is() -> None:
     assert words not in words_of(report_page(told_of(TRIED[:3])))
 
 
+def test_a_figure_stays_on_one_line() -> None:
+    assert '<td class="">20.0\u00a0±\u00a00.3</td>' in report_page(told_of())
+
+
 def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
     found = {change_words(worth): worth for worth in ablation(told_of())}
 
