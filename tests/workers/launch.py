@@ -9,25 +9,28 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
-from search_spaces.outcome import Outcome
+from search_spaces.outcome import Measured, Outcome
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.values import a_spec
+from tests.workers.values import a_short_request, a_spec
 from workers.entry import rehearse, run_trial
 from workers.worker import Worker
 
 START_SECONDS = 250.0
 CALL_SECONDS = 120.0
 _HOST = "127.0.0.1"
-# Once, in the process that ranks are forked from: it starts no thread of its own
-_LOADED = ["workers.entry", "workers.worker", "transformers.models.llama.modeling_llama"]
+_PRELOAD = "tests.workers.preload"  # in the process that ranks are forked from
+_ROOT = str(Path(__file__).parents[2])
 
 Job = Callable[..., Any]
 
@@ -39,11 +42,13 @@ class Group:
         """Starts the ranks and lets them rehearse `spec`, whose budget they keep."""
         self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_LOADED)
+        context.set_forkserver_preload([_PRELOAD])
         self._ends: list[Connection] = []
         self._processes = []
-        threads, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"
-        try:
+        path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("OMP_NUM_THREADS", "1")
+            environment.setenv("PYTHONPATH", path)  # of the process that loads what ranks need
             for rank in range(size):
                 ours, theirs = context.Pipe()
                 process = context.Process(
@@ -53,10 +58,6 @@ class Group:
                 theirs.close()
                 self._ends.append(ours)
                 self._processes.append(process)
-        finally:
-            del os.environ["OMP_NUM_THREADS"]
-            if threads is not None:
-                os.environ["OMP_NUM_THREADS"] = threads
         self._answers(START_SECONDS)
 
     @property
@@ -79,6 +80,11 @@ class Group:
         first, *others = self.run_on_all(request)
         assert all(other == first for other in others), "the ranks do not agree"
         return first
+
+    def assert_trains(self, **knobs: Any) -> None:
+        """Checks that a plan trains for a few steps, as after a trial that failed."""
+        outcome = self.run(a_short_request(**knobs))
+        assert isinstance(outcome, Measured), outcome
 
     def stop(self) -> None:
         """Asks the ranks to leave; ends those that do not."""
@@ -136,6 +142,7 @@ def _run(worker: Worker, request: TrialRequest) -> Outcome:
 
 def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) -> None:
     """A rank: does what it is asked until it is asked to leave. What it raises ends it."""
+    assert _PRELOAD in sys.modules, "the process that it was forked from could not import it"
     if size > 1:
         store = dist.TCPStore(_HOST, port, is_master=False)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)

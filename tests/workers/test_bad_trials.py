@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.outcome import Crashed, Diverged, Measured, Outcome
+from tests.covering import every_pair, every_value
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model
@@ -25,7 +26,7 @@ def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -
         collective_seconds=COLLECTIVE_SECONDS,
     )
     outcome = pair.run(request)
-    assert isinstance(pair.run(a_request(zero_stage=zero_stage)), Measured)
+    pair.assert_trains(zero_stage=zero_stage)
     return outcome
 
 
@@ -33,9 +34,9 @@ def test_the_model_without_a_fault_is_measured(pair: Group) -> None:
     assert isinstance(run_odd(pair, "none"), Measured)
 
 
-@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
-@pytest.mark.parametrize("where", ["build", "data", "forward", "backward"])
-@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize(
+    **every_pair(zero_stage=(0, 3), where=("build", "data", "forward", "backward"), rank=(None, 1))
+)
 def test_what_user_code_raises_is_a_crash_that_says_where(
     pair: Group, zero_stage: int, where: str, rank: int | None
 ) -> None:
@@ -73,15 +74,12 @@ def test_user_code_that_exits_does_not_end_the_worker(pair: Group, rank: int | N
     assert outcome.detail == "SystemExit: user code called exit"
 
 
-@pytest.mark.parametrize(("fault", "loss"), [("nan", "nan"), ("infinite", "inf")])
-@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
-def test_a_loss_that_is_no_number_has_diverged(
-    pair: Group, fault: str, loss: str, rank: int | None
-) -> None:
+@pytest.mark.parametrize(**every_value(fault=("nan", "infinite"), rank=(None, 1)))
+def test_a_loss_that_is_no_number_has_diverged(pair: Group, fault: str, rank: int | None) -> None:
     outcome = run_odd(pair, fault, rank=rank, call=3)  # the longest samples, step 0, step 1
 
     assert isinstance(outcome, Diverged)
-    assert (outcome.step, outcome.loss) == (1, loss)
+    assert (outcome.step, outcome.loss) == (1, {"nan": "nan", "infinite": "inf"}[fault])
     assert outcome.costs is not None
     assert outcome.costs.total_seconds > 0
 

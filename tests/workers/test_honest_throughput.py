@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import pytest
 import torch
 
 from search_spaces.outcome import Measured
@@ -21,6 +22,8 @@ from workers.models import build_whole
 from workers.trial import train_and_measure
 from workers.worker import Worker
 
+# what `make bench` and `make gpu` measure; here that no factor of two creeps in
+pytestmark = pytest.mark.thorough
 TURNS, SECONDS = 9, 0.4
 LEAST, MOST = 0.6, 1.6  # still no factor of two
 SPEC = a_spec(

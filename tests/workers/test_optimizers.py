@@ -13,12 +13,11 @@ from tests.workers.launch import Group
 from tests.workers.test_same_training import (
     LOSS_TOLERANCE,
     SPEC,
-    STEPS,
     WORST_STEP,
     _accumulate,
     reference_losses,
 )
-from tests.workers.values import a_request
+from tests.workers.values import STEPS, a_request
 from workers.models import build_whole
 from workers.optimizers import eight_bit_lack
 

@@ -16,10 +16,11 @@ from search_spaces.outcome import Crashed, Diverged, Measured, Outcome, OutOfMem
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from tests.covering import every_pair
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
-from tests.workers.test_same_training import LOSS_TOLERANCE, STEPS, reference_losses
-from tests.workers.values import LLAMA, a_plan, a_request, a_spec, odd_model
+from tests.workers.test_same_training import LOSS_TOLERANCE, reference_losses
+from tests.workers.values import LLAMA, SHORT, STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data import StepBatches, batch_source
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
@@ -276,17 +277,17 @@ def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
 # ---------------------------------------------------------------- what fails
 
 
-@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
-@pytest.mark.parametrize("zero_stage", [0, 3])
-@pytest.mark.parametrize("where", ["evaluation", "checkpoint"])
+@pytest.mark.parametrize(
+    **every_pair(where=("evaluation", "checkpoint"), zero_stage=(0, 3), rank=(None, 1))
+)
 def test_what_fails_in_a_proof_alone_says_where(
     pair: Group, where: str, zero_stage: int, rank: int | None, tmp_path: Path
 ) -> None:
-    spec = a_spec(model=odd_model("raises", where=where, rank=rank))
+    spec = a_spec(model=odd_model("raises", where=where, rank=rank), objective=SHORT)
     knobs = {"zero_stage": zero_stage, "micro_batch": 4}
     trial = pair.run(a_request(spec, **knobs))
     proof = pair.run(a_proof(spec, tmp_path, **knobs))
-    assert isinstance(pair.run(a_request()), Measured)
+    pair.assert_trains()
 
     assert isinstance(trial, Measured), trial
     if where == "checkpoint" and zero_stage == 0 and rank == 1:
@@ -303,7 +304,7 @@ def test_what_fails_in_a_proof_alone_says_where(
 def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path: Path) -> None:
     spec = a_spec(model=odd_model("allocates", where="evaluation", rank=1))
     outcome = pair.run(a_proof(spec, tmp_path, engine=engine, zero_stage=2))
-    assert isinstance(pair.run(a_request()), Measured)
+    pair.assert_trains()
 
     assert isinstance(outcome, OutOfMemory), outcome
     assert (outcome.rank, outcome.phase) == (1, "evaluation")

@@ -21,7 +21,7 @@ from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.launch import Group
 from tests.workers.test_anatomy import PARAMETERS, TENSORS, WIDTH, WORDS
-from tests.workers.values import GLOBAL_BATCH, LLAMA, a_request, a_spec
+from tests.workers.values import GLOBAL_BATCH, LLAMA, SHORT, a_request, a_spec
 from workers.entry import run_trial
 from workers.worker import Worker
 
@@ -29,7 +29,7 @@ FP32_BYTES = 4
 MOMENTS = 2  # of Adam
 COUNTER_BYTES = 4  # AdamW counts its steps for each tensor that it updates
 SMALL = 5 * WIDTH  # parameters of the norms, which tensor ranks and ZeRO-3 of DeepSpeed keep whole
-SPEC = a_spec(objective={"max_steps": 6})
+SPEC = a_spec(objective=SHORT)
 
 States = tuple[float, float, float]  # bytes of weights, gradients and optimizer states
 

@@ -9,6 +9,8 @@ from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 
 GLOBAL_BATCH = 8
+SHORT = {"max_seconds": 0.001}  # an objective that ends a trial after a step or two
+STEPS = 6  # of a trial; the fewest that may be asked for
 MEMORY_GIB = 0.25  # what a rank may use: plenty for the tiny models, little for the large plans
 LLAMA: dict[str, Any] = {
     "name": "llama-3.2-1b",
@@ -36,7 +38,7 @@ def a_spec(**sections: Any) -> SweepSpec:
             "precision": "fp32",
             "learning_rate": 3e-3,
         },
-        "objective": {"max_steps": 8, "max_seconds": 30},  # 8 steps, however slow the machine
+        "objective": {"max_steps": STEPS, "max_seconds": 30},  # however slow the machine
     }
     for name, section in sections.items():
         tree[name] = section if name == "model" else tree.get(name, {}) | section
@@ -62,6 +64,11 @@ def a_plan(**knobs: Any) -> Plan:
     if "accumulation" not in full:
         full["accumulation"] = GLOBAL_BATCH // full["micro_batch"] // full["data"]
     return Plan(**full)
+
+
+def a_short_request(**knobs: Any) -> TrialRequest:
+    """A trial of `a_plan(**knobs)` that ends after a step or two."""
+    return a_request(a_spec(objective=SHORT), **knobs)
 
 
 def a_request(

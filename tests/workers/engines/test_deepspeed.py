@@ -19,7 +19,7 @@ from tests.workers.test_same_training import (
     reference_gradients,
     reference_losses,
 )
-from tests.workers.values import LLAMA, a_plan, a_request, a_spec, odd_model
+from tests.workers.values import LLAMA, a_plan, a_request, a_short_request, a_spec, odd_model
 from workers.data import batch_source
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
@@ -134,7 +134,7 @@ def test_a_step_moves_the_weights_by_the_gradient_of_the_mean_loss(
 
 def test_states_fall_with_the_stage(pair: Group) -> None:
     found = [
-        pair.run(a_request(SPEC, engine="deepspeed", zero_stage=stage)).memory.anatomy
+        pair.run(a_short_request(engine="deepspeed", zero_stage=stage)).memory.anatomy
         for stage in (0, 1, 2, 3)
     ]
     weights, gradients = found[0].weights, found[0].gradients
@@ -151,7 +151,7 @@ def test_states_fall_with_the_stage(pair: Group) -> None:
 def test_engines_in_turn_leave_nothing_to_each_other(pair: Group) -> None:
     in_turn = [("torch", 3), *(("deepspeed", stage) for stage in (1, 2, 3)), ("torch", 3)]
     for engine, zero_stage in in_turn:  # caches that come with the first
-        pair.run(a_request(SPEC, engine=engine, zero_stage=zero_stage))
+        pair.assert_trains(engine=engine, zero_stage=zero_stage)
 
     found = [
         pair.run(a_request(SPEC, engine=engine, zero_stage=zero_stage))

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from search_spaces.outcome import Measured
 from search_spaces.plan import CheckpointMode
 from search_spaces.render import CheckpointSettings, render_checkpoint
+from tests.covering import every_value
 from tests.workers import fuzz
 from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
@@ -257,11 +258,11 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         assert torch.equal(plain, recomputed)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 3])
-@pytest.mark.parametrize(("mode", "offload"), KINDS[1:])
+@pytest.mark.parametrize(**every_value(kind=KINDS[1:], zero_stage=(0, 3)))
 def test_ranks_that_recompute_train_the_same(
-    pair: Group, zero_stage: int, mode: CheckpointMode, offload: bool
+    pair: Group, zero_stage: int, kind: tuple[CheckpointMode, bool]
 ) -> None:
+    mode, offload = kind
     request = a_request(
         SPEC,
         zero_stage=zero_stage,

@@ -9,6 +9,7 @@ import torch
 
 from search_spaces.outcome import Measured
 from search_spaces.request import TrialRequest
+from tests.covering import every_value
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (
     GRADIENT_TOLERANCE,
@@ -62,8 +63,7 @@ def test_weights_are_split_over_the_ranks_of_a_replica(four: Group) -> None:
         assert anatomy.gradients == whole // ranks
 
 
-@pytest.mark.parametrize("pin_memory", [False, True])
-@pytest.mark.parametrize("zero_stage", [2, 3])
+@pytest.mark.parametrize(**every_value(zero_stage=(2, 3), pin_memory=(False, True)))
 def test_offload_trains_the_same(pair: Group, zero_stage: int, pin_memory: bool) -> None:
     request = a_request(
         SPEC,
