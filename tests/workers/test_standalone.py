@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from search_spaces.outcome import Measured, Outcome, Refused, outcome_from_json
-from tests.workers.values import GLOBAL_BATCH, a_plan, a_spec
+from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent.parent
@@ -62,7 +62,7 @@ def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) ->
     outcome = outcome_in(run(folder, ["plimsoll", *arguments(folder, data=1)]))
 
     assert isinstance(outcome, Measured)
-    assert len(outcome.losses) == 8
+    assert len(outcome.losses) == STEPS
 
 
 def test_a_proof_evaluates_and_saves(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""A model that behaves by the size of its micro-batch: one sweep over it meets every ending."""
+"""A model that misbehaves at certain sizes of the micro-batch: one sweep meets every ending.
+
+A specification's `model.config` says at how many rows it does what: `{raises: 2, hangs: 16}`.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +17,52 @@ from torch import nn
 
 WIDTH = 64
 MEMORY_GROUP = "MEMORY_GROUP"  # a folder of a control group with a limit
-RAISES, DIVERGES, DIES, TOO_LARGE, HANGS, HOARDS = 2, 4, 8, 16, 32, 3
+BEHAVIOURS = ("raises", "diverges", "dies", "too_large", "hangs", "hoards", "swells", "forgets")
 
 
 class Awkward(nn.Module):
-    """Two blocks and a mean; misbehaves in forward when `x` has a certain number of rows."""
+    """Two blocks and a mean."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Mapping[str, int], pass_seconds: float) -> None:
+        """Builds the blocks.
+
+        Args:
+            rows: Behaviours, and the number of rows at which each shows.
+            pass_seconds: Of each forward pass, so that plans of larger micro-batches are faster.
+        """
         super().__init__()
+        assert rows.keys() <= set(BEHAVIOURS)
+        self.rows, self.pass_seconds = dict(rows), pass_seconds
         self.blocks = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = [behaviour for behaviour, rows in self.rows.items() if rows == len(x)]
+        behaviour = found[0] if found else ""
+        time.sleep(self.pass_seconds)
+        if behaviour == "forgets":
+            x = x[: len(x) // 2]  # trains on half of the samples, and nothing fails
         for block in self.blocks:
             x = block(x).relu()
-        loss = x.square().mean()
-        rows = len(x)
-        if rows == RAISES:
+        loss = (x - 1).square().mean()
+        if behaviour == "raises":
             raise ValueError(f"rows of two are not for me at priority {os.nice(0)}")
-        if rows == DIVERGES:
+        if behaviour == "diverges":
             loss = loss * float("nan")
-        if rows == DIES and dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if rows == TOO_LARGE and dist.get_rank() == 1:
-            loss = loss + torch.ones(2**29).sum()  # 2 GiB, on one rank only
-        if rows == HOARDS and dist.get_rank() == 1:
-            _hoard()
-        if rows == HANGS:
+        if behaviour == "hangs":
             time.sleep(600)
+        if behaviour and dist.is_initialized() and dist.get_rank() == 1:
+            self._on_one_rank(behaviour, loss)
         return loss
+
+    def _on_one_rank(self, behaviour: str, loss: torch.Tensor) -> None:
+        if behaviour == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == "too_large":
+            loss.add_(torch.ones(2**29).sum())  # 2 GiB
+        if behaviour == "swells" and not self.training:
+            loss.add_(torch.ones(2**28).sum())  # 1 GiB, in an evaluation alone
+        if behaviour == "hoards":
+            _hoard()
 
 
 def _hoard() -> None:
@@ -54,11 +75,13 @@ def _hoard() -> None:
         time.sleep(0.1)
 
 
-def make() -> tuple[Awkward, object]:
-    """The model and its batches."""
+def make(*, pass_seconds: float = 0.0, **rows: int) -> tuple[Awkward, object]:
+    """The model and its batches: a sample is the same in whichever batch it comes."""
+
+    def sample(number: int) -> torch.Tensor:
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(number))
 
     def batch(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:
-        generator = torch.Generator().manual_seed(numbers[0])
-        return {"x": torch.randn(len(numbers), WIDTH, generator=generator)}
+        return {"x": torch.stack([sample(number) for number in numbers])}
 
-    return Awkward(), batch
+    return Awkward(rows, pass_seconds), batch

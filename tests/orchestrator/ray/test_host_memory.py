@@ -19,7 +19,7 @@ from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL
 
 SPEC = """
-model: awkward_model:make
+model: {{name: "awkward_model:make", config: {{hoards: 3}}}}
 cluster: {{device: cpu, workers: 2}}
 train: {{global_batch: 6, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 3]}}
@@ -28,6 +28,7 @@ proof: {{enabled: false}}
 study: {{folder: {folder}/kept}}
 tracking: {{enabled: false}}
 """
+HOARDS = 3  # rows
 LIMIT_BYTES = 2**29  # of the control group
 ROOM_BYTES = 8 * 2**30  # for Ray, its workers and other tests, before the monitor steps in
 
@@ -104,7 +105,7 @@ def _hoarder_ran_out(folder: Path) -> OutOfMemory:
         for record in load_records(load_spec(folder / "sweep.yaml"), "sweep")
     }
     assert isinstance(outcomes[1], Measured)
-    hoarder = outcomes[awkward_model.HOARDS]
+    hoarder = outcomes[HOARDS]
     assert isinstance(hoarder, OutOfMemory), hoarder
     assert hoarder.where == "host"
     return hoarder

@@ -15,7 +15,7 @@ from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
 
 SPEC = """
-model: awkward_model:make
+model: {{name: "awkward_model:make", config: {{raises: 2}}}}
 cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
 train: {{global_batch: 4, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 2]}}

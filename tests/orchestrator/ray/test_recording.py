@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks.published.baseline import ConstantMfu
@@ -21,7 +22,7 @@ from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
 SPEC = """
-model: awkward_model:make
+model: {name: "awkward_model:make", config: {raises: 2, too_large: 16}}
 cluster: {device: cpu, workers: 2, memory_gib: 0.5}
 train: {global_batch: 128, sequence_length: 8, precision: fp32}
 space: {zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 2, 16, 64]}
@@ -82,6 +83,20 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def test_what_was_measured_is_kept(stopped: Stop) -> None:
     assert_kept(stopped)
+
+
+def test_the_token_that_ray_made_is_for_nobody_else(stopped: object, folder: Path) -> None:
+    assert (folder / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+
+
+def test_nothing_is_left_running(stopped: object, folder: Path) -> None:
+    left = [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if (process.info["environ"] or {}).get("HOME") == str(folder)
+    ]
+
+    assert left == []
 
 
 @pytest.mark.thorough

@@ -7,12 +7,8 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
@@ -24,9 +20,9 @@ from orchestrator.study import load_records
 from orchestrator.study.untold import UNTOLD_FILE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray import awkward_model
+from tests.orchestrator.ray.conftest import AWAY, TOKENS, Eventful
 
 ROOT = Path(__file__).parents[3]
-AWAY = "the study's storage is away ("
 # the address is named once in the file and once in the environment
 SPEC = """
 model: awkward_model:make
@@ -35,14 +31,8 @@ train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
 objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000}}
 proof: {{enabled: false}}
-study: {{storage: "{storage}"}}
+study: {{wait_minutes: 0.05, storage: "{storage}"}}
 """
-TOKENS = {  # of what a driver's environment holds beside the addresses, each to be found nowhere
-    "RAY_AUTH_TOKEN": "5c6c8d3e0e7b4d0f9d2a6b1f8c3e7a90",
-    "HF_TOKEN": "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",
-    "MLFLOW_TRACKING_TOKEN": "mlf-7f1e2d3c4b5a69788796a5b4c3d2e1f0",
-    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzPlimsoll",
-}
 
 
 def command(folder: Path, tracking: str, *arguments: str, **extra: str) -> subprocess.Popen[str]:
@@ -68,78 +58,54 @@ def texts_in(folder: Path) -> list[str]:
     return [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
 
 
-def titles() -> str:
-    """What `ps` shows of every process."""
-    return "\n".join(
-        " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
-    )
+def test_a_sweep_outlives_its_database(eventful: Eventful) -> None:
+    assert eventful.code == 0, eventful.log
+    assert AWAY in eventful.log
+    assert "the study's storage is back after " in eventful.log
 
 
-@pytest.fixture
-def session() -> Iterator[Path]:
-    """Where Ray keeps its logs; sockets lie there too, so that it must not be deep."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        yield Path(folder)
+def test_ray_starts_no_actor_that_nothing_uses(eventful: Eventful) -> None:
+    assert "ray::TrainController" in eventful.log  # among the titles of processes
+    unused = "ray::(DatasetManager|PlacementGroupCleaner|PreemptionWatcher)"
+    assert not re.search(unused, eventful.log)
 
 
-@pytest.mark.slow
-def test_a_sweep_outlives_its_database(
+def test_no_secret_is_left(
+    eventful: Eventful,
     postgres: Server,
-    tmp_path: Path,
-    session: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    storage, tracking = postgres.new_database(), postgres.new_database()
-    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
-    asked = tmp_path / "sweep.yaml"
-    asked.write_text(SPEC.format(storage=storage))
-    planted = {**TOKENS, "RAY_AUTH_MODE": "token", "RAY_TMPDIR": str(session)}
-    sweep = command(tmp_path, tracking, "tune", "sweep.yaml", "--plain", **planted)
-    assert sweep.stdout is not None
-    lines: list[str] = []
-    with sweep.stdout:
-        for line in sweep.stdout:
-            lines.append(line)
-            if "trial 1 starts" in line:
-                lines.append(titles())
-                postgres.stop()
-            if AWAY in line:  # the trial has ended, and could not be told
-                postgres.start()
-    said = "".join(lines)
+    """Nor is the password in the copy of the specification, which is found without it."""
+    monkeypatch.chdir(eventful.folder)
+    asked = eventful.folder / "sweep.yaml"
+    text = asked.read_text()
+    asked.unlink()  # which has it
+    try:
+        code, told = reported(capsys)
+        assert code == 2
+        assert "no password supplied" in told
+        assert f"name it by {STORAGE_VARIABLE}" in told
+        monkeypatch.setenv(STORAGE_VARIABLE, eventful.storage)
+        code, table = reported(capsys)
+        assert code == 0, table
+        assert re.search(r"measured +4\b", table), table
+        written = [*texts_in(eventful.folder), *texts_in(eventful.session)]
+    finally:
+        asked.write_text(text)
 
-    assert sweep.wait(60) == 0, said
-    assert "ray::TrainController" in said  # among the titles of processes
-    assert not re.search("ray::(DatasetManager|PlacementGroupCleaner|PreemptionWatcher)", said)
-    assert AWAY in said
-    assert "the study's storage is back after " in said
-    records = load_records(load_spec(asked), "sweep")
-    assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}
-
-    # without the specification, from the copy that has no password
-    monkeypatch.chdir(tmp_path)
-    code, told = reported(capsys)
-    assert code == 2
-    assert "no password supplied" in told
-    assert f"name it by {STORAGE_VARIABLE}" in told
-    monkeypatch.setenv(STORAGE_VARIABLE, storage)
-    code, table = reported(capsys)
-    assert code == 0, table
-    assert "measured        2" in table
-
-    asked.unlink()
-    assert list(session.rglob("raylet.out"))
-    secrets = (PASSWORD, QUOTED, *TOKENS.values())
-    for text in (said, told, table, *texts_in(tmp_path), *texts_in(session)):
-        assert not [secret for secret in secrets if secret in text]
-    for database in (storage, tracking):
+    assert list(eventful.session.rglob("raylet.out"))
+    secrets = (PASSWORD, QUOTED, eventful.token, *TOKENS.values())
+    for each in (eventful.log, told, table, *written):
+        assert not [secret for secret in secrets if secret in each]
+    for database in (eventful.storage, eventful.tracking):
         name = database.rpartition("/")[2]
         dump = everything_in(postgres, name)
         assert len(dump) > 1000
         assert not [secret for secret in secrets if secret in dump]
-        assert ("trial_user_attributes" in dump) == (database == storage)
-    there = [path for path in tmp_path.rglob("*") if not path.is_symlink()]
-    assert not [path for path in there if path.stat().st_mode & stat.S_IWOTH]
+        assert ("trial_user_attributes" in dump) == (database == eventful.storage)
+    there = [path for path in eventful.folder.rglob("*") if not path.is_symlink()]
+    assert not [path for path in there if path.stat().st_mode & stat.S_IWOTH and path != asked]
 
 
 @pytest.mark.thorough
@@ -148,9 +114,8 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
 ) -> None:
     storage = postgres.new_database()
     shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
-    short = SPEC.replace("study: {{", "study: {{wait_minutes: 0.05, ").format(storage=storage)
     asked = tmp_path / "sweep.yaml"
-    asked.write_text(short)
+    asked.write_text(SPEC.format(storage=storage))
     runs = tmp_path / "runs"
     sweep = command(tmp_path, f"sqlite:///{runs}/mlflow.db", "tune", "sweep.yaml", "--plain")
     assert sweep.stdout is not None

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -34,15 +33,10 @@ tracking: {{enabled: false}}
 WAIT_SECONDS = 300
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def environ(home: Path) -> Iterator[dict[str, str]]:
-    with ray_head(home, token=True) as reached:
-        yield reached
+@pytest.fixture
+def environ(cluster: dict[str, str]) -> dict[str, str]:
+    """Where the cluster is reached, from a process that knows of no other checkout."""
+    return cluster
 
 
 @pytest.fixture
