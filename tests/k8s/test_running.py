@@ -127,7 +127,7 @@ def test_artifacts_go_through_the_server(services: Services, tmp_path: Path) -> 
     assert (run.info.run_id,) in kept
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_rendered_job_ends_with_a_sweep_in_mlflow(services: Services, tmp_path: Path) -> None:
     job = the(services.resources, "RayJob")
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]

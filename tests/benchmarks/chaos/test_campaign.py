@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 # minutes of processes that start and are killed, on idle cores
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[3]
 
 
@@ -42,18 +42,13 @@ def problems(found: dict[str, Any]) -> dict[str, int]:
     return {name: found[name] for name in names}
 
 
-def thorough(*values: object) -> Any:
-    """Such a case, which takes minutes more."""
-    return pytest.param(*values, marks=pytest.mark.thorough)
-
-
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [
         # in SQLite
         (5, ("rank_killed", "loss_is_nan", "past_the_budget", "driver_killed")),
-        thorough(10, ("actor_killed", "driver_ended", "endless_loop", "rank_stopped")),
-        thorough(1, ("postgres_restarted", "driver_stopped", "model_raises")),  # in PostgreSQL
+        (10, ("actor_killed", "driver_ended", "endless_loop", "rank_stopped")),
+        (1, ("postgres_restarted", "driver_stopped", "model_raises")),  # in PostgreSQL
     ],
 )
 def test_sweeps_keep_what_they_measured_through_faults(
@@ -67,7 +62,6 @@ def test_sweeps_keep_what_they_measured_through_faults(
     assert sum(found["faults"].values()) >= 3
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("plant", "kind", "problem"),
     [

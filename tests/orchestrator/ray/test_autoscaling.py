@@ -20,6 +20,7 @@ from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import PLIMSOLL
 
+pytestmark = pytest.mark.thorough
 GONE_SECONDS = 60
 # Two groups of one rank, on nodes with room for two: each group has a node to itself. One trial
 # tells as much of nodes as more would, and starts one group.
@@ -126,7 +127,6 @@ def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
     return done.stdout + done.stderr, brought
 
 
-@pytest.mark.thorough
 def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
     log, _ = swept
 
@@ -136,7 +136,6 @@ def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> No
     assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
 
 
-@pytest.mark.thorough
 def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
     """None went and came back: idle ones may go after eight seconds, and one is never used."""
     _, brought = swept
@@ -144,7 +143,6 @@ def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -
     assert brought == 2
 
 
-@pytest.mark.thorough
 def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> None:
     (record,) = load_records(load_spec(folder / "sweep.yaml"), "sweep")
 
@@ -152,12 +150,10 @@ def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> No
     assert len({line.split()[0] for line in (folder / "built").read_text().splitlines()}) == 1
 
 
-@pytest.mark.thorough
 def test_nodes_may_go_after_the_sweep(swept: object, environ: dict[str, str]) -> None:
     await_none(environ)
 
 
-@pytest.mark.thorough
 def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
     folder: Path, environ: dict[str, str]
 ) -> None:

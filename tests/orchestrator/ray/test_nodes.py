@@ -17,9 +17,12 @@ from search_spaces.spec.load import load_spec
 from tests.orchestrator.ray.cli import submitted
 from tests.orchestrator.ray.where import where_model
 
-pytestmark = pytest.mark.skipif(
-    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
+    ),
+]
 GONE_SECONDS = 60
 # The head has no room for a rank; each group has a node to itself, and nobody says how many
 SPEC = """
