@@ -34,14 +34,18 @@ _DASHES: Mapping[str, Dash] = {
 
 def draw(results: Results, file: Path) -> None:
     """Writes the page."""
-    page = render_page(
+    file.write_text(regret_page(results), "utf-8")
+
+
+def regret_page(results: Results) -> str:
+    """The page: one chart."""
+    return render_page(
         "chart.jinja",
         title=f"Regret, median over {_counted(len(results.surfaces), 'surface')},"
         f" {_counted(results.seeds, 'seed')} each",
         caption="The best plan found so far against the best one there is.",
         figures={"regret": figure(results)},
     )
-    file.write_text(page, "utf-8")
 
 
 def figure(results: Results) -> Figure:
@@ -62,6 +66,7 @@ def figure(results: Results) -> Figure:
             "ticktext": ["none", *(f"{mark:g} %" for mark in marks[1:])],
         },
         "legend": LEGEND,
+        "showlegend": True,
         "shapes": [
             {
                 "type": "line",

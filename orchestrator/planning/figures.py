@@ -75,17 +75,6 @@ def _speed_memory(planned: Planned) -> Figure:
         },
         "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
     }
-    edge: Scatter = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "front",
-        "x": [told.peak_bytes.value / GIB for told in planned.front],
-        "y": [told.samples_per_second.value for told in planned.front],
-        "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
-        "marker": {"size": 7},
-        "text": [hover(told) for told in planned.front],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
     farthest = min(max(peaks), _FAR * max(planned.limit_bytes, min(peaks)))
     farthest = max(farthest, 1.2 * planned.limit_bytes)
     layout: Layout = {
@@ -96,13 +85,32 @@ def _speed_memory(planned: Planned) -> Figure:
         },
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
         "shapes": _lines(planned),
     }
-    return {"data": [points, edge, *_star(planned)], "layout": layout}
+    return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
 
 
 def _lines(planned: Planned) -> list[Shape]:
     return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
+
+
+def _front(planned: Planned) -> list[Scatter]:
+    if not planned.front:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "front",
+            "x": [told.peak_bytes.value / GIB for told in planned.front],
+            "y": [told.samples_per_second.value for told in planned.front],
+            "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
+            "marker": {"size": 7},
+            "text": [hover(told) for told in planned.front],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
 
 
 def _star(planned: Planned) -> list[Scatter]:
@@ -197,6 +205,7 @@ def _devices(planned: Planned) -> Figure:
             ),
         },
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}
 

@@ -77,6 +77,7 @@ class Scatter(TypedDict):
     customdata: NotRequired[Sequence[float]]
     hovertemplate: NotRequired[str]
     hoverinfo: NotRequired[Literal["skip"]]
+    cliponaxis: NotRequired[bool]
 
 
 class Bar(TypedDict):
@@ -141,6 +142,7 @@ class Layout(TypedDict):
     xaxis: Axis
     yaxis: Axis
     legend: NotRequired[Legend]
+    showlegend: NotRequired[Literal[True]]  # Plotly draws none for a lone trace
     barmode: NotRequired[Literal["stack"]]
     shapes: NotRequired[Sequence[Shape]]
 
@@ -218,6 +220,7 @@ def stacked(title: str, count: int) -> Layout:
         "xaxis": {"title": {"text": title}},
         "yaxis": {"autorange": "reversed", "type": "category"},
         "legend": LEGEND,
+        "showlegend": True,
     }
 
 

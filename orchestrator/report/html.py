@@ -97,9 +97,9 @@ def _asset(name: str) -> Markup:
 
 
 @cache
-def _packed_plotly() -> str:
+def _packed_plotly() -> Markup:
     """plotly.js as base64 of gzip, less than half of its 1.2 MB, which `page.js` unpacks."""
-    return b64encode(gzip.compress(_asset(_PLOTLY).encode(), mtime=0)).decode()
+    return Markup(b64encode(gzip.compress(_asset(_PLOTLY).encode(), mtime=0)).decode())
 
 
 def _security_policy() -> str:

@@ -151,6 +151,7 @@ def losses_chart(curves: LossCurves) -> Figure:
         "xaxis": {"title": {"text": "optimizer step"}, "dtick": 1},
         "yaxis": {"title": {"text": "loss"}},
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {
         "data": [

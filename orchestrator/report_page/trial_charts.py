@@ -52,6 +52,7 @@ def _points(
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [_hover(record) for record in records],
         "hovertemplate": "%{text}<extra></extra>",
+        "cliponaxis": False,  # what lies on the bottom is seen as a whole
     }
 
 
@@ -99,6 +100,7 @@ def trials_chart(told: Told) -> Figure:
         "xaxis": {"title": {"text": "peak memory of the fullest rank, GiB"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
     }
     if limit := state.memory_limit_bytes:
         line = limit * (1 - state.spec.objective.headroom)
@@ -168,6 +170,7 @@ def forecasts_chart(records: Sequence[Record]) -> Figure:
         "xaxis": {"title": {"text": "forecast samples/s"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "measured samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}
 
@@ -214,5 +217,6 @@ def progress_chart(told: Told) -> Figure:
         "xaxis": {"title": {"text": "minutes since the first trial began"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}
