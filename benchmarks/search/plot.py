@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import plotly.graph_objects as go
-
 from benchmarks.search.run import Results
+from orchestrator.report.charts import LEGEND, Dash, Figure, Layout, Scatter
+from orchestrator.report.html import render_page
 
 _SPOILT = "#5c3d99"
 _FLOOR = 0.1  # %: less regret is drawn there
@@ -22,7 +23,7 @@ _COLOURS = {  # Okabe & Ito: told apart by all eyes
     "largest micro-batch first": "#009e73",
     "deepspeed autotuner": "#cc79a7",
 }
-_DASHES = {
+_DASHES: Mapping[str, Dash] = {
     "gp, 3 at random first": "dot",
     "grid in random order": "dot",
     "plimsoll, times shuffled": "solid",
@@ -33,49 +34,70 @@ _DASHES = {
 
 def draw(results: Results, file: Path) -> None:
     """Writes the page."""
-    page = figure(results).to_html(
-        include_plotlyjs=True, default_height="95vh", config={"displayModeBar": False}
-    )
-    file.write_text(page, "utf-8")
+    file.write_text(regret_page(results), "utf-8")
 
 
-def figure(results: Results) -> go.Figure:
-    """A line for each rival: mean regret over the seeds, median over surfaces, in per cent."""
-    drawn = go.Figure()
-    for rival in results.rivals:
-        curve = 100 * results.curve(rival)
-        drawn.add_scatter(
-            x=[*range(1, len(curve) + 1)],
-            y=curve.clip(_FLOOR),
-            name=rival,
-            mode="lines",
-            line={
-                "color": _COLOURS.get(rival, _SPOILT),
-                "dash": _DASHES.get(rival, "solid"),
-                "width": _OURS if rival == "plimsoll" else _OTHERS,
-            },
-            customdata=curve,
-            hovertemplate="%{x} trials: %{customdata:.1f} %",
-        )
-    marks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
-    drawn.update_yaxes(
-        type="log",
-        range=[-1, 2.02],
-        tickvals=marks,
-        ticktext=["none", *(f"{mark:g} %" for mark in marks[1:])],
-        title="slower than the best plan",
-    )
-    drawn.update_xaxes(title="trials", range=[0.5, 40.5], tickvals=[1, 5, 10, 20, 30, 40])
-    drawn.add_hline(y=2, line={"color": "#5c6773", "width": 1, "dash": "dot"})
-    drawn.update_layout(
-        template="plotly_white",
+def regret_page(results: Results) -> str:
+    """The page: one chart."""
+    return render_page(
+        "chart.jinja",
         title=f"Regret, median over {_counted(len(results.surfaces), 'surface')},"
         f" {_counted(results.seeds, 'seed')} each",
-        font={"family": "system-ui, sans-serif", "size": 14},
-        legend={"orientation": "v"},
-        margin={"l": 70, "r": 20, "t": 60, "b": 50},
+        caption="The best plan found so far against the best one there is.",
+        figures={"regret": figure(results)},
     )
-    return drawn
+
+
+def figure(results: Results) -> Figure:
+    """A line for each rival: mean regret over the seeds, median over surfaces, in per cent."""
+    marks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    layout: Layout = {
+        "height": 720,
+        "xaxis": {
+            "title": {"text": "trials"},
+            "range": (0.5, 40.5),
+            "tickvals": [1, 5, 10, 20, 30, 40],
+        },
+        "yaxis": {
+            "title": {"text": "slower than the best plan"},
+            "type": "log",
+            "range": (-1, 2.02),
+            "tickvals": marks,
+            "ticktext": ["none", *(f"{mark:g} %" for mark in marks[1:])],
+        },
+        "legend": LEGEND,
+        "showlegend": True,
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": 2,
+                "y1": 2,
+                "line": {"color": "#5c6773", "width": 1, "dash": "dot"},
+            }
+        ],
+    }
+    return {"data": [_line(results, rival) for rival in results.rivals], "layout": layout}
+
+
+def _line(results: Results, rival: str) -> Scatter:
+    curve = 100 * results.curve(rival)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": rival,
+        "x": list(range(1, len(curve) + 1)),
+        "y": curve.clip(_FLOOR).tolist(),
+        "line": {
+            "color": _COLOURS.get(rival, _SPOILT),
+            "dash": _DASHES.get(rival, "solid"),
+            "width": _OURS if rival == "plimsoll" else _OTHERS,
+        },
+        "customdata": curve.tolist(),
+        "hovertemplate": "%{x} trials: %{customdata:.1f} %",
+    }
 
 
 def _counted(count: int, what: str) -> str:

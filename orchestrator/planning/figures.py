@@ -1,4 +1,4 @@
-"""The data of the page's charts, as Plotly takes them. Colours of text and grid are the page's."""
+"""Charts of what is expected of a model on a device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from orchestrator.planning.expected import Expected
 from orchestrator.planning.figure_parts import hover
 from orchestrator.planning.planned import Planned
 from orchestrator.planning.words import category_words, term_words
-from orchestrator.view.charts import (
+from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
     LEGEND,
     Figure,
-    bar,
+    Layout,
+    Scatter,
+    Shape,
+    Trace,
     logarithmic,
+    memory_lines,
+    part_of_bars,
     stacked,
-    upright,
 )
 from orchestrator.view.words import gib
 from search_spaces.forecast.bytes import CATEGORIES
@@ -50,8 +54,8 @@ def _nearest(planned: Planned) -> tuple[Expected, ...]:
 
 def _speed_memory(planned: Planned) -> Figure:
     peaks, rates, fits = zip(*planned.cloud, strict=True)
-    points = {
-        "type": "scattergl",
+    points: Scatter = {
+        "type": "scatter",
         "mode": "markers",
         "name": "plans",
         "x": [peak / GIB for peak in peaks],
@@ -59,29 +63,21 @@ def _speed_memory(planned: Planned) -> Figure:
         "marker": {
             "size": 5,
             "color": [round(share, 3) for share in fits],
-            "colorscale": [[0, "#d55e00"], [0.5, "#e6c000"], [1, "#3f9fdc"]],
+            "colorscale": [(0, "#d55e00"), (0.5, "#e6c000"), (1, "#3f9fdc")],
             "cmin": 0,
             "cmax": 1,
             "opacity": 0.6,
-            "colorbar": {"title": {"text": "P(fits)"}, "thickness": 10, "len": 0.7},
+            "colorbar": {
+                "title": {"text": "P(fits)", "side": "right"},
+                "thickness": 10,
+                "len": 0.7,
+            },
         },
         "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
     }
-    edge = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "front",
-        "x": [told.peak_bytes.value / GIB for told in planned.front],
-        "y": [told.samples_per_second.value for told in planned.front],
-        "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
-        "marker": {"size": 7},
-        "text": [hover(told) for told in planned.front],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-    data = [points, edge, *_star(planned)]
     farthest = min(max(peaks), _FAR * max(planned.limit_bytes, min(peaks)))
     farthest = max(farthest, 1.2 * planned.limit_bytes)
-    layout = {
+    layout: Layout = {
         "height": 460,
         "xaxis": {
             "title": {"text": "peak memory of a device, GiB"},
@@ -89,12 +85,35 @@ def _speed_memory(planned: Planned) -> Figure:
         },
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
-        "shapes": [upright(planned.line_bytes, "solid"), upright(planned.limit_bytes, "dot")],
+        "showlegend": True,
+        "shapes": _lines(planned),
     }
-    return {"data": data, "layout": layout}
+    return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
 
 
-def _star(planned: Planned) -> list[Figure]:
+def _lines(planned: Planned) -> list[Shape]:
+    return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
+
+
+def _front(planned: Planned) -> list[Scatter]:
+    if not planned.front:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "front",
+            "x": [told.peak_bytes.value / GIB for told in planned.front],
+            "y": [told.samples_per_second.value for told in planned.front],
+            "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
+            "marker": {"size": 7},
+            "text": [hover(told) for told in planned.front],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+
+
+def _star(planned: Planned) -> list[Scatter]:
     best = planned.best
     if best is None:
         return []
@@ -115,30 +134,33 @@ def _star(planned: Planned) -> list[Figure]:
 def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
     parts = [dict(told.held_bytes) for told in shown]
     data = [
-        bar(category_words(name), colour, [part[name] / GIB for part in parts], "GiB")
+        part_of_bars(
+            category_words(name),
+            colour,
+            _labels(shown),
+            [part[name] / GIB for part in parts],
+            "GiB",
+        )
         for name, colour in zip(CATEGORIES, COLOURS, strict=False)
         if any(part[name] for part in parts)
     ]
-    layout = stacked("GiB of one device", len(shown))
-    layout["shapes"] = [
-        upright(planned.line_bytes, "solid"),
-        upright(planned.limit_bytes, "dot"),
-    ]
-    return {"data": _named(data, len(shown)), "layout": layout}
+    layout: Layout = {**stacked("GiB of one device", len(shown)), "shapes": _lines(planned)}
+    return {"data": data, "layout": layout}
 
 
 def _time(shown: Sequence[Expected]) -> Figure:
     parts = [dict(told.seconds) for told in shown]
     data = [
-        bar(term_words(name), colour, [part[name] for part in parts], "s")
+        part_of_bars(term_words(name), colour, _labels(shown), [part[name] for part in parts], "s")
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    return {"data": _named(data, len(shown)), "layout": stacked("seconds of a step", len(shown))}
+    return {"data": data, "layout": stacked("seconds of a step", len(shown))}
 
 
-def _named(data: list[Figure], count: int) -> list[Figure]:
-    return [{**one, "y": [str(number) for number in range(1, count + 1)]} for one in data]
+def _labels(shown: Sequence[Expected]) -> list[str]:
+    """As the table of the best plans numbers them."""
+    return [f"plan {number}" for number in range(1, len(shown) + 1)]
 
 
 def _devices(planned: Planned) -> Figure:
@@ -146,7 +168,7 @@ def _devices(planned: Planned) -> Figure:
     rates = [size.best[0].samples_per_second for size in able]
     ranks = [size.ranks for size in able]
     per_device = rates[0].value / ranks[0]
-    data = [
+    data: list[Trace] = [
         {
             "type": "scatter",
             "mode": "lines",
@@ -173,7 +195,7 @@ def _devices(planned: Planned) -> Figure:
             "hovertemplate": "%{x} devices<br>%{text}<extra></extra>",
         },
     ]
-    layout = {
+    layout: Layout = {
         "height": 380,
         "xaxis": {"title": {"text": "devices"}, "type": "log", "tickvals": ranks},
         "yaxis": {
@@ -183,13 +205,14 @@ def _devices(planned: Planned) -> Figure:
             ),
         },
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}
 
 
 def _sizes(planned: Planned) -> Figure:
     able = [(size, size.best) for size in planned.memory_sizes if size.best]
-    data = [
+    data: list[Trace] = [
         {
             "type": "bar",
             "x": [gib(size.limit_bytes) for size, _ in able],
@@ -200,7 +223,7 @@ def _sizes(planned: Planned) -> Figure:
             "hovertemplate": "%{text}<extra></extra>",
         }
     ]
-    layout = {
+    layout: Layout = {
         "height": 340,
         "xaxis": {"title": {"text": "GiB a device"}, "type": "category"},
         "yaxis": {"title": {"text": "samples/s of the best plan"}},

@@ -12,7 +12,7 @@ from orchestrator.planning.planned import SizeAnswer
 from orchestrator.planning.question import Question
 from orchestrator.planning.sized import Sized
 
-MOST_POINTS = 5_000  # of the chart that shows all plans
+MOST_POINTS = 2_000  # of the chart that shows all plans
 _FRONT_STEP = 0.03  # share by which a plan of the front is faster than the one before
 
 

@@ -14,7 +14,7 @@ def write_planned(planned: Planned, json_file: Path, html_file: Path) -> tuple[P
     Raises:
         UserError: If a file cannot be written.
     """
-    from orchestrator.planning.page import planned_page  # plotly takes a while to import
+    from orchestrator.planning.page import planned_page  # it reads templates and scripts
 
     for file, text in ((json_file, planned_to_json(planned)), (html_file, planned_page(planned))):
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from orchestrator.report.charts import Figure
 from orchestrator.report_page.plan_charts import (
     knobs_chart,
     losses_chart,
@@ -14,9 +15,6 @@ from orchestrator.report_page.plan_charts import (
 )
 from orchestrator.report_page.told import Told, ablation, loss_curves
 from orchestrator.report_page.trial_charts import forecasts_chart, progress_chart, trials_chart
-from orchestrator.view.charts import (
-    Figure,
-)
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Record
 

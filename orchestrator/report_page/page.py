@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from html import escape
+from collections.abc import Iterator
 
 from orchestrator.core.state import SweepState
 from orchestrator.explaining.changes import Worth
 from orchestrator.report.beside import beside_sentence
+from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.sentences import (
     answer,
     budget_sentence,
@@ -27,7 +27,6 @@ from orchestrator.report_page.told import (
     comparisons,
     memory_of,
 )
-from orchestrator.view.html import bullets, chart, notes, table, tiles, whole_page
 from orchestrator.view.plan_words import fixed_knobs, labelled_words
 from orchestrator.view.proof_words import proof_sentences
 from orchestrator.view.words import KIND_WORDS, duration, gib, number, plural, record_words, spread
@@ -36,73 +35,28 @@ from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 
-_EQUAL = (
-    "Statistically equal are plans whose intervals overlap that of the fastest. Trials of one plan"
-    " differ by more than a trial can tell of itself, so that a difference is no proof where its"
-    " own interval, in brackets, leaves zero out. Of equals, the one with the lowest peak is proven"
-    " first, and is the answer if its proof holds."
-)
-_CHARTS: Mapping[str, tuple[str, str]] = {
-    "trials": (
-        "Every trial: speed against memory",
-        "The line to stay below is solid, the device's end dotted. What ran out of memory lies on"
-        " the end, at the speed that was forecast.",
-    ),
-    "knobs": (
-        "What each knob is worth",
-        "The answer with this knob alone changed: how much faster or slower it is then. Dark bars"
-        " were measured, pale ones are forecast, corrected by the trials; what is forecast not to"
-        " keep the head-room, or not surely, was no rival.",
-    ),
-    "memory": (
-        "Memory by category",
-        "What the fullest rank held at its peak, measured, against the line and the device's end.",
-    ),
-    "time": ("Time of a step", "What the first rank's time was spent on, measured."),
-    "terms": (
-        "Time of a step, by what limits it",
-        "The same plans by forecast, corrected by the trials: what measured seconds are made of.",
-    ),
-    "losses": (
-        "It trains the same",
-        "Losses of the answer's proof on those of the reference plan: same samples, same seed.",
-    ),
-    "progress": (
-        "The search",
-        "Each trial when it ended, and the best so far of those that keep to what was asked.",
-    ),
-    "forecasts": (
-        "Forecast and measured",
-        "Each trial as it was forecast before it ran. What did not end as measured lies at the"
-        " bottom.",
-    ),
-}
-
 
 def report_page(told: Told) -> str:
     """The HTML of the page; all scripts and styles are in it."""
-    drawn = figures(told)
-    title = f"plimsoll {told.state.study}: {told.state.spec.model.name}"
-    return whole_page(title, _body(told, drawn), drawn)
-
-
-def _body(told: Told, drawn: Mapping[str, object]) -> Iterator[str]:
     state = told.state
-    yield f"<h1>{escape(_headline(told))}</h1>"
-    yield f'<p class="caption">{escape(_what(state))}</p>'
-    yield from notes(_notes(told))
-    if told.best is not None:
-        yield from tiles(_tiles(told.best))
-        yield from bullets("What that rests on", _grounds(state))
-        yield from _against(told)
-    for name in ("trials", "knobs"):
-        yield from _chart(name, drawn)
-    yield from _worths(told)
-    for name in ("memory", "time", "terms", "losses", "progress", "forecasts"):
-        yield from _chart(name, drawn)
-    yield from _accounting(told)
-    yield from _every_trial(state)
-    yield from _environment(state)
+    return render_page(
+        "sweep.jinja",
+        title=f"plimsoll {state.study}: {state.spec.model.name}",
+        figures=figures(told),
+        headline=_headline(told),
+        conditions=_conditions(state),
+        warnings=tuple(_warnings(told)),
+        best_tiles=() if told.best is None else tuple(_tiles(told.best)),
+        grounds=() if told.best is None else tuple(_grounds(state)),
+        comparison=_comparison(told),
+        explain_equality=len(state.equals) > 1 and state.goal.metric != "headroom",
+        changes=_changes(told),
+        accounted=_accounted(told),
+        accounting=_accounting(told),
+        trials=_trials(state),
+        machine=_machine(state),
+        specification=spec_to_yaml(state.spec),
+    )
 
 
 def _headline(told: Told) -> str:
@@ -139,7 +93,7 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _what(state: SweepState) -> str:
+def _conditions(state: SweepState) -> str:
     train, spec = state.spec.train, state.spec
     told = (
         f"{spec.model.name}: global batch {train.global_batch}, sequence length"
@@ -155,23 +109,28 @@ def _what(state: SweepState) -> str:
     return f"{told}{where}; ended after {took}: {state.ended.reason}"
 
 
-def _notes(told: Told) -> Iterator[str]:
+def _warnings(told: Told) -> Iterator[str]:
     if told.note:
         yield told.note
     if told.best is not None and (lossy := lossy_sentence(told.state)):
         yield lossy
 
 
-def _tiles(best: Record) -> Iterator[tuple[str, str, str]]:
+def _tiles(best: Record) -> Iterator[Tile]:
     outcome = best.outcome
     assert isinstance(outcome, Measured)
     rate, step, memory = outcome.samples_per_second, outcome.step_seconds, outcome.memory
-    yield "samples/s", number(rate.value), f"{number(rate.low)} to {number(rate.high)}"
-    yield "tokens/s", f"{outcome.tokens_per_second:,.0f}", "without padding"
-    yield "MFU", "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %", ""
-    yield "seconds a step", number(step.value), plural(best.plan.global_batch, "sample")
-    yield "peak, GiB", gib(memory.peak_bytes), f"of {gib(memory.limit_bytes)}"
-    yield "ranks", str(best.plan.world_size), ""
+    interval = f"{number(rate.low)} to {number(rate.high)}"
+    mfu = "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %"
+    samples = plural(best.plan.global_batch, "sample")
+    yield Tile(name="samples/s", value=number(rate.value), detail=interval)
+    tokens = f"{outcome.tokens_per_second:,.0f}"
+    yield Tile(name="tokens/s", value=tokens, detail="without padding")
+    yield Tile(name="MFU", value=mfu)
+    yield Tile(name="seconds a step", value=number(step.value), detail=samples)
+    limit = f"of {gib(memory.limit_bytes)}"
+    yield Tile(name="peak, GiB", value=gib(memory.peak_bytes), detail=limit)
+    yield Tile(name="ranks", value=str(best.plan.world_size))
 
 
 def _grounds(state: SweepState) -> Iterator[str]:
@@ -183,10 +142,10 @@ def _grounds(state: SweepState) -> Iterator[str]:
     yield from filter(None, (sentence(state) for sentence in told))
 
 
-def _against(told: Told) -> Iterator[str]:
-    best, compared = told.best, list(comparisons(told))
+def _comparison(told: Told) -> Table | None:
+    best, compared = told.best, tuple(comparisons(told))
     if best is None or not compared:
-        return
+        return None
     rows = [_row(best, told.state.spec, "the answer", "", "")]
     for one in compared:
         faster = "-"
@@ -195,12 +154,17 @@ def _against(told: Told) -> Iterator[str]:
             faster = f"{100 * one.faster.value:+.0f} % ({low:+.0f} to {high:+.0f})"
         saved = "-" if one.saved is None else f"{round(-100 * one.saved):+d} %"
         rows.append(_row(one.other, told.state.spec, one.role, faster, saved))
-    head = ("what", "plan", "samples/s", "peak GiB", "answer's speed", "answer's peak")
-    yield "<section><h2>The answer against the start and its equals</h2>"
-    yield from table(head, rows, words=("what",))
-    if len(told.state.equals) > 1 and told.state.goal.metric != "headroom":
-        yield f'<p class="note">{escape(_EQUAL)}</p>'
-    yield "</section>"
+    return Table(
+        columns={
+            "what": "words",
+            "plan": "plan",
+            "samples/s": "number",
+            "peak GiB": "number",
+            "answer's speed": "number",
+            "answer's peak": "number",
+        },
+        rows=tuple(rows),
+    )
 
 
 def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) -> tuple[str, ...]:
@@ -216,20 +180,19 @@ def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) ->
     )
 
 
-def _chart(name: str, drawn: Mapping[str, object]) -> Iterator[str]:
-    if name in drawn:
-        yield from chart(name, *_CHARTS[name])
-
-
-def _worths(told: Told) -> Iterator[str]:
+def _changes(told: Told) -> Table | None:
     worths = ablation(told)
     if not worths:
-        return
-    rows = [_worth_row(worth) for worth in worths]
-    yield "<section><details><summary>Each single change, with its memory</summary>"
-    head = ("change", "samples/s", "peak GiB", "known from")
-    yield from table(head, rows, words=("change", "known from"))
-    yield "</details></section>"
+        return None
+    return Table(
+        columns={
+            "change": "words",
+            "samples/s": "number",
+            "peak GiB": "number",
+            "known from": "words",
+        },
+        rows=tuple(map(_worth_row, worths)),
+    )
 
 
 def _worth_row(worth: Worth) -> tuple[str, str, str, str]:
@@ -244,55 +207,47 @@ def _worth_row(worth: Worth) -> tuple[str, str, str, str]:
     return change_words(worth), speed, memory, source
 
 
-def _accounting(told: Told) -> Iterator[str]:
-    counts = accounting(told)
-    total = sum(count.plans for count in counts)
-    rows = [(f"{count.plans:,}", count.what, count.why) for count in counts if count.plans]
-    yield "<section><h2>What became of the whole space</h2>"
+def _accounted(told: Told) -> str:
+    total = sum(count.plans for count in accounting(told))
     of = "combinations of the knobs' values" if told.ground is not None else "plans that were tried"
-    yield f'<p class="caption">{total:,} {of}, each counted once</p>'
-    yield from table(("plans", "what", "why"), rows, words=("what", "why"))
-    yield "</section>"
+    return f"{total:,} {of}"
 
 
-def _every_trial(state: SweepState) -> Iterator[str]:
-    omit = fixed_knobs(state.space)
-    rows = [
-        (
-            str(record.number),
-            labelled_words(record.plan, state.spec, omit=omit),
-            record_words(record),
-            record.why,
-        )
-        for record in (*state.records, *state.proofs)
-    ]
-    yield "<section><details><summary>Every trial, and why it was asked for</summary>"
-    yield from table(("trial", "plan", "how it ended", "why"), rows, words=("how it ended", "why"))
-    yield "</details></section>"
-
-
-def _environment(state: SweepState) -> Iterator[str]:
-    seen = _fingerprint(state)
-    yield "<section><h2>Where it was measured, and how to do it again</h2>"
-    if seen is not None:
-        versions = ", ".join(f"{name} {version}" for name, version in seen.versions)
-        told = (
-            f"{seen.device_name} ({seen.device}, {gib(seen.device_memory_bytes)} GiB),"
-            f" {plural(seen.hosts, 'host')}; Python {seen.python}, {versions}"
-        )
-        yield f"<p>{escape(told)}</p>"
-    yield "<p>With the specification below in <code>sweep.yaml</code>:</p>"
-    commands = (
-        "plimsoll tune sweep.yaml",
-        "plimsoll export sweep.yaml",
-        "plimsoll report sweep.yaml",
+def _accounting(told: Told) -> Table:
+    return Table(
+        columns={"plans": "number", "what": "words", "why": "words"},
+        rows=tuple(
+            (f"{count.plans:,}", count.what, count.why) for count in accounting(told) if count.plans
+        ),
     )
-    yield f"<pre>{escape(_lines(commands))}</pre>"
-    yield f"<pre>{escape(spec_to_yaml(state.spec))}</pre></section>"
 
 
-def _lines(told: Iterable[str]) -> str:
-    return "\n".join(told)
+def _trials(state: SweepState) -> Table:
+    omit = fixed_knobs(state.space)
+    return Table(
+        columns={"trial": "number", "plan": "plan", "how it ended": "words", "why": "words"},
+        rows=tuple(
+            (
+                str(record.number),
+                labelled_words(record.plan, state.spec, omit=omit),
+                record_words(record),
+                record.why,
+            )
+            for record in (*state.records, *state.proofs)
+        ),
+    )
+
+
+def _machine(state: SweepState) -> str:
+    """What the trials ran on; empty where no worker told."""
+    seen = _fingerprint(state)
+    if seen is None:
+        return ""
+    versions = ", ".join(f"{name} {version}" for name, version in seen.versions)
+    return (
+        f"{seen.device_name} ({seen.device}, {gib(seen.device_memory_bytes)} GiB),"
+        f" {plural(seen.hosts, 'host')}; Python {seen.python}, {versions}"
+    )
 
 
 def _fingerprint(state: SweepState) -> Fingerprint | None:

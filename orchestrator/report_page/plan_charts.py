@@ -1,24 +1,28 @@
-"""Charts of the answer and of plans beside it, as Plotly takes them."""
+"""Charts of the answer and of plans beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from orchestrator.explaining.changes import Worth
 from orchestrator.explaining.ground import anywhere
 from orchestrator.planning.words import term_words
-from orchestrator.report.tables import anatomy_rows
-from orchestrator.report_page.told import LossCurves, Told, memory_of
-from orchestrator.view.charts import (
+from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
     LEGEND,
     LINE_COLOUR,
+    Bar,
+    Dash,
     Figure,
-    bar,
+    Layout,
+    Scatter,
+    memory_lines,
+    part_of_bars,
     stacked,
-    upright,
 )
+from orchestrator.report.tables import anatomy_rows
+from orchestrator.report_page.told import LossCurves, Told, memory_of
 from search_spaces.forecast.seconds import TERMS
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
@@ -52,7 +56,7 @@ def _known_by(worth: Worth) -> str:
 
 def knobs_chart(worths: Sequence[Worth]) -> Figure:
     """Speed gained or lost where one knob alone is changed."""
-    data = []
+    data: list[Bar] = []
     names = [change_words(worth) for worth in worths]
     for name, colour in _KNOWN.items():
         mine = [worth for worth in worths if _known_by(worth) == name]
@@ -69,12 +73,12 @@ def knobs_chart(worths: Sequence[Worth]) -> Figure:
                 }
             )
     layout = stacked("change of samples/s, %", len(worths))
-    layout["yaxis"] |= {"title": {"text": ""}, "categoryorder": "array", "categoryarray": names}
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return {"data": data, "layout": layout}
 
 
-def _named(data: Iterable[Figure], shown: Sequence[Record]) -> list[Figure]:
-    return [{**one, "y": [f"trial {record.number}" for record in shown]} for one in data]
+def _labels(shown: Sequence[Record]) -> list[str]:
+    return [f"trial {record.number}" for record in shown]
 
 
 def memory_chart(told: Told, shown: Sequence[Record]) -> Figure:
@@ -82,19 +86,19 @@ def memory_chart(told: Told, shown: Sequence[Record]) -> Figure:
     parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in shown]
     names = dict.fromkeys(name for part in parts for name in part)
     outside = [_counted_outside(record) for record in shown]
+    labels = _labels(shown)
     data = [
-        bar(name, colour, [part.get(name, 0) / GIB for part in parts], "GiB")
+        part_of_bars(name, colour, labels, [part.get(name, 0) / GIB for part in parts], "GiB")
         for name, colour in zip(names, COLOURS, strict=False)
     ]
     if any(outside):
-        data.append(bar("outside the allocator", "#999999", [one / GIB for one in outside], "GiB"))
+        sizes = [size / GIB for size in outside]
+        data.append(part_of_bars("outside the allocator", "#999999", labels, sizes, "GiB"))
     layout = stacked("GiB of the fullest rank", len(shown))
-    layout["yaxis"]["title"] = {"text": ""}
-    limit = told.state.memory_limit_bytes
-    if limit:
-        headroom = told.state.spec.objective.headroom
-        layout["shapes"] = [upright(limit * (1 - headroom), "solid"), upright(limit, "dot")]
-    return {"data": _named(data, shown), "layout": layout}
+    if limit := told.state.memory_limit_bytes:
+        line = limit * (1 - told.state.spec.objective.headroom)
+        layout["shapes"] = memory_lines(line_bytes=line, limit_bytes=limit)
+    return {"data": data, "layout": layout}
 
 
 def _counted_outside(record: Record) -> int:
@@ -105,17 +109,16 @@ def _counted_outside(record: Record) -> int:
 
 def time_chart(shown: Sequence[Record]) -> Figure:
     """Measured seconds of a step by phase."""
-    data = []
+    data: list[Bar] = []
     for name, colour in zip(("data", "forward", "backward", "optimizer"), COLOURS, strict=False):
         seconds = [
             getattr(record.outcome.phases, name)
             for record in shown
             if isinstance(record.outcome, Measured)
         ]
-        data.append(bar(name, colour, seconds, "s"))
+        data.append(part_of_bars(name, colour, _labels(shown), seconds, "s"))
     layout = stacked("seconds of an optimizer step, measured", len(shown))
-    layout["yaxis"]["title"] = {"text": ""}
-    return {"data": _named(data, shown), "layout": layout}
+    return {"data": data, "layout": layout}
 
 
 def terms_chart(told: Told, shown: Sequence[Record]) -> Figure:
@@ -130,38 +133,42 @@ def terms_chart(told: Told, shown: Sequence[Record]) -> Figure:
         and (expected := ground.expected(anywhere(record.plan))) is not None
     ]
     parts = [dict(expected.seconds) for _, expected in kept]
+    labels = _labels([record for record, _ in kept])
     data = [
-        bar(term_words(name), colour, [part[name] for part in parts], "s")
+        part_of_bars(term_words(name), colour, labels, [part[name] for part in parts], "s")
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
     layout = stacked("seconds of an optimizer step, forecast", len(kept))
-    layout["yaxis"]["title"] = {"text": ""}
-    return {"data": _named(data, [record for record, _ in kept]), "layout": layout}
+    return {"data": data, "layout": layout}
 
 
 def losses_chart(curves: LossCurves) -> Figure:
     """The proof's losses on those of the reference."""
-    steps = list(range(1, len(curves.ours) + 1))
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": name,
-            "x": steps,
-            "y": list(losses),
-            "line": {"color": colour, "dash": dash},
-            "marker": {"size": size},
-        }
-        for name, losses, colour, dash, size in (
-            (f"trial {curves.reference}, the reference", curves.theirs, LINE_COLOUR, "solid", 11),
-            ("the answer, in its proof", curves.ours, BEST_COLOUR, "dot", 6),
-        )
-    ]
-    layout = {
+    reference = f"trial {curves.reference}, the reference"
+    layout: Layout = {
         "height": 340,
         "xaxis": {"title": {"text": "optimizer step"}, "dtick": 1},
         "yaxis": {"title": {"text": "loss"}},
         "legend": LEGEND,
+        "showlegend": True,
     }
-    return {"data": data, "layout": layout}
+    return {
+        "data": [
+            _losses(reference, curves.theirs, LINE_COLOUR, "solid", 11),
+            _losses("the answer, in its proof", curves.ours, BEST_COLOUR, "dot", 6),
+        ],
+        "layout": layout,
+    }
+
+
+def _losses(name: str, losses: Sequence[float], colour: str, dash: Dash, size: int) -> Scatter:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": list(range(1, len(losses) + 1)),
+        "y": losses,
+        "line": {"color": colour, "dash": dash},
+        "marker": {"size": size},
+    }

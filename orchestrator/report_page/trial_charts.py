@@ -1,4 +1,4 @@
-"""Charts in which each trial is a point, as Plotly takes them."""
+"""Charts in which each trial is a point."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.core.fronts import front
 from orchestrator.planning.shown import cloud
-from orchestrator.report_page.told import Told, memory_of
-from orchestrator.view.charts import (
+from orchestrator.report.charts import (
     BEST_COLOUR,
     LEGEND,
     Figure,
-    upright,
+    Layout,
+    Scatter,
+    hover_text,
+    memory_lines,
 )
+from orchestrator.report_page.told import Told, memory_of
 from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import KIND_WORDS, record_words
 from search_spaces.outcome import Measured, OutOfMemory
@@ -32,12 +35,13 @@ _UNTRIED_COLOUR = "#9aa5b1"
 
 
 def _hover(record: Record) -> str:
-    return f"trial {record.number}: {plan_words(record.plan)}<br>{record_words(record)}"
+    plan = f"trial {record.number}: {plan_words(record.plan)}"
+    return hover_text(plan, record_words(record))
 
 
 def _points(
     name: str, kind: str, records: Sequence[Record], xs: list[float], ys: list[float]
-) -> Figure:
+) -> Scatter:
     colour, symbol = _ENDS[kind]
     return {
         "type": "scatter",
@@ -48,18 +52,19 @@ def _points(
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [_hover(record) for record in records],
         "hovertemplate": "%{text}<extra></extra>",
+        "cliponaxis": False,  # what lies on the bottom is seen as a whole
     }
 
 
 def trials_chart(told: Told) -> Figure:
     """Speed over memory; what has no speed lies at what was forecast, or at the bottom."""
     state = told.state
-    data = []
+    data: list[Scatter] = []
     if told.ground is not None:
         points = cloud(told.ground.sized)
         data.append(
             {
-                "type": "scattergl",
+                "type": "scatter",
                 "mode": "markers",
                 "name": "forecast",
                 "x": [peak / GIB for peak, _, _ in points],
@@ -76,32 +81,30 @@ def trials_chart(told: Told) -> Figure:
             records = [record for record, _ in known]
             xs, ys = [x for _, (x, _) in known], [y for _, (_, y) in known]
             data.append(_points(words, kind, records, xs, ys))
-    line = front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
-    if len(line) > 1:
+    edge = front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
+    if len(edge) > 1:
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": "front",
-                "x": [memory_of(record).peak_bytes / GIB for record in line],
-                "y": [_rate(record) for record in line],
+                "x": [memory_of(record).peak_bytes / GIB for record in edge],
+                "y": [_rate(record) for record in edge],
                 "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
                 "hoverinfo": "skip",
             }
         )
     data += _marked(told)
-    limit = told.state.memory_limit_bytes
-    shapes = []
-    if limit:
-        headroom = state.spec.objective.headroom
-        shapes = [upright(limit * (1 - headroom), "solid"), upright(limit, "dot")]
-    layout = {
+    layout: Layout = {
         "height": 460,
         "xaxis": {"title": {"text": "peak memory of the fullest rank, GiB"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
-        "shapes": shapes,
+        "showlegend": True,
     }
+    if limit := state.memory_limit_bytes:
+        line = limit * (1 - state.spec.objective.headroom)
+        layout["shapes"] = memory_lines(line_bytes=line, limit_bytes=limit)
     return {"data": data, "layout": layout}
 
 
@@ -121,7 +124,7 @@ def _rate(record: Record) -> float:
     return record.outcome.samples_per_second.value
 
 
-def _marked(told: Told) -> Iterable[Figure]:
+def _marked(told: Told) -> Iterable[Scatter]:
     named = (
         ("the answer", told.best, "star", BEST_COLOUR),
         ("start", told.baseline, "diamond", "#e69f00"),
@@ -142,7 +145,7 @@ def _marked(told: Told) -> Iterable[Figure]:
 
 def forecasts_chart(records: Sequence[Record]) -> Figure:
     """Measured over forecast speed; what was not measured lies at the bottom."""
-    data = []
+    data: list[Scatter] = []
     told = [record for record in records if record.forecast is not None]
     for kind, words in KIND_WORDS.items():
         ended = [record for record in told if record.outcome.kind == kind]
@@ -162,11 +165,12 @@ def forecasts_chart(records: Sequence[Record]) -> Figure:
             "hoverinfo": "skip",
         }
     )
-    layout = {
+    layout: Layout = {
         "height": 420,
         "xaxis": {"title": {"text": "forecast samples/s"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "measured samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}
 
@@ -180,8 +184,10 @@ def progress_chart(told: Told) -> Figure:
         return round((record.ended_at - began) / 60, 3)
 
     ended = sorted(state.records, key=lambda record: record.ended_at)
-    data, best = [], 0.0
-    xs, ys = [], []
+    data: list[Scatter] = []
+    xs: list[float] = []
+    ys: list[float] = []
+    best = 0.0
     for record in ended:
         if state.goal.feasible(record) and _rate(record) > best:
             best = _rate(record)
@@ -206,10 +212,11 @@ def progress_chart(told: Told) -> Figure:
             data.append(
                 _points(words, kind, of_kind, [minutes(record) for record in of_kind], rates)
             )
-    layout = {
+    layout: Layout = {
         "height": 360,
         "xaxis": {"title": {"text": "minutes since the first trial began"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
+        "showlegend": True,
     }
     return {"data": data, "layout": layout}

@@ -1,66 +1,15 @@
-"""The report as a page: figures worked out by hand, everything counted once, nothing fetched."""
+"""The report as a page: figures worked out by hand, everything counted once."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from collections.abc import Sequence
-from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
-
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
-from orchestrator.core.state import SweepState
 from orchestrator.report_page import Told, report_page
 from orchestrator.report_page.plan_charts import change_words, lost
 from orchestrator.report_page.told import ablation, accounting, comparisons, loss_curves
-from search_spaces.outcome import Outcome
-from search_spaces.plan import Plan
-from tests.orchestrator.explaining.values import (
-    a_ground,
-    a_plan,
-    a_state,
-    measured,
-    out_of_memory,
-)
-from tests.orchestrator.records import make_record
-
-START = a_plan(zero_stage=2)
-ANSWER = a_plan(micro_batch=4)
-TRIED: tuple[tuple[Plan, Outcome], ...] = (
-    (START, measured(20.0, 40)),
-    (ANSWER, measured(50.0, 60)),
-    (a_plan(), measured(25.0, 30)),  # the answer with micro-batch 1
-    (a_plan(micro_batch=4, checkpoint_ratio=1.0), measured(49.5, 35)),  # equal
-    (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90)),
-)
-
-
-def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> Told:
-    state = a_state(tried)
-    if forecasts:
-        return Told(state=state, ground=a_ground(state))
-    return Told(state=state, ground=None, note="mymodel.py is not there")
-
-
-def figures_of(page: str) -> dict[str, Any]:
-    """The data of its charts."""
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
-    assert found is not None
-    figures: dict[str, Any] = json.loads(found.group(1))
-    return figures
-
-
-def words_of(page: str) -> str:
-    """What a person reads of it, without charts."""
-    body = page.split("<main>")[1].split("</main>", maxsplit=1)[0]
-    return " ".join(re.sub(r"<[^>]*>", " ", body).split())
+from tests.orchestrator.explaining.values import out_of_memory
+from tests.orchestrator.report.pages import figures_of, words_of
+from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven, told_of
 
 
 def test_the_answer_is_two_sentences_with_what_it_gains() -> None:
@@ -94,7 +43,7 @@ def test_what_equal_means_is_told_where_something_is() -> None:
 
 
 def test_a_figure_stays_on_one_line() -> None:
-    assert '<td class="">20.0\u00a0±\u00a00.3</td>' in report_page(told_of())
+    assert '<td class="number">20.0\u00a0±\u00a00.3</td>' in report_page(told_of())
 
 
 def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
@@ -170,14 +119,6 @@ def test_a_sweep_in_which_nothing_fits_has_a_page() -> None:
     assert "memory" not in figures_of(page)
 
 
-def proven(losses: tuple[float, ...]) -> SweepState:
-    """Trial 1 with a proof that has these losses, where trial 0 had 3, 2 and 1."""
-    kept = replace(measured(20.0, 40), losses=(3.0, 2.0, 1.0))
-    tried = [(START, kept), (ANSWER, replace(measured(50.0, 60), losses=(3.0, 2.0, 1.0)))]
-    run = make_record(1, ANSWER, replace(measured(50.0, 60), losses=losses))
-    return a_state(tried, [replace(run, proof=True)], proof={"enabled": True})
-
-
 def test_losses_of_the_proof_are_drawn_on_those_of_the_reference() -> None:
     state = proven((3.0, 2.0, 1.0))
     curves = loss_curves(state)
@@ -198,90 +139,3 @@ def test_what_does_not_train_the_same_is_not_the_answer() -> None:
         "the proof of trial 1 failed: failed:", "the proof of trial 1 failed:"
     )
     assert loss_curves(state) is None
-
-
-class _Loads(HTMLParser):
-    """Addresses that a browser would fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
-        if tag in ("link", "img", "iframe", "object"):
-            self.found.append(tag)
-
-
-def test_nothing_is_fetched() -> None:
-    page = report_page(told_of())
-    parser = _Loads()
-    parser.feed(page)
-
-    assert not parser.found
-    style = page.split("<style>")[1].split("</style>")[0]
-    assert "url(" not in style
-    assert "@import" not in style
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(name=st.text(min_size=1, max_size=20))
-@example(name="</script><img src=x onerror=alert(1)>")
-def test_names_cannot_break_out_of_the_page(name: str) -> None:
-    state = a_state(TRIED)
-    model = state.spec.model.model_copy(update={"name": name})
-    spec = state.spec.model_copy(update={"model": model})
-    hostile = replace(state, study=name, spec=spec)
-    parser = _Loads()
-
-    page = report_page(Told(state=hostile, ground=None, note=name))
-    parser.feed(page)
-
-    assert not parser.found
-    assert page.count("</script>") == 3
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-# A frame is as narrow as a phone, which a window of a browser without a screen is not
-_FRAME = """
-<iframe src="report.html" width="{width}" height="900" style="border: 0"></iframe>
-<script>
-window.addEventListener("load", () => setTimeout(() => {{
-  const inner = document.querySelector("iframe");
-  const root = inner.contentDocument.documentElement;
-  const drawn = inner.contentDocument.querySelectorAll(".chart .main-svg").length > 0;
-  const sideways = root.scrollWidth - root.clientWidth;
-  document.title = JSON.stringify([drawn, sideways, inner.contentWindow.failed || ""]);
-}}, 1500));
-</script>
-"""
-_WATCH = "<head><script>window.onerror = (message) => {{ window.failed = message; }};</script>"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
-@pytest.mark.parametrize("width", [390, 820, 1440])
-def test_a_browser_draws_it_without_errors_and_without_scrolling_sideways(
-    width: int, tmp_path: Path
-) -> None:
-    page = report_page(told_of()).replace("<head>", _WATCH.format())
-    (tmp_path / "report.html").write_text(page, encoding="utf-8")
-    (tmp_path / "frame.html").write_text(_FRAME.format(width=width))
-
-    ran = subprocess.run(
-        [
-            *(str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1600,1000"),
-            *("--allow-file-access-from-files", "--virtual-time-budget=10000", "--dump-dom"),
-            f"file://{tmp_path / 'frame.html'}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-
-    found = re.search(r"<title>(\[.*?\])</title>", ran.stdout)
-    assert found is not None, ran.stdout
-    drawn, sideways, failed = json.loads(found.group(1).replace("&quot;", '"'))
-    assert (drawn, sideways, failed) == (True, 0, "")

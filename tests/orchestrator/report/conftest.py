@@ -1,0 +1,12 @@
+"""The pages that several modules look at, made once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.orchestrator.report.pages import every_page
+
+
+@pytest.fixture(scope="session")
+def pages() -> dict[str, str]:
+    return every_page()

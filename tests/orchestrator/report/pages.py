@@ -1,0 +1,103 @@
+"""A page of every kind, with names in it that try to become part of the page; and its parts."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.search.plot import regret_page
+from benchmarks.search.races import Race
+from benchmarks.search.run import Results
+from orchestrator.core.state import SweepState
+from orchestrator.planning.page import planned_page
+from orchestrator.planning.planner import Planner
+from orchestrator.report_page import Told, report_page
+from search_spaces.record import Record
+from search_spaces.spec.schema import GIB
+from tests.benchmarks.search.toys import toy_surface
+from tests.orchestrator.explaining.values import a_ground, a_state, out_of_memory
+from tests.orchestrator.planning.values import a_belief, a_footprint, a_question, facts
+from tests.orchestrator.records import every_outcome, make_expectation
+from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven
+
+HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
+
+
+def every_page() -> dict[str, str]:
+    """Pages by a name of their own; together they have every chart."""
+    forecasts = expected(hostile(a_state([*TRIED, *((ANSWER, one) for one in every_outcome())])))
+    validated = hostile(proven((3.0, 2.0, 1.0)))
+    nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
+    return {
+        "sweep": report_page(Told(state=forecasts, ground=a_ground(forecasts))),
+        "validated": report_page(Told(state=validated, ground=None, note=HOSTILE)),
+        "no answer": report_page(Told(state=nothing_fits, ground=None)),
+        "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
+        "no plan": plan_page((1,), limit_bytes=GIB),
+        "regret": regret_page(races()),
+    }
+
+
+def hostile(state: SweepState) -> SweepState:
+    """The same sweep where all that has a free name is called `HOSTILE`."""
+    model = state.spec.model.model_copy(update={"name": HOSTILE})
+    spec = state.spec.model_copy(update={"model": model})
+    return replace(
+        state,
+        study=HOSTILE,
+        spec=spec,
+        records=tuple(map(renamed, state.records)),
+        proofs=tuple(map(renamed, state.proofs)),
+    )
+
+
+def renamed(record: Record) -> Record:
+    plan = replace(record.plan, accelerator=HOSTILE)
+    assert record.fingerprint is not None
+    seen = replace(record.fingerprint, device_name=HOSTILE)
+    return replace(record, plan=plan, why=HOSTILE, fingerprint=seen)
+
+
+def expected(state: SweepState) -> SweepState:
+    """The same sweep where each trial had a forecast."""
+    forecast = make_expectation(40.0)
+    records = tuple(replace(record, forecast=forecast) for record in state.records)
+    return replace(state, records=records)
+
+
+def plan_page(ranks: tuple[int, ...], **fields: Any) -> str:
+    question = a_question(ranks, model=facts(name=HOSTILE), **fields)
+    return planned_page(Planner(question, a_footprint, a_belief()).plan())
+
+
+def races() -> Results:
+    surface = toy_surface([{"micro_batch": 1.0}, {"micro_batch": 2.0}], [50.0, 100.0])
+    steps = np.arange(1.0, 41.0)
+    won = {
+        rival: [Race(regret=1 / (pace * steps), seconds=steps, ran_out=0)]
+        for rival, pace in (("plimsoll", 2.0), ("random", 1.0))
+    }
+    return Results(
+        surfaces=(surface,),
+        rivals=tuple(won),
+        seeds=1,
+        races={(surface.name, rival): found for rival, found in won.items()},
+    )
+
+
+def figures_of(page: str) -> dict[str, Any]:
+    """The data of its charts."""
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
+    assert found is not None
+    figures: dict[str, Any] = json.loads(found.group(1))
+    return figures
+
+
+def words_of(page: str) -> str:
+    """What a person reads of it, without charts."""
+    body = page.split("<main>")[1].split("</main>", maxsplit=1)[0]
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())

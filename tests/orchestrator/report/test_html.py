@@ -1,0 +1,179 @@
+"""Pages need nothing else, stay small, and hold what users typed as text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from base64 import b64decode
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+from orchestrator.report import html
+from orchestrator.report.charts import Figure, hover_text
+from orchestrator.report.html import Table, render_page
+from orchestrator.report_page import Told, report_page
+from tests.orchestrator.explaining.values import a_ground, a_state
+from tests.orchestrator.report.pages import HOSTILE, figures_of, words_of
+from tests.orchestrator.report_page.values import TRIED
+
+PLOTLY = Path(html.__file__).parent / "static" / "plotly"
+MOST_BYTES = 1_300_000
+CHARTS = {
+    *("trials", "forecasts", "progress", "knobs", "memory", "time", "terms", "losses"),
+    *("speed-memory", "devices", "sizes", "regret"),
+}
+
+
+class Tags(HTMLParser):
+    """Tags of a page, what they would load, and code in their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.loads: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def one_chart(name: str) -> str:
+    figure: Figure = {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": name,
+                "x": [0.123456789, 2],
+                "y": [1e-9, 3.0],
+                "text": [hover_text(name, name), name],
+            }
+        ],
+        "layout": {"height": 300, "xaxis": {}, "yaxis": {}},
+    }
+    return render_page("chart.jinja", title=name, caption=name, figures={"one": figure})
+
+
+def test_the_pages_have_every_chart(pages: dict[str, str]) -> None:
+    assert {name for page in pages.values() for name in figures_of(page)} == CHARTS
+
+
+def test_pages_are_small(pages: dict[str, str]) -> None:
+    many = a_state(TRIED * 100)
+    long = report_page(Told(state=many, ground=a_ground(many)))
+
+    assert len(figures_of(long)["trials"]["data"][1]["x"]) == 400
+    assert max(len(page.encode()) for page in (long, *pages.values())) < MOST_BYTES
+
+
+def test_pages_load_nothing(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        tags = Tags(page)
+        style = page.split("<style>")[1].split("</style>")[0]
+
+        assert tags.loads == []
+        assert set(tags.names).isdisjoint({"link", "img", "iframe", "object", "embed", "base"})
+        assert "url(" not in style
+        assert "@import" not in style
+        assert "default-src &#39;none&#39;" in page
+
+
+def test_what_users_typed_stays_text(pages: dict[str, str]) -> None:
+    for name, page in pages.items():
+        tags = Tags(page)
+
+        assert tags.names.count("script") == page.count("</script>") == 3
+        assert tags.handlers == []
+        assert "49" not in re.findall(r"<title>(.*?)</title>", page, re.S)[0]
+        if name != "regret":
+            assert HOSTILE not in page
+            assert "&lt;/script&gt;&lt;script&gt;pwned" in page
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=20))
+@example("</script><!--<script>")
+def test_any_name_can_be_read_back(name: str) -> None:
+    page = one_chart(name)
+    (trace,) = figures_of(page)["one"]["data"]
+
+    assert trace["name"] == trace["text"][1] == name
+    assert page.count("<script") == page.count("</script>") == 3
+    assert "<!--" not in page
+
+
+def test_labels_cannot_hold_tags_of_plotly() -> None:
+    assert hover_text("a <b>&amp;", "c") == "a &lt;b>&amp;amp;<br>c"
+
+
+def test_numbers_of_charts_are_as_fine_as_one_can_see() -> None:
+    (trace,) = figures_of(one_chart("x"))["one"]["data"]
+
+    assert (trace["x"], trace["y"]) == ([0.123457, 2], [1e-9, 3.0])
+
+
+def test_the_basic_bundle_draws_every_trace(pages: dict[str, str]) -> None:
+    bundle = (PLOTLY / "plotly-basic.min.js").read_text(encoding="utf-8")
+    able = set(re.findall(r'moduleType:"trace",name:"(\w+)"', bundle))
+    used = {
+        trace["type"]
+        for page in pages.values()
+        for figure in figures_of(page).values()
+        for trace in figure["data"]
+    }
+
+    assert used == {"scatter", "bar"}
+    assert used <= able
+
+
+def test_the_bundle_is_the_one_that_its_readme_names() -> None:
+    bundle, readme = (
+        (PLOTLY / "plotly-basic.min.js").read_bytes(),
+        (PLOTLY / "README.md").read_text(),
+    )
+
+    version = re.search(rb"plotly\.js \(basic - minified\) v([\d.]+)", bundle)
+    assert version is not None
+    assert f"| version | {version.group(1).decode()} |" in readme
+    assert f"`{sha256(bundle).hexdigest()}`" in readme
+    assert (PLOTLY / "LICENSE").read_text().startswith("MIT License")
+
+
+def test_only_the_pages_own_scripts_may_run() -> None:
+    page = one_chart("x")
+    packed = page.split('id="plotly">')[1].split("</script>")[0]
+    ours = page.split("<script>")[1].split("</script>")[0]
+    allowed = re.findall(r"sha256-([\w+/=]+)", page)
+
+    texts = (gzip.decompress(b64decode(packed)), ours.encode())
+    assert [b64decode(digest) for digest in allowed] == [sha256(text).digest() for text in texts]
+    assert "unsafe-inline" not in page.split("script-src")[1].split(";")[0]
+
+
+def test_a_value_that_a_template_misses_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="caption"):
+        render_page("chart.jinja", title="x", figures={"one": json.loads('{"data": []}')})
+
+
+def test_a_figure_stays_on_one_line() -> None:
+    table = Table(columns={"n": "number", "why": "words"}, rows=(("20 ± 1 (19 to 21)", "a b"),))
+
+    (row,) = table.rows
+    assert list(table.cells(row)) == [
+        ("number", "20\u00a0±\u00a01 (19\u00a0to\u00a021)"),
+        ("words", "a b"),
+    ]
+
+
+def test_a_page_reads_as_text() -> None:
+    assert words_of(one_chart("a & b")) == "a &amp; b a &amp; b"

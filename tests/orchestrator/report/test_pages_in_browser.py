@@ -1,0 +1,70 @@
+"""Every page in Chromium: all charts are drawn, at the width of a phone too, without an error."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.orchestrator.report.pages import HOSTILE, figures_of
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WIDTHS = (390, 820, 1400)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--window-size=1600,1000", "--allow-file-access-from-files", "--enable-logging=stderr"),
+    "--virtual-time-budget=60000",  # milliseconds that do not pass while nothing is done
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
+]
+
+
+def browse(pages: dict[str, str], folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """What `look.js` finds of each page at each width, and what was written to the console."""
+    for number, page in enumerate(pages.values()):
+        (folder / f"{number}.html").write_text(page, encoding="utf-8")
+    given = f"const PAGES = {[f'{at}.html' for at in range(len(pages))]};"
+    given += f"const WIDTHS = {list(WIDTHS)};"
+    script = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
+    (folder / "all.html").write_text(f"<body><script>{given}{script}</script></body>")
+    ran = subprocess.run(
+        [
+            *(str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom"),
+            f"file://{folder / 'all.html'}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    found = re.search(r'<pre id="found">(.*?)</pre>', ran.stdout, re.S)
+    assert found is not None, ran.stdout[-2000:] + ran.stderr[-2000:]
+    told: dict[str, Any] = json.loads(html.unescape(found.group(1)))
+    by_name = {name: told[f"{number}.html"] for number, name in enumerate(pages)}
+    return by_name, [line for line in ran.stderr.splitlines() if ":CONSOLE:" in line]
+
+
+def test_every_chart_is_drawn_at_every_width(pages: dict[str, str], tmp_path: Path) -> None:
+    found, console = browse(pages, tmp_path)
+
+    assert not console
+    for name, page in pages.items():
+        for width in WIDTHS:
+            seen = found[name][str(width)]
+            where = f"{name} at {width} pixels"
+            for chart, figure in figures_of(page).items():
+                drawn = {"traces": len(figure["data"]), "faults": [], "inside": True}
+                assert seen["charts"][chart] == drawn, f"{chart} of {where}"
+            assert seen["sideways"] == 0, where
+            assert not seen["taken_over"], where
+            assert seen["images"] == 0, where
+            assert HOSTILE in seen["title"] or name == "regret"

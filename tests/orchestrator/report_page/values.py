@@ -1,0 +1,44 @@
+"""A sweep of five trials on eight GPUs, and one whose answer was validated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.core.state import SweepState
+from orchestrator.report_page import Told
+from search_spaces.outcome import Outcome
+from search_spaces.plan import Plan
+from tests.orchestrator.explaining.values import (
+    a_ground,
+    a_plan,
+    a_state,
+    measured,
+    out_of_memory,
+)
+from tests.orchestrator.records import make_record
+
+START = a_plan(zero_stage=2)
+ANSWER = a_plan(micro_batch=4)
+TRIED: tuple[tuple[Plan, Outcome], ...] = (
+    (START, measured(20.0, 40)),
+    (ANSWER, measured(50.0, 60)),
+    (a_plan(), measured(25.0, 30)),  # the answer with micro-batch 1
+    (a_plan(micro_batch=4, checkpoint_ratio=1.0), measured(49.5, 35)),  # equal
+    (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90)),
+)
+
+
+def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> Told:
+    state = a_state(tried)
+    if forecasts:
+        return Told(state=state, ground=a_ground(state))
+    return Told(state=state, ground=None, note="mymodel.py is not there")
+
+
+def proven(losses: tuple[float, ...]) -> SweepState:
+    """Trial 1 with a proof that has these losses, where trial 0 had 3, 2 and 1."""
+    kept = replace(measured(20.0, 40), losses=(3.0, 2.0, 1.0))
+    tried = [(START, kept), (ANSWER, replace(measured(50.0, 60), losses=(3.0, 2.0, 1.0)))]
+    run = make_record(1, ANSWER, replace(measured(50.0, 60), losses=losses))
+    return a_state(tried, [replace(run, proof=True)], proof={"enabled": True})
