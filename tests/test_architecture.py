@@ -24,6 +24,7 @@ ONLY_IN = {
     "sqlalchemy": ("orchestrator/study",),
     "psycopg": ("orchestrator/study/postgres",),
     "mlflow": ("orchestrator/mlflow_tracking",),
+    "pynvml": ("workers/nvml",),
     "torch": ("workers/",),
     "transformers": ("workers/",),
     "tokenizers": ("workers/",),
