@@ -299,6 +299,8 @@ class _Ground:
 
     def having(self, fixed: Params) -> NDArray[np.bool_]:
         """Marks the candidates with these values."""
+        if not fixed:
+            return np.ones(len(self.candidates), dtype=bool)
         return np.array(
             [all(one[name] == value for name, value in fixed.items()) for one in self.candidates]
         )

@@ -209,7 +209,7 @@ def test_a_reason_names_what_is_tested() -> None:
 
 @pytest.mark.parametrize(("direction", "scale"), [("maximize", 1.0), ("minimize", 1000.0)])
 def test_values_of_any_sign_are_searched(direction: str, scale: float) -> None:
-    """With a penalty far from all other values; the 12 of 231 points within 5 % are few."""
+    """With a penalty far from all other values."""
     sign = 1 if direction == "maximize" else -1
     study = optuna.create_study(direction=direction, sampler=PlimsollSampler(seed=0))
 
@@ -220,7 +220,7 @@ def test_values_of_any_sign_are_searched(direction: str, scale: float) -> None:
 
     study.optimize(value, n_trials=25)
 
-    assert sign * study.best_value >= 0.45 * scale
+    assert sign * study.best_value >= 0.49 * scale  # random draws reach 0.48
     assert any(trial.value * sign < 0 for trial in study.trials)
     reasons = [trial.user_attrs.get(WHY, "") for trial in study.trials]
     assert re.fullmatch(r"expected [-.e+\d]+, the best so far is [-.e+\d]+; .*", reasons[-1])
