@@ -7,35 +7,15 @@ device meanwhile would run out of memory that its own plan never had.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from search_spaces.spec.schema import GIB
+from workers.nvml import nvml
 
 _POLL_SECONDS = 0.2
 _SLACK_BYTES = 256 * 2**20  # what others on the device may take meanwhile, as a display
-
-
-@contextlib.contextmanager
-def nvml() -> Iterator[Any | None]:
-    """NVIDIA's management library, None on a machine without its driver."""
-    try:
-        library: Any = importlib.import_module("pynvml")
-    except ImportError:
-        yield None
-        return
-    try:
-        library.nvmlInit()
-    except library.NVMLError:  # no driver, no GPU
-        yield None
-        return
-    try:
-        yield library
-    finally:
-        library.nvmlShutdown()
 
 
 def device_use() -> dict[str, int]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from orchestrator.device_memory import nvml
 from search_spaces.spec.schema import GIB
+from workers.nvml import nvml
 
 # What a measurement depends on; a change of one is reason enough to measure again.
 KEY_PACKAGES = (

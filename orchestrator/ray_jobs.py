@@ -24,10 +24,24 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # where Ray's own commands look
+_CHATTY = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 _AGAIN_SECONDS = 2.0
 _LARGEST = 3  # files that are named where a working directory is too large
 _NO_JOB = "status code 404"
 _TOO_LARGE = ("status code 413", "exceeds the maximum size")
+
+
+def mute_progress() -> None:
+    """Mutes what Ray's job client logs of each upload and connection; warnings remain.
+
+    Call it when the client is imported: its modules set their own loggers to INFO.
+    """
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class JobServer:
@@ -129,7 +143,7 @@ class JobServer:
     def _connected(self) -> JobSubmissionClient:
         from ray.job_submission import JobSubmissionClient
 
-        logging.disable(logging.INFO)  # Ray tells of each upload and of each connection's end
+        mute_progress()
         return self._asked(lambda: JobSubmissionClient(self.address))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:

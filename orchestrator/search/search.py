@@ -53,6 +53,10 @@ class Search:
         self._broken = Surrogate(places, np.full(len(options), -_SELDOM), 0.0, structure=_BREAKS)
         self._random = np.random.default_rng(seed)
 
+    def reseed(self, seed: int) -> None:
+        """Draws from another stream: among equals, and which of very many candidates count."""
+        self._random = np.random.default_rng(seed)
+
     def next(
         self,
         sights: Sequence[Sight],

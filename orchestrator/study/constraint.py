@@ -12,6 +12,9 @@ from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Record
 
 CONSTRAINT = "memory"
+# Optuna 4 kept constraints under this key as a list, and optuna-dashboard 0.21 reads no other:
+# Optuna 5 keeps each under a key of its own ("constraints:memory"), which that version passes over
+LISTED = "constraints"
 _BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without head-room
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.retrying import Away, Patience
+from orchestrator.study.constraint import LISTED
 from orchestrator.study.databases import is_away
 from orchestrator.study.locks import AbstractLock, NoLock, taken_by_another
 from orchestrator.study.records import RECORD
@@ -187,3 +188,5 @@ class Ledger:
             warnings.simplefilter("ignore")  # Optuna's, if the constraint was told before
             for name, missed in constraints.items():
                 trial.set_constraint(name, missed)
+        if constraints:
+            self._storage.set_trial_system_attr(trial_id, LISTED, list(constraints.values()))

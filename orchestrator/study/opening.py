@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import optuna
 from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
@@ -10,7 +12,14 @@ from orchestrator.study.locks import refuse_second_driver
 from orchestrator.study.records import RECORD
 from orchestrator.study.storage import brief_storage, storage_errors, storage_url
 from orchestrator.study.subject import check_subject
+from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
+
+VALUE_NAMES: Mapping[Metric, str] = {
+    "samples_per_second": "samples per second",
+    "samples_per_price": "samples per unit of price",
+    "headroom": "share of memory left free",
+}
 
 
 def check_study(spec: SweepSpec, name: str) -> None:
@@ -42,4 +51,12 @@ def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
     )
     measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
     check_subject(study, spec, name, measured=measured)
+    _name_values(study, spec.objective.metric)
     return study
+
+
+def _name_values(study: optuna.Study, metric: Metric) -> None:
+    """Names the study's values, as the axes of Optuna's plots and of optuna-dashboard show them."""
+    names = [VALUE_NAMES[metric]]
+    if study.metric_names != names:
+        study.set_metric_names(names)

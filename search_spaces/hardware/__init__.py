@@ -5,10 +5,11 @@ from search_spaces.hardware.catalogue import (
     dense_peak_flops,
     find_device,
     known_device,
+    load_device_file,
     user_folder,
 )
 from search_spaces.hardware.device import Device
-from search_spaces.hardware.files import device_to_yaml, load_device_file
+from search_spaces.hardware.files import device_to_yaml
 from search_spaces.hardware.names import DeviceError
 
 __all__ = [

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from search_spaces.hardware.device import Device
-from search_spaces.hardware.files import load_device_file, read_devices
+from search_spaces.hardware.files import device_file_text, read_devices
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.plan import Precision
 
@@ -49,6 +49,15 @@ def known_device(name: str) -> Device:
         known = ((device.name, device.aliases) for device in catalogue())
         raise unknown_device(name, known)
     return found
+
+
+def load_device_file(path: Path) -> tuple[Device, ...]:
+    """The devices in a YAML file, in its order; what they are based on comes from the catalogue.
+
+    Raises:
+        SpecError: If the file cannot be read or has faults; holds all of them.
+    """
+    return read_devices(device_file_text(path), source=str(path), lookup=known_device)
 
 
 def dense_peak_flops(device_name: str, precision: Precision) -> float | None:

@@ -31,17 +31,6 @@ Entry = dict[str, Any]  # what a file says of one device
 Lookup = Callable[[str], Device]
 
 
-def load_device_file(path: Path) -> tuple[Device, ...]:
-    """The devices in a YAML file, in its order; what they are based on comes from the catalogue.
-
-    Raises:
-        SpecError: If the file cannot be read or has faults; holds all of them.
-    """
-    from search_spaces.hardware.catalogue import known_device  # which reads files itself
-
-    return read_devices(_text(path), source=str(path), lookup=known_device)
-
-
 def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...]:
     """The devices in a YAML text.
 
@@ -72,7 +61,7 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
 
 
 def device_to_yaml(device: Device) -> str:
-    """A device as YAML that `load_device_file` reads back; what is not said is left out."""
+    """A device as YAML that `read_devices` reads back; what is not said is left out."""
     tree: Entry = {}
     for field in dataclasses.fields(device):
         value = getattr(device, field.name)
@@ -215,7 +204,13 @@ def _with_tuples(value: Entry) -> Entry:
     return {**value, "sources": tuple(sources.items())}
 
 
-def _text(path: Path) -> str:
+def device_file_text(path: Path) -> str:
+    """The text of a device file.
+
+    Raises:
+        SpecError: If it cannot be read.
+    """
+
     def refuse(advice: str) -> SpecError:
         return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
 

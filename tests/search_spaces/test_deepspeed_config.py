@@ -1,14 +1,20 @@
-"""`render_deepspeed`: what each knob sets, and that no buffer is larger than the model."""
+"""`render_deepspeed`: what each knob sets, and that DeepSpeed itself reads all of it."""
 
 from __future__ import annotations
 
+import copy
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from search_spaces.deepspeed_config import DeepSpeedSettings
+from search_spaces.plan import Plan
 from search_spaces.render import render_deepspeed
-from tests.search_spaces.values import a_model, a_plan, a_spec
+from search_spaces.rules import refusal
+from search_spaces.spec.schema import SweepSpec
+from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 
 MODEL = a_model(
     parameters=10_000_000,
@@ -108,3 +114,146 @@ def test_each_call_gives_a_configuration_of_its_own() -> None:
     settings.config["zero_optimization"]["stage"] = 3
 
     assert settings.config["zero_optimization"]["stage"] == 2
+
+
+# ---------------------------------------------------------------- DeepSpeed's own reading
+
+Legal = tuple[tuple[Plan, SweepSpec], ...]
+
+
+class Watched(dict[str, Any]):
+    """A section of a configuration that notes which of its keys DeepSpeed asks for."""
+
+    def __init__(self, section: dict[str, Any]) -> None:
+        super().__init__(section)
+        self.asked = set[str]()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __copy__(self) -> Watched:
+        return self  # DeepSpeed reads a copy
+
+
+def read_by_deepspeed(config: dict[str, Any]) -> None:
+    """Lets DeepSpeed read a configuration as it does at the start of a training.
+
+    Most sections are pydantic models that refuse unknown keys, but of the top level and of the
+    sections `aio` and `timers` it takes what it knows and passes over the rest.
+
+    Raises:
+        ValueError: If it refuses a value or key, or passes over a key.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    # without ranks it reckons with one
+    alone = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
+    open_sections = {name: Watched(config[name]) for name in ("aio", "timers") if name in config}
+    top = Watched(config | {"train_batch_size": alone} | open_sections)
+    DeepSpeedConfig(top)
+    if unread := [
+        key for each in (top, *open_sections.values()) for key in each.keys() - each.asked
+    ]:
+        raise ValueError(f"DeepSpeed does not read {', '.join(unread)}")
+
+
+def plans() -> Iterator[tuple[Plan, SweepSpec]]:
+    """Legal plans over all that a configuration says."""
+    offloads = [
+        ("none", "none"),
+        ("cpu", "none"),
+        ("cpu", "cpu"),
+        ("nvme", "cpu"),
+        ("nvme", "nvme"),
+    ]
+    for precision, clip in (("fp32", None), ("bf16", 1.0), ("fp16", 1.0)):
+        train = {"global_batch": 32, "precision": precision, "grad_clip": clip}
+        spec = a_spec(
+            train=train,
+            data={"lengths": {128: 1.0, 512: 2.0}},
+            cluster={"nvme_folder": "/drive"},
+        )
+        surroundings = around(spec, MODEL, a_cluster(device="cuda", slots=4))
+        spread = itertools.product((0, 1, 2, 3), offloads, (1, 2), (1, 2), (True, False))
+        for stage, (optimizer, parameters), tensor, data, switch in spread:
+            plan = a_plan(
+                engine="deepspeed",
+                precision=precision,
+                zero_stage=stage,
+                offload_optimizer=optimizer,
+                offload_parameters=parameters,
+                pin_memory=switch and optimizer != "none",
+                overlap=switch,
+                contiguous_gradients=switch,
+                bucket_mib=25 if switch else 4096,
+                tensor=tensor,
+                data=data,
+                accumulation=8 // data,
+            )
+            if refusal(plan, surroundings) is None:
+                yield plan, spec
+
+
+@pytest.fixture(scope="module")
+def legal() -> Legal:
+    return tuple(plans())
+
+
+def test_the_plans_say_all_that_a_configuration_can(legal: Legal) -> None:
+    def values(name: str) -> set[Any]:
+        return {getattr(plan, name) for plan, _ in legal}
+
+    assert values("zero_stage") == {0, 1, 2, 3}
+    assert values("precision") == {"fp32", "bf16", "fp16"}
+    assert values("offload_optimizer") == values("offload_parameters") == {"none", "cpu", "nvme"}
+    assert values("tensor") == values("data") == {1, 2}
+
+
+def test_deepspeed_reads_every_key_of_every_legal_plan(legal: Legal) -> None:
+    for plan, spec in legal:
+        config = render_deepspeed(plan, MODEL, spec, "cuda").config
+        assert config["train_batch_size"] == plan.global_batch
+        read_by_deepspeed(config)
+
+
+def test_no_misspelt_key_would_pass(legal: Legal) -> None:
+    """Each key of the richest configuration in turn, with its last letter doubled."""
+    configs = [render_deepspeed(plan, MODEL, spec, "cuda").config for plan, spec in legal]
+    richest = {path: config for config in configs for path in paths(config)}
+    needed = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+
+    assert len(richest) > 40
+    for path, config in richest.items():
+        if set(path) & needed:
+            continue  # what the test itself reads
+        with pytest.raises(ValueError, match=path[-1]):
+            read_by_deepspeed(misspelt(config, path))
+
+
+def test_deepspeed_refuses_a_value_of_the_wrong_kind() -> None:
+    config = rendered(zero_stage=3).config
+    config["zero_optimization"]["reduce_bucket_size"] = "large"
+
+    with pytest.raises(ValueError, match="reduce_bucket_size"):
+        read_by_deepspeed(config)
+
+
+def paths(section: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in section.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from paths(value, (*above, key))
+
+
+def misspelt(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    copied = copy.deepcopy(config)
+    section = copied
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1] + path[-1][-1]] = section.pop(path[-1])
+    return copied

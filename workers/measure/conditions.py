@@ -7,13 +7,13 @@ import statistics
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Self
 
 import psutil
 import torch
 
 from search_spaces.outcome import Conditions
+from workers.nvml import nvml_device
 
 SAMPLE_SECONDS = 0.25
 
@@ -81,35 +81,14 @@ class ConditionsSampler:
         )
 
     def _run(self, device: torch.device) -> None:
-        with _nvml(device) as (nvml, handle):
+        with nvml_device(device) as gpu:
             self._begun.wait()
             psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
             while not self._stopped.wait(SAMPLE_SECONDS):
                 self._samples.cpu.append(psutil.cpu_percent())
                 self._samples.memory.append(psutil.virtual_memory().percent)
-                if nvml is not None:
-                    _sample_gpu(nvml, handle, self._samples)
-
-
-@contextlib.contextmanager
-def _nvml(device: torch.device) -> Iterator[tuple[ModuleType | None, Any]]:
-    """NVML and the device's handle, or None twice where there is no NVIDIA driver."""
-    if device.type != "cuda":
-        yield None, None
-        return
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except pynvml.NVMLError:
-        yield None, None
-        return
-    try:
-        yield pynvml, handle
-    finally:
-        pynvml.nvmlShutdown()
+                if gpu is not None:
+                    _sample_gpu(gpu.library, gpu.handle, self._samples)
 
 
 def _sample_gpu(nvml: Any, handle: Any, samples: _Samples) -> None:

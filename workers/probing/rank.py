@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
+from workers.nvml import nvml_device
 from workers.probing.collectives import collective_points
 from workers.probing.effort import Effort
 from workers.probing.findings import Findings
@@ -134,14 +135,10 @@ def _context_bytes(device: torch.device) -> int:
 
 def _power_watts(device: torch.device) -> float | None:
     """The limit in force; None where nobody tells."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
-    except pynvml.NVMLError:
-        return None
+    with nvml_device(device) as gpu:
+        if gpu is None:
+            return None
+        try:
+            return float(gpu.library.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1000
+        except gpu.library.NVMLError:
+            return None

@@ -77,6 +77,7 @@ def test_with_forecasts_it_is_there_in_three() -> None:
         SPACE,
         log_rate=np.log([speed(c) for c in CANDIDATES]),
         log_share=np.log([share(c) for c in CANDIDATES]),
+        seed=0,
     )
     study = run(sampler, 3)
 
@@ -85,7 +86,7 @@ def test_with_forecasts_it_is_there_in_three() -> None:
 
 
 def test_each_trial_says_why() -> None:
-    study = run(PlimsollSampler(CANDIDATES, SPACE), 3)
+    study = run(PlimsollSampler(CANDIDATES, SPACE, seed=0), 3)
     reasons = [trial.user_attrs[WHY] for trial in study.trials]
 
     assert "as far as is known" in reasons[0]
@@ -133,7 +134,7 @@ def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str
 def test_failures_teach_what_to_leave_alone() -> None:
     """Large batches fail, for no reason of memory, and are expected to be the fastest."""
     study = optuna.create_study(
-        direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, log_rate=LOG_SPEED)
+        direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, log_rate=LOG_SPEED, seed=0)
     )
     for _ in range(12):
         trial = study.ask(SPACE)
@@ -151,7 +152,7 @@ def test_what_is_noisy_is_believed_less() -> None:
     told = {}
     for noise in (0.01, 0.3):
         study = optuna.create_study(
-            direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, noise=noise)
+            direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, noise=noise, seed=0)
         )
         for params, value in ((CANDIDATES[0], 1.0), (CANDIDATES[-1], 8.0)):
             study.enqueue_trial(params)
@@ -164,7 +165,9 @@ def test_what_is_noisy_is_believed_less() -> None:
 
 
 def test_trials_under_way_are_not_repeated() -> None:
-    study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE))
+    study = optuna.create_study(
+        direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, seed=0)
+    )
     asked = [study.ask(SPACE).params for _ in range(6)]
 
     assert len({tuple(params.values()) for params in asked}) == 6
@@ -172,7 +175,7 @@ def test_trials_under_way_are_not_repeated() -> None:
 
 def test_when_all_were_tried_it_goes_on() -> None:
     few = CANDIDATES[:2]
-    study = run(PlimsollSampler(few, SPACE), 3)
+    study = run(PlimsollSampler(few, SPACE, seed=0), 3)
 
     assert len(study.trials) == 3
 
@@ -202,3 +205,57 @@ def test_a_reason_names_what_is_tested() -> None:
         sentence(choice, {"stage": 0, "ratio": 0.5}, {"stage": 0, "ratio": 1.0})
         == "expected +6% over the best; 91% likely to fit; tests ratio 0.5 against the best"
     )
+
+
+@pytest.mark.parametrize(("direction", "scale"), [("maximize", 1.0), ("minimize", 1000.0)])
+def test_values_of_any_sign_are_searched(direction: str, scale: float) -> None:
+    """With a penalty far from all other values."""
+    sign = 1 if direction == "maximize" else -1
+    study = optuna.create_study(direction=direction, sampler=PlimsollSampler(seed=0))
+
+    def value(trial: optuna.Trial) -> float:
+        x, y = trial.suggest_int("x", -10, 10), trial.suggest_int("y", 0, 10)
+        lost = (x - 3) ** 2 / 100 + (y - 4) ** 2 / 50
+        return sign * scale * (-1e6 if x == -10 else 0.5 - lost)
+
+    study.optimize(value, n_trials=25)
+
+    assert sign * study.best_value >= 0.49 * scale  # random draws reach 0.48
+    assert any(trial.value * sign < 0 for trial in study.trials)
+    reasons = [trial.user_attrs.get(WHY, "") for trial in study.trials]
+    assert re.fullmatch(r"expected [-.e+\d]+, the best so far is [-.e+\d]+; .*", reasons[-1])
+
+
+def test_forecasts_are_of_values_above_0() -> None:
+    study = optuna.create_study(
+        direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, log_rate=LOG_SPEED, seed=0)
+    )
+    study.tell(study.ask(SPACE), -1.0)
+
+    with pytest.raises(
+        ValueError, match=r"has the value -1, but .* log_rate, .*leave log_rate out"
+    ):
+        study.ask(SPACE)
+
+
+def test_two_objectives_are_refused_with_what_to_do() -> None:
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=PlimsollSampler())
+
+    with pytest.raises(ValueError, match=r"one objective, study .* has 2: .*trial\.set_constraint"):
+        study.optimize(lambda trial: (trial.suggest_int("x", 0, 3), 1.0), n_trials=1)
+
+
+def test_a_study_that_only_ran_out_of_memory_is_learned_from() -> None:
+    """No trial is complete, and parameters are known from pruned ones alone."""
+    study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(seed=0))
+    study.enqueue_trial({"batch": 40})
+    study.enqueue_trial({"batch": 50})
+    for _ in range(2):
+        trial = study.ask({"batch": IntDistribution(1, 64)})
+        trial.set_constraint(CONSTRAINT, trial.params["batch"] / 16 - 1)
+        study.tell(trial, state=TrialState.PRUNED)
+
+    study.ask({"batch": IntDistribution(1, 64)})
+
+    assert "likely to fit" in study.trials[-1].user_attrs[WHY]
+    assert study.trials[-1].params["batch"] < 40

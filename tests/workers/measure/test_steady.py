@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import quantile_test
 
 from workers.measure.steady import median_estimate, warmup_length
 
@@ -39,6 +41,26 @@ def test_the_interval_lies_between_the_tabled_ranks(count: int, low: int, high: 
     estimate = median_estimate([float(rank) for rank in range(1, count + 1)])
 
     assert (estimate.low, estimate.high) == (low, high)
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=6, max_size=200))
+def test_the_interval_is_that_of_scipy(seconds: list[float]) -> None:
+    estimate = median_estimate(seconds)
+
+    expected = quantile_test(seconds, p=0.5).confidence_interval(confidence_level=0.95)
+    assert (estimate.low, estimate.high) == (expected.low, expected.high)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_too_few_observations_for_an_interval_of_95_percent_span_all(count: int) -> None:
+    seconds = [float(number) for number in range(count)]
+
+    estimate = median_estimate(seconds)
+
+    assert (estimate.low, estimate.high) == (0.0, count - 1.0)
+    # scipy's bounds are not a number there, or no order statistic
+    bounds = quantile_test(seconds, p=0.5).confidence_interval(confidence_level=0.95)
+    assert not all(math.isfinite(bound) for bound in bounds)
 
 
 def test_the_interval_holds_the_median_in_19_of_20_cases() -> None:
