@@ -27,7 +27,7 @@ from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.mlflow_tracking import store_uri
-from orchestrator.mlflow_tracking.listener import quieten
+from orchestrator.mlflow_tracking.environment import settle_mlflow
 from orchestrator.mlflow_tracking.writer import StudyWriter
 from orchestrator.trials import Assignment
 from search_spaces.outcome import Measured
@@ -41,7 +41,7 @@ _SHOWN = 100  # runs that a page of MLflow's table asks for
 
 def measure(trials: int, folder: Path) -> dict[str, Any]:
     """The figures of a sweep of so many trials, kept in the folder."""
-    quieten()
+    settle_mlflow()
     spec = spec_for(str(folder), 1, trials)
     states = list(_states(spec, trials))
     writer, each = StudyWriter(states[0], None), []

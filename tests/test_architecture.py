@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("search_spaces", "workers", "orchestrator")
 SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-MAX_LINES = 300
+MAX_LINES = 500
 
 # who may name it, itself or something below it; a path ends with / if it is a package
 ONLY_IN = {
