@@ -42,7 +42,7 @@ def say_on_stderr(text: str) -> None:
 
 # A trial that ended is written when the next one runs: between two trials the driver is needed to
 # ask and to hand out, and writing takes as long as that.
-_HEAD_START_SECONDS = 0.2
+HEAD_START_SECONDS = 0.2
 
 
 @final
@@ -58,6 +58,7 @@ class MlflowListener(AbstractListener):
         say: Where a broken store is told of, once, when closing.
         close_seconds: How long closing waits for what is left to be written.
         last_seconds: How long of that a store is tried again that does not answer.
+        head_start_seconds: How long the next trial has run when one that ended is written.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class MlflowListener(AbstractListener):
         say: Callable[[str], None] = say_on_stderr,
         close_seconds: float = CLOSE_SECONDS,
         last_seconds: float = LAST_SECONDS,
+        head_start_seconds: float = HEAD_START_SECONDS,
         provenances: Sequence[Provenance] = (),
     ) -> None:
+        self._head_start_seconds = head_start_seconds
         self._model = model
         self._provenances = tuple(provenances)
         self._say = say
@@ -111,7 +114,7 @@ class MlflowListener(AbstractListener):
         settle_mlflow()
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
-                time.sleep(_HEAD_START_SECONDS)
+                time.sleep(self._head_start_seconds)
             patience = Patience("MLflow", self._last_seconds if item[0] is None else 0.0)
             with contextlib.suppress(Away):
                 patience.call(partial(self._try, item))
