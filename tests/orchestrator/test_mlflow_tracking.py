@@ -85,7 +85,7 @@ def log(
     study: str,
     before: Sequence[Record] = (),
     ended: bool = True,
-    model: ModelFacts | None = LLAMA,
+    model: ModelFacts | None = None,
     provenances: Sequence[Provenance] = (),
 ) -> MlflowListener:
     """Runs a sweep past a listener."""
@@ -117,7 +117,7 @@ def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
         replace(record, forecast=make_expectation(30.9, 0.6) if 0 < record.number < 3 else None)
         for record in make_records(make_space(spec), every_outcome())
     )
-    log(spec, records, study="everything", provenances=(PROVENANCE,))
+    log(spec, records, study="everything", model=LLAMA, provenances=(PROVENANCE,))
     (parent,), trials = runs_of(spec, "everything")
     return parent, trials, records
 
@@ -250,7 +250,7 @@ def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) ->
     """As `plimsoll sync` does where a study's model cannot be read."""
     spec = spec_in(folder)
     records = make_records(make_space(spec), [make_measured(20.0)])
-    log(spec, records, study="elsewhere", model=None)
+    log(spec, records, study="elsewhere")
     (parent,), _ = runs_of(spec, "elsewhere")
 
     names = {file.path for file in client_of(spec).list_artifacts(parent.info.run_id)}

@@ -50,12 +50,10 @@ def test_all_trials_are_there_afterwards_and_once(
     parents, trials = runs_of(spec, "demo")
     client_of(spec).delete_run(trials[1].info.run_id)  # as if it had not been written
     second = command(capsys, "sync")
-    third = command(capsys, "sync")
 
-    assert [code for code, _ in (first, second, third)] == [0, 0, 0]
+    assert [code for code, _ in (first, second)] == [0, 0]
     assert "holds the 3 trials and 0 proofs of demo; 3 of them were missing" in first[1]
     assert "1 of them were missing" in second[1]
-    assert "0 of them were missing" in third[1]
     again, all_trials = runs_of(spec, "demo")
     assert [run.info.run_id for run in again] == [run.info.run_id for run in parents]
     assert [run.data.tags["outcome"] for run in all_trials] == [

@@ -81,9 +81,14 @@ def test_it_shows_mlflows_page(shown: Shown) -> None:
 
 
 def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
-    shown: Shown, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shown: Shown,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer is lost first, then the server; what was not logged is logged when it is back."""
+    for pause in ("FACTOR", "JITTER"):  # between MLflow's own attempts, of which there are three
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_BACKOFF_{pause}", "0")
     with proxy_to(shown.port) as line:
         uri = f"http://ann:{SECRET}@127.0.0.1:{line.port}"
         spec = shared(uri, str(tmp_path / "runs"))
