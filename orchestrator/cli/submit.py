@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from importlib.metadata import version
@@ -208,16 +207,12 @@ def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _run_context(code: CodeVersion | None) -> tuple[tuple[str, str], ...]:
-    """The variable that tells the job its code's version: the copy that it runs has no `.git`.
-
-    Tags that are set here go along, and before those.
-    """
-    from orchestrator.mlflow_tracking import code_tags
+    """The variable that tells the job its user and its code's version."""
+    from orchestrator.mlflow_tracking import job_context
     from orchestrator.provenance import CONTEXT_VARIABLE, run_context, user
 
     given = dict(run_context(os.environ.get(CONTEXT_VARIABLE, "")))
-    tags = {"mlflow.user": user(), **code_tags(code), **given}
-    return ((CONTEXT_VARIABLE, json.dumps(tags)),)
+    return ((CONTEXT_VARIABLE, job_context(user(), code, given)),)
 
 
 def _metadata(

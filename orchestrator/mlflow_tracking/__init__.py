@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from orchestrator.mlflow_tracking.listener import MlflowListener
 from orchestrator.mlflow_tracking.pages import Pages, sweep_pages, ui_command, ui_environment
-from orchestrator.mlflow_tracking.provenance_fields import code_tags
+from orchestrator.mlflow_tracking.provenance_fields import job_context
 from orchestrator.mlflow_tracking.reachability import check_tracking
 from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.mlflow_tracking.sync import add_what_is_missing
@@ -18,7 +18,7 @@ __all__ = [
     "Pages",
     "add_what_is_missing",
     "check_tracking",
-    "code_tags",
+    "job_context",
     "store_uri",
     "sweep_pages",
     "ui_command",

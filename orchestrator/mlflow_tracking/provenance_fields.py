@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
@@ -25,6 +26,17 @@ def source_tags(provenance: Provenance | None) -> dict[str, str]:
         **code_tags(provenance.code),
         **dict(provenance.context),
     }
+
+
+def job_context(user: str, code: CodeVersion | None, given: Mapping[str, str]) -> str:
+    """The `MLFLOW_RUN_CONTEXT` of a job that runs a copy of a folder, which has no `.git`.
+
+    Args:
+        user: Who submits it.
+        code: What the folder stands at.
+        given: Tags that the variable holds where it is submitted; they go before the others.
+    """
+    return json.dumps({"mlflow.user": user, **code_tags(code), **given})
 
 
 def code_tags(code: CodeVersion | None) -> dict[str, str]:

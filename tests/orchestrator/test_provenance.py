@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.mlflow_tracking import job_context
+from orchestrator.mlflow_tracking.provenance_fields import source_tags
 from orchestrator.provenance import code_version, provenance, run_context
 from search_spaces.errors import StudyError
 from search_spaces.provenance import CodeVersion, Provenance, provenance_at
@@ -132,6 +134,31 @@ def test_user_job_and_context_come_from_the_environment(
 def test_a_context_that_is_no_object_is_one_sentence(text: str) -> None:
     with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is no JSON object of tags"):
         run_context(text)
+
+
+def test_a_job_says_the_code_and_the_user_that_submitted_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that the job runs in is a copy without `.git`, and its user is another one."""
+    code = code_version(repository)
+    assert code is not None
+    monkeypatch.setenv("MLFLOW_RUN_CONTEXT", job_context("ann", code, {"team": "speed"}))
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ray")
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    tags = source_tags(provenance(make_spec(), LLAMA, copy, at=1.0))
+
+    assert tags == {
+        "mlflow.source.name": "plimsoll",
+        "mlflow.source.type": "JOB",
+        "mlflow.source.git.commit": code.commit,
+        "mlflow.source.git.branch": "faster",
+        "mlflow.source.git.dirty": "false",
+        "mlflow.user": "ann",
+        "team": "speed",
+    }
 
 
 def test_a_trial_belongs_to_the_driver_that_had_begun_before_it() -> None:
