@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from orchestrator.mlflow_tracking.database import check_database
 from orchestrator.mlflow_tracking.environment import brief_requests
-from orchestrator.mlflow_tracking.store import is_database, sqlite_file, store_uri
+from orchestrator.mlflow_tracking.store import is_database, is_folder, sqlite_file, store_uri
 from search_spaces.errors import StudyError
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
-
-_DATABRICKS = "databricks"  # MLflow's name for the workspace of the default profile
 
 
 def check_tracking(spec: SweepSpec) -> None:
@@ -42,7 +39,7 @@ def _check(uri: str) -> None:
         if file.exists():
             _check_file(file)
             check_database(uri)
-    elif urlsplit(uri).scheme in ("", "file") and uri != _DATABRICKS:
+    elif is_folder(uri):
         _check_folder(Path(uri.removeprefix("file://")))
     elif is_database(uri):
         check_database(uri)

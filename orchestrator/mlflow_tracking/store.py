@@ -9,6 +9,7 @@ from orchestrator.places import tracking_uri
 from search_spaces.spec.schema import SweepSpec
 
 SQLITE = "sqlite:///"
+_DATABRICKS = "databricks"  # MLflow's name for the workspace of the default profile
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
 
 
@@ -37,6 +38,11 @@ def is_server(spec: SweepSpec) -> bool:
 def is_database(uri: str) -> bool:
     """Whether the store is a database that this machine opens itself."""
     return urlsplit(uri).scheme.partition("+")[0] in _DATABASES
+
+
+def is_folder(uri: str) -> bool:
+    """Whether the store is a folder of files."""
+    return urlsplit(uri).scheme in ("", "file") and uri != _DATABRICKS
 
 
 def sqlite_file(uri: str) -> Path | None:

@@ -15,6 +15,7 @@ from orchestrator.mlflow_tracking import (
     sweep_pages,
     ui_command,
 )
+from orchestrator.mlflow_tracking.store import is_database, is_folder, sqlite_file
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
@@ -62,6 +63,25 @@ def test_a_store_that_cannot_be_opened_is_found_before_the_sweep(
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
     check_tracking(make_spec(tracking={"enabled": False, "uri": "redis://127.0.0.1"}))
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"),
+    [
+        ("mlruns", "folder"),
+        ("file:///srv/mlruns", "folder"),
+        ("databricks", "service"),
+        ("databricks://profile", "service"),
+        ("http://mlflow:5000", "service"),
+        ("mysql+pymysql://db/mlflow", "database"),
+        ("sqlite:////srv/mlflow.db?timeout=9", "database"),
+    ],
+)
+def test_a_store_is_a_folder_a_database_or_asked_by_the_client(uri: str, kind: str) -> None:
+    kinds = {"folder": is_folder(uri), "database": is_database(uri)}
+
+    assert [name for name, holds in kinds.items() if holds] == [kind] * (kind in kinds)
+    assert sqlite_file("sqlite:////srv/mlflow.db?timeout=9") == Path("/srv/mlflow.db")
 
 
 def test_a_tracking_server_has_a_page_of_its_own() -> None:
