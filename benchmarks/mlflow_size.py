@@ -27,10 +27,11 @@ from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.mlflow_tracking import store_uri
-from orchestrator.mlflow_tracking.listener import quieten
+from orchestrator.mlflow_tracking.environment import settle_mlflow
 from orchestrator.mlflow_tracking.writer import StudyWriter
 from orchestrator.trials import Assignment
 from search_spaces.outcome import Measured
+from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.record import Record
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
@@ -41,10 +42,10 @@ _SHOWN = 100  # runs that a page of MLflow's table asks for
 
 def measure(trials: int, folder: Path) -> dict[str, Any]:
     """The figures of a sweep of so many trials, kept in the folder."""
-    quieten()
+    settle_mlflow()
     spec = spec_for(str(folder), 1, trials)
     states = list(_states(spec, trials))
-    writer, each = StudyWriter(states[0], None), []
+    writer, each = StudyWriter(states[0], None, (_provenance(),)), []
     for state in states[1:]:
         began = time.perf_counter()
         writer.add_missing(state)
@@ -78,6 +79,30 @@ def measure(trials: int, folder: Path) -> dict[str, Any]:
         "filter_seconds": round(_seconds(lambda: table("tags.outcome = 'out_of_memory'")), 2),
         "history_ms": round(1000 * _seconds(lambda: client.get_metric_history(run_id, "loss")), 1),
     }
+
+
+def _provenance() -> Provenance:
+    """A commit, and data of as many different lengths as are kept."""
+    lengths = tuple(
+        LengthBin(shortest=at, longest=at + 63, samples=99) for at in range(1, 2049, 64)
+    )
+    return Provenance(
+        at=0.0,
+        user="ann",
+        is_job=True,
+        code=CodeVersion(
+            commit="c" * 40, branch="faster", remote="https://example.com/model.git", modified=True
+        ),
+        data=DataProfile(
+            name="text.jsonl",
+            digest="0123456789abcdef",
+            files=("/data/text.jsonl",),
+            tokenizer="",
+            samples=99 * len(lengths),
+            tokens=99 * 1024 * len(lengths),
+            histogram=lengths,
+        ),
+    )
 
 
 def _states(spec: SweepSpec, trials: int) -> Iterator[SweepState]:

@@ -14,6 +14,7 @@ from search_spaces.spec.schema import SweepSpec
 
 STORAGE_VARIABLE = "PLIMSOLL_STUDY_STORAGE"
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
+EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
 
 
 def study_storage(spec: SweepSpec) -> str | None:
@@ -24,6 +25,11 @@ def study_storage(spec: SweepSpec) -> str | None:
 def tracking_uri(spec: SweepSpec) -> str | None:
     """The MLflow store or server; None: a file in the folder of the studies."""
     return _named(spec.tracking.uri, TRACKING_VARIABLE)
+
+
+def experiment_name(spec: SweepSpec, study: str) -> str:
+    """The MLflow experiment of a study's runs: of its own name, where nothing names another."""
+    return spec.tracking.experiment or os.environ.get(EXPERIMENT_VARIABLE) or study
 
 
 def snapshot_of(spec: SweepSpec, study: str, number: int, *, proof: bool = False) -> Path | None:

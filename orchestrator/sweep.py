@@ -18,6 +18,7 @@ from orchestrator.losing import LosableDriver
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.places import study_storage
 from orchestrator.placing import PlacingDriver
+from orchestrator.provenance import provenance
 from orchestrator.ray_cluster import connected
 from orchestrator.ray_metrics import RayMetrics
 from orchestrator.ray_nodes import RayNodes
@@ -28,6 +29,7 @@ from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
+from search_spaces.provenance import Provenance
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
@@ -73,6 +75,7 @@ def run_sweep(
     model = prepare(spec)
     check_tracking(spec)
     check_study(spec, name)
+    source = provenance(spec, model, Path.cwd(), at=time.time())
     with (
         sole_driver(spec, name) as lock,
         connected(spec) as joined,
@@ -96,7 +99,7 @@ def run_sweep(
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)
-        told = (*_derived(spec, model), *listeners)
+        told = (*_derived(spec, model, study.keep_provenance(source)), *listeners)
         try:
             driver = Driver(study, cluster, told, begun, forecasts=forecasts)
             if warning := _short_lived(spec):
@@ -123,10 +126,12 @@ def run_sweep(
     return driver.state
 
 
-def _derived(spec: SweepSpec, model: ModelFacts) -> Iterator[AbstractListener]:
+def _derived(
+    spec: SweepSpec, model: ModelFacts, provenances: Sequence[Provenance]
+) -> Iterator[AbstractListener]:
     """Who keeps what others read of a sweep, all of it derived from the study."""
     if spec.tracking.enabled:
-        yield MlflowListener(model)
+        yield MlflowListener(model, provenances=provenances)
     yield RayMetrics()
 
 

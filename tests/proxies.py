@@ -21,10 +21,22 @@ class Proxy:
         self._word, self._left = b"", 0
         self.port: int = self._listener.getsockname()[1]
         self.swallowed = 0
+        self._away = False
 
     def swallow(self, word: bytes, which: int = 1) -> None:
         """Lets a message with a word through, by number from now on, and loses its answer."""
         self._word, self._left = word, which
+
+    def leave(self) -> None:
+        """Cuts all that is there, and everybody who calls, as a server does that is killed."""
+        self._away = True
+        with self._lock:
+            for pair in self._pairs:
+                _cut(*pair)
+
+    def come_back(self) -> None:
+        """Lets callers through again."""
+        self._away = False
 
     def cut_clients(self) -> None:
         """Cuts what is there, and lets the server believe that it is not."""
@@ -44,6 +56,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self._away:
+                    _cut(client)
+                    continue
                 try:
                     server = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:  # the server is away

@@ -23,17 +23,20 @@ def serves(port: int) -> bool:
     return False
 
 
-def start_mlflow_server(store: str, port: int, folder: Path) -> subprocess.Popen[bytes]:
+def start_mlflow_server(
+    store: str, port: int, folder: Path, *options: str
+) -> subprocess.Popen[bytes]:
     """Starts one, which leads a process group; it answers some seconds later.
 
     Args:
         store: Its database, a URL.
         port: Where it listens, on the loopback.
         folder: For artifacts.
+        options: More of `mlflow server`.
     """
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
     return subprocess.Popen(
-        [*command, "--port", str(port), "--artifacts-destination", str(folder)],
+        [*command, "--port", str(port), "--artifacts-destination", str(folder), *options],
         cwd=folder,
         env={**os.environ, "MLFLOW_BACKEND_STORE_URI": store, **_NO_JOBS},
         stdout=subprocess.DEVNULL,
@@ -43,9 +46,11 @@ def start_mlflow_server(store: str, port: int, folder: Path) -> subprocess.Popen
 
 
 @contextlib.contextmanager
-def mlflow_server(store: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def mlflow_server(
+    store: str, port: int, folder: Path, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """One for the while, killed with all its processes at the end."""
-    server = start_mlflow_server(store, port, folder)
+    server = start_mlflow_server(store, port, folder, *options)
     try:
         yield server
     finally:

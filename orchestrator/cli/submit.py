@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +28,7 @@ from search_spaces.spec.load import load_spec, study_name, with_budget
 if TYPE_CHECKING:
     from orchestrator.core.submission import Job
     from orchestrator.ray_jobs import JobServer
+    from search_spaces.provenance import CodeVersion
     from search_spaces.spec.schema import SweepSpec
 
 EXIT_INTERRUPTED = 130
@@ -87,7 +87,10 @@ def submit(
     ] = True,
 ) -> None:
     """Run the sweep as a job of a Ray cluster; goes on where an earlier job stopped."""
+    from orchestrator.provenance import code_version
+
     spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes, proof=None)
+    code = code_version(working_dir)
     submission = Submission(
         study=study_name(spec, spec_path),
         entrypoint=entrypoint(
@@ -95,9 +98,13 @@ def submit(
         ),
         working_dir=str(working_dir.resolve()),
         excludes=(*EXCLUDED, *(exclude or ())),
-        environment=(("RAY_JOB_STOP_WAIT_TIME_S", str(STOP_SECONDS)), *_named(env or [])),
+        environment=(
+            ("RAY_JOB_STOP_WAIT_TIME_S", str(STOP_SECONDS)),
+            *_run_context(code),
+            *_named(env or []),  # last, so that it replaces the others
+        ),
         requirements=None if requirements is None else str(_file(requirements)),
-        metadata=_metadata(spec, study_name(spec, spec_path), spec_path, working_dir),
+        metadata=_metadata(spec, study_name(spec, spec_path), spec_path, code),
     )
 
     from orchestrator.ray_jobs import JobServer
@@ -199,24 +206,23 @@ def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _run_context(code: CodeVersion | None) -> tuple[tuple[str, str], ...]:
+    """The variable that tells the job its user and its code's version."""
+    from orchestrator.mlflow_tracking import job_context
+    from orchestrator.provenance import CONTEXT_VARIABLE, run_context, user
+
+    given = dict(run_context(os.environ.get(CONTEXT_VARIABLE, "")))
+    return ((CONTEXT_VARIABLE, job_context(user(), code, given)),)
+
+
 def _metadata(
-    spec: SweepSpec, study: str, spec_path: Path, folder: Path
+    spec: SweepSpec, study: str, spec_path: Path, code: CodeVersion | None
 ) -> tuple[tuple[str, str], ...]:
     told = {
         STUDY: study,
         "plimsoll_version": version("plimsoll"),
         "plimsoll_spec": spec_path.name,
         "model": spec.model.name,
-        "git_commit": _commit(folder),
+        "git_commit": f"{code.commit}{'-dirty' * code.modified}" if code else "",
     }
     return tuple((name, value) for name, value in told.items() if value)
-
-
-def _commit(folder: Path) -> str:
-    """The folder's commit, with "-dirty" if it has changed since; empty where git has none."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()

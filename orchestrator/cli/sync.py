@@ -17,7 +17,13 @@ def sync(spec_path: OptionalSpecPath = None) -> None:
         raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
 
     from orchestrator.mlflow_tracking import add_what_is_missing, check_tracking, store_uri
-    from orchestrator.study import load_end, load_proofs, load_records, sole_driver
+    from orchestrator.study import (
+        load_end,
+        load_proofs,
+        load_provenances,
+        load_records,
+        sole_driver,
+    )
     from search_spaces.spec.addresses import without_password
 
     model = _model(spec)
@@ -25,7 +31,7 @@ def sync(spec_path: OptionalSpecPath = None) -> None:
     state = stored_state(spec, name, records, proofs, load_end(spec, name))
     with sole_driver(spec, name):  # one that runs brings MLflow up by itself
         check_tracking(spec)
-        added = add_what_is_missing(state, model)
+        added = add_what_is_missing(state, model, load_provenances(spec, name))
     say(
         f"{without_password(store_uri(spec))} holds the {len(records)} trials and {len(proofs)}"
         f" proofs of {name}; {added} of them were missing."

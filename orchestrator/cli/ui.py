@@ -19,19 +19,15 @@ def ui(
     """Open the MLflow UI on a sweep; Ctrl-C ends it."""
     spec, name = spec_and_name(spec_path)
 
-    from orchestrator.mlflow_tracking import (
-        answer_address,
-        ui_address,
-        ui_command,
-        ui_environment,
-    )
+    from orchestrator.mlflow_tracking import sweep_pages, ui_command, ui_environment
 
     # MLflow's own first page shows none of the runs
-    say(f"The trials: {ui_address(spec, name, port=port)}")
-    if answer := answer_address(spec, name, port=port):
-        say(f"The answer: {answer}")
+    pages = sweep_pages(spec, name, port=port)
+    say(f"The trials: {pages.trials}")
+    if pages.answer:
+        say(f"The answer: {pages.answer}")
 
-    command = ui_command(spec, port=port)
+    command = ui_command(spec, pages, port=port)
     try:
         os.execvpe(command[0], command, ui_environment(spec))
     except OSError as error:

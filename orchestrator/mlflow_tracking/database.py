@@ -5,10 +5,8 @@ No mlflow here: what its migrations are is read from its files, since importing 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
-import sqlite3
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -19,19 +17,8 @@ from search_spaces.spec.addresses import without_password, without_secrets
 
 Made = TypeVar("Made")
 
-_SQLITE = "sqlite:///"
-_CONNECT_SECONDS = 5.0
 _MIGRATIONS = "store/db_migrations/versions"
 _REVISION = re.compile(r"^(down_)?revision\s*(?::[^=]*)?=\s*[\"'](\w+)[\"']", re.MULTILINE)
-_SWEEP = """
-SELECT runs.run_uuid FROM runs
-JOIN tags AS kind ON kind.run_uuid = runs.run_uuid AND kind.key = 'plimsoll.sweep'
-JOIN tags AS study ON study.run_uuid = runs.run_uuid AND study.key = 'plimsoll.study'
-WHERE runs.experiment_id = CAST(:experiment AS INTEGER)
-AND runs.lifecycle_stage = 'active' AND study.value = :study
-ORDER BY runs.start_time DESC
-"""
-_EXPERIMENT = "SELECT experiment_id FROM experiments WHERE name = :name"
 
 
 def check_database(uri: str) -> None:
@@ -53,37 +40,6 @@ def check_database(uri: str) -> None:
         raise StudyError(f"the MLflow store {shown} cannot be opened: {told}") from error
     _refuse_studies(there, uri)
     _check_revision(found, uri)
-
-
-def check_sqlite_revision(connection: sqlite3.Connection, uri: str) -> None:
-    """The same of the version of a SQLite file that is open."""
-    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    _refuse_studies(frozenset(name for (name,) in connection.execute(query)), uri)
-    found = None
-    with contextlib.suppress(sqlite3.OperationalError):  # a file that MLflow has not used yet
-        found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    _check_revision(None if found is None else str(found[0]), uri)
-
-
-def experiment_id(uri: str, name: str) -> str | None:
-    """Which experiment a store has under a name; None if it has none, or cannot be asked."""
-    return _looked_up(uri, _EXPERIMENT, name=name)
-
-
-def sweep_run_id(uri: str, experiment: str, study: str) -> str | None:
-    """The run of a study, of several the latest; None if there is none, or it cannot be asked."""
-    return _looked_up(uri, _SWEEP, experiment=experiment, study=study)
-
-
-def _looked_up(uri: str, query: str, **given: str) -> str | None:
-    from orchestrator.study.databases import DATABASE_ERRORS, first_value
-
-    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
-        return None
-    with contextlib.suppress(*DATABASE_ERRORS):  # no page is lost for want of a shortcut to it
-        found = first_value(uri, query, **given)
-        return None if found is None else str(found)
-    return None
 
 
 def made_once(uri: str, make: Callable[[], Made]) -> Made:

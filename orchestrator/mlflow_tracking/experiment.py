@@ -7,12 +7,13 @@ from mlflow import MlflowClient
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.store import artifact_uri
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
+from orchestrator.places import experiment_name
 from orchestrator.view.plan_words import fixed_knobs, may_be_lossy
 
 
 def find_experiment(client: MlflowClient, state: SweepState) -> str:
     """Which experiment the study is in; made, restored or given a view, if need be."""
-    name = state.spec.tracking.experiment or state.study
+    name = experiment_name(state.spec, state.study)
     view = view_state(fixed_knobs(state.space), lossy=may_be_lossy(state.space, state.spec))
     found = client.get_experiment_by_name(name)
     if found is None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, final
@@ -22,28 +20,17 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
+from orchestrator.mlflow_tracking.environment import settle_mlflow
 from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.retrying import Away, Patience
 from search_spaces.facts import ModelFacts
-from search_spaces.spec.addresses import without_secrets
+from search_spaces.provenance import Provenance
 
 if TYPE_CHECKING:
     from orchestrator.mlflow_tracking.writer import StudyWriter
 
 CLOSE_SECONDS = 60.0
 LAST_SECONDS = 10.0
-
-# mlflow reads these when it is imported or calls a server. Without them it sends telemetry,
-# and asks a server that is gone for minutes before it says so.
-_ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of each run, where a server has a page
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
-_NOISY_LOGGERS = ("mlflow", "alembic")
 
 _Item = tuple[Event | None, SweepState]
 
@@ -55,7 +42,7 @@ def say_on_stderr(text: str) -> None:
 
 # A trial that ended is written when the next one runs: between two trials the driver is needed to
 # ask and to hand out, and writing takes as long as that.
-_HEAD_START_SECONDS = 0.2
+HEAD_START_SECONDS = 0.2
 
 
 @final
@@ -67,9 +54,11 @@ class MlflowListener(AbstractListener):
 
     Args:
         model: What is trained, for the exports; None where nobody knows.
+        provenances: User, code and data of the study's drivers, for the tags and the data sets.
         say: Where a broken store is told of, once, when closing.
         close_seconds: How long closing waits for what is left to be written.
         last_seconds: How long of that a store is tried again that does not answer.
+        head_start_seconds: How long the next trial has run when one that ended is written.
     """
 
     def __init__(
@@ -78,8 +67,12 @@ class MlflowListener(AbstractListener):
         say: Callable[[str], None] = say_on_stderr,
         close_seconds: float = CLOSE_SECONDS,
         last_seconds: float = LAST_SECONDS,
+        head_start_seconds: float = HEAD_START_SECONDS,
+        provenances: Sequence[Provenance] = (),
     ) -> None:
+        self._head_start_seconds = head_start_seconds
         self._model = model
+        self._provenances = tuple(provenances)
         self._say = say
         self._close_seconds = close_seconds
         self._last_seconds = min(close_seconds / 2, last_seconds)
@@ -118,10 +111,10 @@ class MlflowListener(AbstractListener):
             )
 
     def _work(self) -> None:
-        quieten()
+        settle_mlflow()
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
-                time.sleep(_HEAD_START_SECONDS)
+                time.sleep(self._head_start_seconds)
             patience = Patience("MLflow", self._last_seconds if item[0] is None else 0.0)
             with contextlib.suppress(Away):
                 patience.call(partial(self._try, item))
@@ -137,14 +130,13 @@ class MlflowListener(AbstractListener):
 
     def _try(self, item: _Item, _: int) -> None:
         # here, since importing mlflow takes seconds
-        from orchestrator.mlflow_tracking.writer import TRACKING_ERRORS
+        from orchestrator.mlflow_tracking.client import in_short, tracking_errors
 
         try:
             self._handle(*item)
-        except TRACKING_ERRORS as error:
+        except tracking_errors() as error:
             self._writer = None  # what came through, though its answer was lost, is looked up
-            told = " ".join(str(error).split())[:300] or type(error).__name__
-            self._problem = without_secrets(told, store_uri(item[1].spec))
+            self._problem = in_short(error, store_uri(item[1].spec))
             raise Away(self._problem) from error
         self._problem = None  # each call brings MLflow up with the whole state
 
@@ -152,16 +144,8 @@ class MlflowListener(AbstractListener):
         from orchestrator.mlflow_tracking.writer import StudyWriter
 
         if self._writer is None:
-            self._writer = StudyWriter(state, self._model)
+            self._writer = StudyWriter(state, self._model, self._provenances)
         self._writer.describe_workers(state)
         self._writer.add_missing(state)
         if event is None:
             self._writer.finish(state)
-
-
-def quieten() -> None:
-    """Keeps what mlflow would say and send beside its work to itself; before it is imported."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)

@@ -36,6 +36,7 @@ _PARAMS = {
 }
 SHOWN_PARAMS = frozenset(_PARAMS)
 _TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "lossy": 70, "reason": 330}
+_DATASET = {"attributes.`Dataset`": 230}  # the last column: the same in most sweeps
 _SECTION = "plimsoll-charts"
 
 
@@ -51,6 +52,7 @@ def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
         **{f"metrics.`{name}`": width for name, width in _METRICS.items()},
         **{f"params.`{name}`": width for name, width in params.items()},
         **{f"tags.`{name}`": width for name, width in _TAGS.items() if lossy or name != "lossy"},
+        **_DATASET,
     }
     section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 1, "cardHeight": 400}
     return json.dumps(

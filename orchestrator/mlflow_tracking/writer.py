@@ -1,32 +1,27 @@
 """Writes a study into MLflow: a run for the sweep, and in it one for each trial.
 
-The one module that imports mlflow. What is written is found again by tags, so that
-whatever is missing can be added at any time and nothing is written twice.
+What is written is found again by tags, so that whatever is missing can be added at any time and
+nothing is written twice.
 """
 
 from __future__ import annotations
 
-import getpass
-from collections.abc import Iterable, Iterator
-from typing import Any, final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import final
 
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
-from mlflow.exceptions import MlflowException
 
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking import artifacts, fields, sweep_fields
-from orchestrator.mlflow_tracking.database import made_once
+from orchestrator.mlflow_tracking.client import STUDY_TAG, SWEEP_TAG, of_study, open_client
 from orchestrator.mlflow_tracking.experiment import find_experiment
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
+from orchestrator.mlflow_tracking.provenance_fields import dataset_input, source_tags
 from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.places import snapshot_of
-from orchestrator.study.databases import DATABASE_ERRORS
 from search_spaces.facts import ModelFacts
+from search_spaces.provenance import Provenance, provenance_at
 from search_spaces.record import Fingerprint, Record
-
-# What a store or a server that breaks raises; requests' errors are OSErrors.
-TRACKING_ERRORS = (MlflowException, *DATABASE_ERRORS, OSError)
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
@@ -42,23 +37,29 @@ class StudyWriter:
     Args:
         state: Of the study.
         model: Its facts, for the exports; None where nobody knows them.
+        provenances: User, code and data of the study's drivers; none where nobody knows.
 
     Raises:
-        TRACKING_ERRORS: From any method, if the store cannot be used.
+        Exception: One of `tracking_errors`, from any method, if the store cannot be used.
     """
 
-    def __init__(self, state: SweepState, model: ModelFacts | None) -> None:
-        uri = store_uri(state.spec)
-        self._client: MlflowClient = made_once(uri, lambda: MlflowClient(tracking_uri=uri))
+    def __init__(
+        self,
+        state: SweepState,
+        model: ModelFacts | None,
+        provenances: Sequence[Provenance] = (),
+    ) -> None:
+        self._client = open_client(store_uri(state.spec))
         self._model = model
+        self._provenances = tuple(provenances)
         self._described: Fingerprint | None = None
         self._study = state.study
-        self._user = _user()
         self._experiment = find_experiment(self._client, state)
         self._written: set[_Identity] = set()
         self._runs_by_trial: dict[_Identity, str] = {}
         self._parent = self._find_parent(state.records) or self._new_parent(state)
         self._client.update_run(self._parent, status="RUNNING")
+        self._add_source()
         self._add_params(state)
         self._write_artifacts(artifacts.at_start(state.spec))
 
@@ -123,12 +124,11 @@ class StudyWriter:
         return next((parent for parent, runs in children.items() if not runs), "")
 
     def _runs(self) -> Iterator[Run]:
-        quote = '"' if "'" in self._study else "'"
         token = None
         while True:
             page = self._client.search_runs(
                 [self._experiment],
-                filter_string=f"tags.`plimsoll.study` = {quote}{self._study}{quote}",
+                filter_string=of_study(self._study),
                 max_results=_PAGE,
                 page_token=token,
             )
@@ -139,15 +139,28 @@ class StudyWriter:
 
     def _new_parent(self, state: SweepState) -> str:
         tags = {
-            "plimsoll.study": self._study,
-            "plimsoll.sweep": "true",
+            STUDY_TAG: self._study,
+            SWEEP_TAG: "true",
             "kind": "sweep",
-            **self._common_tags(),
+            **source_tags(self._latest()),
         }
         run = self._client.create_run(
             self._experiment, start_time=_ms(state.started_at), tags=tags, run_name=self._study
         )
         return str(run.info.run_id)
+
+    def _add_source(self) -> None:
+        """Names the latest code, and all data that the study's drivers had; one call for each."""
+        there = self._client.get_run(self._parent).data.tags
+        for name, value in source_tags(self._latest()).items():
+            if there.get(name) != value:
+                self._client.set_tag(self._parent, name, value)
+        profiles = dict.fromkeys(one.data for one in self._provenances if one.data is not None)
+        if profiles:
+            self._client.log_inputs(self._parent, [dataset_input(data) for data in profiles])
+
+    def _latest(self) -> Provenance | None:
+        return self._provenances[-1] if self._provenances else None
 
     def _add_params(self, state: SweepState) -> None:
         """Adds those that are not there: MLflow refuses to change the others."""
@@ -157,7 +170,10 @@ class StudyWriter:
         self._client.log_batch(self._parent, params=new)
 
     def _add_trial(self, record: Record, state: SweepState) -> None:
-        run_id = self._run_of(record, state)
+        source = provenance_at(self._provenances, record.started_at)
+        run_id = self._run_of(record, state, source)
+        if source is not None and source.data is not None:
+            self._client.log_inputs(run_id, [dataset_input(source.data)])
         params = [Param(*param) for param in fields.trial_params(record, state).items()]
         self._log(run_id, list(_metrics(record, state)), params)
         if record.outcome.kind == "out_of_memory":
@@ -172,13 +188,13 @@ class StudyWriter:
         if found is not None:
             self._client.log_artifact(run_id, str(found))
 
-    def _run_of(self, record: Record, state: SweepState) -> str:
+    def _run_of(self, record: Record, state: SweepState, source: Provenance | None) -> str:
         if begun := self._runs_by_trial.get(_identity(record)):
             return begun
         tags = {
             **fields.trial_tags(record, state.spec, self._study),
             **proof_tags(record, state),
-            **self._common_tags(),
+            **source_tags(source),
             "mlflow.parentRunId": self._parent,
         }
         start, name = _ms(record.started_at), fields.trial_name(record, state)
@@ -220,9 +236,6 @@ class StudyWriter:
         for name, text in files.items():
             self._client.log_text(self._parent, text, name)
 
-    def _common_tags(self) -> dict[str, Any]:
-        return {"mlflow.user": self._user, "mlflow.source.name": "plimsoll"}
-
 
 def _identity(record: Record) -> _Identity:
     return str(record.number), _ms(record.started_at)
@@ -247,10 +260,3 @@ def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user id may have no name
-        return "unknown"

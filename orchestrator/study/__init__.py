@@ -4,7 +4,13 @@ from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.opening import check_study
 from orchestrator.study.plimsoll_sampler import PlimsollSampler
-from orchestrator.study.reading import held_studies, load_end, load_proofs, load_records
+from orchestrator.study.reading import (
+    held_studies,
+    load_end,
+    load_proofs,
+    load_provenances,
+    load_records,
+)
 from orchestrator.study.storage import storage_url
 from orchestrator.study.store import Asked, Interrupted, Study, StudyLost
 
@@ -19,6 +25,7 @@ __all__ = [
     "held_studies",
     "load_end",
     "load_proofs",
+    "load_provenances",
     "load_records",
     "sole_driver",
     "storage_url",

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, inspect, make_url, text
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -86,16 +87,7 @@ def tables(url: str) -> frozenset[str]:
 def revision(url: str) -> str | None:
     """The schema's revision as Alembic keeps it, None where it keeps none."""
     with _disposed(open_engine(url)) as engine, engine.connect() as connection:
-        if "alembic_version" not in inspect(connection).get_table_names():
-            return None
-        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return None if found is None else str(found)
-
-
-def first_value(url: str, statement: str, **values: str) -> object:
-    """The first value that a statement gives, None if it gives none."""
-    with _disposed(open_engine(url)) as engine, engine.connect() as connection:
-        return connection.execute(text(statement), values).scalar()
+        return MigrationContext.configure(connection).get_current_revision()
 
 
 def process_name() -> str:

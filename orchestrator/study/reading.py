@@ -10,6 +10,7 @@ import optuna
 from orchestrator.core.events import SweepEnded
 from orchestrator.study.ends import kept_end
 from orchestrator.study.proofs import kept_proofs
+from orchestrator.study.provenances import kept_provenances
 from orchestrator.study.records import records_of
 from orchestrator.study.storage import (
     brief_storage,
@@ -21,6 +22,7 @@ from orchestrator.study.storage import (
 )
 from orchestrator.study.subject import subject_of
 from search_spaces.errors import StudyError
+from search_spaces.provenance import Provenance
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 
@@ -53,6 +55,15 @@ def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
     return _load(spec, name, kept_end)
+
+
+def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
+    """User, code and data of each driver that worked on a study, oldest first.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, kept_provenances)
 
 
 def held_studies(url: str) -> dict[str, dict[str, Any]]:

@@ -26,6 +26,7 @@ from orchestrator.study.parameters import distributions, for_keeping, parameters
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proofs import keep_proof, kept_proofs
 from orchestrator.study.proposals import AbstractProposer, Known, Proposal
+from orchestrator.study.provenances import keep_provenance, kept_provenances
 from orchestrator.study.records import RECORD, record_of, record_to_json, records_of
 from orchestrator.study.sampler import OptunaProposer
 from orchestrator.study.storage import open_storage, shown_url, storage_errors, storage_url
@@ -35,6 +36,7 @@ from search_spaces.forecast.prospects import Prospects
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
+from search_spaces.provenance import Provenance
 from search_spaces.record import Fingerprint, Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
@@ -136,6 +138,16 @@ class Study:
         """Writes a proof down; its trial has ended and stays as it is."""
         with self._losses(proof):
             self._ledger.call(lambda study: keep_proof(study, proof))
+
+    def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
+        """Writes down user, code and data of a driver that begins.
+
+        Returns:
+            The provenances of all drivers of the study, this one's among them.
+        """
+        with self._losses():
+            self._ledger.call(lambda study: keep_provenance(study, provenance))
+            return self._ledger.call(kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Writes down how the sweep ended."""

@@ -158,7 +158,10 @@ class TrackingSpec(Section):
         " MLFLOW_TRACKING_URI names, else SQLite in study.folder",
     )
     experiment: str | None = Field(
-        default=None, min_length=1, description="MLflow experiment; nothing: the study's name"
+        default=None,
+        min_length=1,
+        description="MLflow experiment; nothing: what the environment variable"
+        " MLFLOW_EXPERIMENT_NAME names, else the study's name",
     )
 
 

@@ -1,18 +1,21 @@
-"""Where the tracking store is, and whether it can be used; against real files and sockets."""
+"""Where the tracking store is, and whether it can be used; against real files."""
 
 from __future__ import annotations
 
-import http.server
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.mlflow_tracking import check_tracking, store_uri, ui_address, ui_command
+from orchestrator.mlflow_tracking import (
+    Pages,
+    check_tracking,
+    store_uri,
+    sweep_pages,
+    ui_command,
+)
+from orchestrator.mlflow_tracking.store import is_database, is_folder, sqlite_file
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
@@ -29,7 +32,7 @@ def test_the_store_is_in_the_folder_of_the_studies(tmp_path: Path) -> None:
     check_tracking(spec)
 
     assert store_uri(spec) == f"sqlite:///{tmp_path}/new/mlflow.db"
-    assert ui_command(spec, port=5001) == [
+    assert ui_command(spec, Pages(trials=""), port=5001) == [
         sys.executable, "-m", "mlflow", "ui",
         "--backend-store-uri", store_uri(spec),
         "--default-artifact-root", (tmp_path / "new" / "mlartifacts").as_uri(),
@@ -62,48 +65,38 @@ def test_a_store_that_cannot_be_opened_is_found_before_the_sweep(
     check_tracking(make_spec(tracking={"enabled": False, "uri": "redis://127.0.0.1"}))
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    """A server that answers as its path says: http://.../403 answers 403."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(int(self.path.split("/")[1]))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-        httpd.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(
-    ("code", "reason"),
-    [(403, "--allowed-hosts"), (401, "USERNAME"), (404, "address"), (500, "see its log")],
+    ("uri", "kind"),
+    [
+        ("mlruns", "folder"),
+        ("file:///srv/mlruns", "folder"),
+        ("databricks", "service"),
+        ("databricks://profile", "service"),
+        ("http://mlflow:5000", "service"),
+        ("mysql+pymysql://db/mlflow", "database"),
+        ("sqlite:////srv/mlflow.db?timeout=9", "database"),
+    ],
 )
-def test_a_server_that_refuses_is_found_before_the_sweep(
-    server: str, code: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("http_proxy", raising=False)
-    check_tracking(make_spec(tracking={"uri": f"{server}/200"}))
+def test_a_store_is_a_folder_a_database_or_asked_by_the_client(uri: str, kind: str) -> None:
+    kinds = {"folder": is_folder(uri), "database": is_database(uri)}
 
-    with pytest.raises(StudyError, match=f"answered {code}") as caught:
-        check_tracking(make_spec(tracking={"uri": f"{server}/{code}"}))
-
-    assert reason in str(caught.value)
+    assert [name for name, holds in kinds.items() if holds] == [kind] * (kind in kinds)
+    assert sqlite_file("sqlite:////srv/mlflow.db?timeout=9") == Path("/srv/mlflow.db")
 
 
 def test_a_tracking_server_has_a_page_of_its_own() -> None:
-    spec = make_spec(tracking={"uri": "http://mlflow.example:5000"})
+    spec = make_spec(tracking={"uri": "http://ann:hunter2@127.0.0.1:9/"})
+    pages = sweep_pages(spec, "demo")  # nothing answers there
 
-    assert ui_command(spec)[1:] == ["-m", "webbrowser", "http://mlflow.example:5000"]
-    assert ui_address(spec, "demo") == "http://mlflow.example:5000"
+    assert pages == Pages(trials="http://ann@127.0.0.1:9")
+    assert ui_command(spec, pages)[1:] == ["-m", "webbrowser", "http://ann@127.0.0.1:9"]
+
+
+def test_pages_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
+    spec = make_spec(study={"folder": str(tmp_path)})
+
+    assert sweep_pages(spec, "demo", port=7000) == Pages(trials="http://127.0.0.1:7000")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_artifact_of_the_spec_holds_no_password() -> None:

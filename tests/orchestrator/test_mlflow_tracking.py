@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,17 @@ import pytest
 import yaml
 
 from orchestrator import load_best
-from orchestrator.mlflow_tracking import (
-    MlflowListener,
-    answer_address,
-    store_uri,
-    ui_address,
-)
+from orchestrator.mlflow_tracking import MlflowListener, Pages, store_uri, sweep_pages
 from orchestrator.view import plan_words
 from orchestrator.view.plan_words import fixed_knobs
 from search_spaces.exported import Exported
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
+from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import (
+    BEGAN,
     LLAMA,
     every_outcome,
     make_expectation,
@@ -41,9 +38,34 @@ from tests.orchestrator.records import (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store for all tests of the module: its migrations take seconds."""
-    return tmp_path_factory.mktemp("runs")
+def folder(tmp_path_factory: pytest.TempPathFactory, mlflow_store: Callable[[Path], None]) -> Path:
+    """One store for all tests of the module."""
+    folder = tmp_path_factory.mktemp("runs")
+    mlflow_store(folder)
+    return folder
+
+
+PROVENANCE = Provenance(
+    at=BEGAN,
+    user="ann",
+    is_job=False,
+    code=CodeVersion(
+        commit="c" * 40, branch="faster", remote="https://example.com/model.git", modified=True
+    ),
+    context=(("team", "speed"),),
+    data=DataProfile(
+        name="a.txt and 1 more",
+        digest="0123456789abcdef",
+        files=("/data/a.txt", "/data/b.txt"),
+        tokenizer="words.json",
+        samples=40,
+        tokens=900,
+        histogram=(
+            LengthBin(shortest=16, longest=16, samples=30),
+            LengthBin(shortest=17, longest=64, samples=10),
+        ),
+    ),
+)
 
 
 def spec_in(folder: Path, **sections: Any) -> SweepSpec:
@@ -63,11 +85,12 @@ def log(
     study: str,
     before: Sequence[Record] = (),
     ended: bool = True,
-    model: ModelFacts | None = LLAMA,
+    model: ModelFacts | None = None,
+    provenances: Sequence[Provenance] = (),
 ) -> MlflowListener:
     """Runs a sweep past a listener."""
     said: list[str] = []
-    listener = MlflowListener(model, say=said.append)
+    listener = MlflowListener(model, say=said.append, head_start_seconds=0, provenances=provenances)
     events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
     for event, state in events:
         listener.on_event(event, state)
@@ -94,7 +117,7 @@ def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
         replace(record, forecast=make_expectation(30.9, 0.6) if 0 < record.number < 3 else None)
         for record in make_records(make_space(spec), every_outcome())
     )
-    log(spec, records, study="everything")
+    log(spec, records, study="everything", model=LLAMA, provenances=(PROVENANCE,))
     (parent,), trials = runs_of(spec, "everything")
     return parent, trials, records
 
@@ -227,7 +250,7 @@ def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) ->
     """As `plimsoll sync` does where a study's model cannot be read."""
     spec = spec_in(folder)
     records = make_records(make_space(spec), [make_measured(20.0)])
-    log(spec, records, study="elsewhere", model=None)
+    log(spec, records, study="elsewhere")
     (parent,), _ = runs_of(spec, "elsewhere")
 
     names = {file.path for file in client_of(spec).list_artifacts(parent.info.run_id)}
@@ -309,7 +332,7 @@ def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
     spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
     (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")
     said: list[str] = []
-    listener = MlflowListener(say=said.append)
+    listener = MlflowListener(say=said.append, last_seconds=0.1, head_start_seconds=0)
     records = make_records(make_space(spec), [make_measured(20.0), make_oom()])
     for event, state in sweep(spec, make_space(spec), records):
         listener.on_event(event, state)
@@ -347,16 +370,15 @@ def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) ->
     view = "viewStateShareKey=plimsoll&workflowType=machine_learning"
     page = f"/#/experiments/{parent.info.experiment_id}/runs?{view}"
 
-    assert ui_address(spec, "everything") == f"http://127.0.0.1:5000{page}"
-    assert ui_address(spec, "unknown") == "http://127.0.0.1:5000"
     answer = f"/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
-    assert answer_address(spec, "everything", port=7000) == (
-        f"http://127.0.0.1:7000{answer}?workflowType=machine_learning"
+    assert sweep_pages(spec, "everything", port=7000) == Pages(
+        trials=f"http://127.0.0.1:7000{page}",
+        answer=f"http://127.0.0.1:7000{answer}?workflowType=machine_learning",
     )
-    assert answer_address(spec, "unknown") is None
+    assert sweep_pages(spec, "unknown") == Pages(trials="http://127.0.0.1:5000")
     tags = client_of(spec).get_experiment(parent.info.experiment_id).tags
     state = json.loads(tags["mlflow.sharedViewState.plimsoll"])
-    shown = {key.split("`")[1] for key in state["selectedColumns"]}
+    shown = {key.split("`")[1] for key in state["selectedColumns"]} - {"Dataset"}
     logged = {*parent.data.tags}
     for run in everything[1]:
         logged |= {*run.data.metrics, *run.data.params, *run.data.tags}
@@ -381,3 +403,102 @@ def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
     assert parent.data.metrics["trials"] == 2
     assert parent.data.tags["lossy"] == ""
     assert "proven in workers of its own" in parent.data.tags["mlflow.note.content"]
+
+
+def test_every_run_says_user_source_and_commit(everything: Logged) -> None:
+    parent, trials, _ = everything
+
+    for run in (parent, *trials):
+        tags = run.data.tags
+        assert {name: tags[name] for name in tags if name.startswith("mlflow.source.")} == {
+            "mlflow.source.name": "plimsoll",
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": "c" * 40,
+            "mlflow.source.git.branch": "faster",
+            "mlflow.source.git.repoURL": "https://example.com/model.git",
+            "mlflow.source.git.dirty": "true",
+        }
+        assert (tags["mlflow.user"], tags["team"]) == ("ann", "speed")
+
+
+def test_every_run_has_the_data_set_with_its_histogram(everything: Logged) -> None:
+    parent, trials, _ = everything
+
+    for run in (parent, *trials):
+        (found,) = run.inputs.dataset_inputs
+        assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "training"}
+        assert (found.dataset.name, found.dataset.digest) == (
+            "a.txt and 1 more",
+            "0123456789abcdef",
+        )
+        assert found.dataset.source_type == "local"
+        assert json.loads(found.dataset.source)["files"] == ["/data/a.txt", "/data/b.txt"]
+        assert json.loads(found.dataset.profile) == {
+            "num_rows": 40,
+            "num_elements": 900,
+            "tokens_per_row": {"16": 30, "17-64": 10},
+            "tokenizer": "words.json",
+        }
+
+
+def test_each_trial_has_the_code_and_data_of_its_own_driver(folder: Path) -> None:
+    """The first driver measured two trials; the next one, a job on other data, the third.
+
+    All are written at once, as `plimsoll sync` does.
+    """
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(3)])
+    later = replace(
+        PROVENANCE,
+        at=records[2].started_at - 1,
+        is_job=True,
+        code=None,
+        data=replace(PROVENANCE.data, name="synthetic", digest="f" * 16, files=()),
+    )
+    log(spec, [], before=records, study="moved", provenances=(PROVENANCE, later))
+
+    (parent,), trials = runs_of(spec, "moved")
+    types = [run.data.tags["mlflow.source.type"] for run in (parent, *trials)]
+    assert types == ["JOB", "LOCAL", "LOCAL", "JOB"]
+    commits = [run.data.tags.get("mlflow.source.git.commit") for run in trials]
+    assert commits == ["c" * 40, "c" * 40, None]
+    digests = [[one.dataset.digest for one in run.inputs.dataset_inputs] for run in trials]
+    assert digests == [["0123456789abcdef"], ["0123456789abcdef"], ["f" * 16]]
+    assert {one.dataset.source_type for one in parent.inputs.dataset_inputs} == {"local", "code"}
+
+
+def test_an_experiment_that_the_environment_names_is_written_and_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_in(folder)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of-the-team")
+    log(spec, [], study="shared")
+    pages = sweep_pages(spec, "shared")
+
+    client = client_of(spec)
+    experiment = client.get_experiment_by_name("of-the-team")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "shared"
+    assert f"/runs/{run.info.run_id}?" in str(pages.answer)
+    assert client.get_experiment_by_name("shared") is None
+
+
+def test_a_bucket_that_refuses_costs_the_sweep_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """botocore's errors, which are neither MLflow's nor the system's, come through its client."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    spec = spec_in(folder)
+    client_of(spec).create_experiment("bucket", artifact_location="s3://bucket/0")
+    said: list[str] = []
+    listener = MlflowListener(say=said.append, last_seconds=0.1, head_start_seconds=0)
+    for event, state in sweep(spec, make_space(spec), [], study="bucket"):
+        listener.on_event(event, state)
+    listener.close()
+
+    assert "credentials" in str(listener.problem)
+    assert len(said) == 1

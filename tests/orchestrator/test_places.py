@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mlflow_tracking import store_uri, ui_command, ui_environment
-from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
+from orchestrator.mlflow_tracking import Pages, store_uri, ui_command, ui_environment
+from orchestrator.places import (
+    EXPERIMENT_VARIABLE,
+    STORAGE_VARIABLE,
+    TRACKING_VARIABLE,
+    experiment_name,
+)
 from orchestrator.study import storage_url
 from search_spaces.spec.load import parse_spec, spec_to_yaml
 from tests.orchestrator.records import make_spec
@@ -66,6 +71,25 @@ def test_a_copy_without_the_password_finds_it_in_the_environment(
 def test_no_argument_of_a_process_holds_a_password(uri: str) -> None:
     spec = make_spec(tracking={"uri": uri})
 
-    assert "hunter2" not in " ".join(ui_command(spec))
+    assert "hunter2" not in " ".join(ui_command(spec, Pages(trials="http://ann@mlflow:5000")))
     told = ui_environment(spec).get("MLFLOW_BACKEND_STORE_URI")
     assert told == (None if uri == SERVER else uri)
+
+
+@pytest.mark.parametrize(
+    ("named", "environment", "experiment"),
+    [
+        ("of-the-spec", "of-the-team", "of-the-spec"),
+        (None, "of-the-team", "of-the-team"),
+        (None, "", "demo"),
+        (None, None, "demo"),
+    ],
+)
+def test_the_specification_names_the_experiment_then_the_environment_then_the_study(
+    named: str | None, environment: str | None, experiment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(EXPERIMENT_VARIABLE, raising=False)
+    if environment is not None:
+        monkeypatch.setenv(EXPERIMENT_VARIABLE, environment)
+
+    assert experiment_name(make_spec(tracking={"experiment": named}), "demo") == experiment

@@ -6,6 +6,7 @@ from workers.data.batches import BatchSource, StepBatches, batch_source
 from workers.data.collate import collate, targets_of
 from workers.data.dataset import Dataset, load_dataset
 from workers.data.order import longest_samples, step_samples
+from workers.data.profile import profile
 
 __all__ = [
     "BatchSource",
@@ -17,6 +18,7 @@ __all__ = [
     "collate",
     "load_dataset",
     "longest_samples",
+    "profile",
     "step_samples",
     "targets_of",
 ]

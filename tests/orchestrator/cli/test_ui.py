@@ -1,13 +1,20 @@
-"""`plimsoll ui`: MLflow's own pages of a sweep, by the real server."""
+"""`plimsoll ui`: MLflow's real server, as its page and as the tracking server of other sweeps.
+
+One server for all tests of the file, since it takes seconds to start.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -15,22 +22,41 @@ import pytest
 
 from benchmarks.rigs.mlflow_server import serves
 from benchmarks.rigs.ray_head import free_port
-from tests.orchestrator.cli.commands import command
-from tests.orchestrator.cli.test_sync import swept
+from orchestrator.latest import remember
+from orchestrator.mlflow_tracking import check_tracking, sweep_pages
+from tests.orchestrator.records import make_measured, make_records, make_space, make_spec
+from tests.orchestrator.test_mlflow_shared import logged, runs_of, shared, trials_of, wait_for
+from tests.orchestrator.test_mlflow_tracking import log
+from tests.proxies import proxy_to
 
 SHARED_MEMORY = Path("/dev/shm")
+SECRET = "hunter2-and-more"
 
 
-def test_it_shows_the_sweep_and_leaves_nothing_when_it_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    swept()
-    assert command(capsys, "sync")[0] == 0
-    port = free_port()
-    held = set(SHARED_MEMORY.iterdir())
-    shown = subprocess.Popen(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A running `plimsoll ui`."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    port: int
+    shared_memory: frozenset[Path]  # that was there before
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tmp_path_factory: pytest.TempPathFactory, mlflow_store: Callable[[Path], None]
+) -> Iterator[Shown]:
+    """The pages of a sweep of one trial, which is the latest of its folder."""
+    folder, port = tmp_path_factory.mktemp("ui"), free_port()
+    mlflow_store(folder / "plimsoll-runs")
+    spec = make_spec(study={"folder": str(folder / "plimsoll-runs")})
+    remember(spec, "demo")
+    log(spec, make_records(make_space(spec), [make_measured(20.0)]), study="demo")
+    held = frozenset(SHARED_MEMORY.iterdir())
+    process = subprocess.Popen(
         [Path(sys.executable).with_name("plimsoll"), "ui", "--port", str(port)],
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -39,15 +65,78 @@ def test_it_shows_the_sweep_and_leaves_nothing_when_it_is_killed(
     try:
         end = time.monotonic() + 120
         while not serves(port):
-            assert shown.poll() is None, shown.communicate()[0]
+            assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end, "nothing answers"
             time.sleep(0.2)
-        with urlopen(f"http://127.0.0.1:{port}/") as page:
-            assert b"MLflow" in page.read()
+        yield Shown(process=process, folder=folder, port=port, shared_memory=held)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(shown.pid, signal.SIGKILL)
-    said = shown.communicate(timeout=20)[0]
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
 
-    assert f"The trials: http://127.0.0.1:{port}/#/experiments/" in said
-    assert not {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("tmp")} - held
+
+def test_it_shows_mlflows_page(shown: Shown) -> None:
+    with urlopen(f"http://127.0.0.1:{shown.port}/") as page:
+        assert b"MLflow" in page.read()
+
+
+def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
+    shown: Shown,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer is lost first, then the server; what was not logged is logged when it is back."""
+    for pause in ("FACTOR", "JITTER"):  # between MLflow's own attempts, of which there are three
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_BACKOFF_{pause}", "0")
+    with proxy_to(shown.port) as line:
+        uri = f"http://ann:{SECRET}@127.0.0.1:{line.port}"
+        spec = shared(uri, str(tmp_path / "runs"))
+        check_tracking(spec)
+        line.swallow(b"runs/create", 2)
+
+        def between(ended: int) -> None:
+            if ended == 2:
+                wait_for(lambda: len(trials_of(uri, "goes-on")) >= 1)
+                line.leave()
+            if ended == 4:
+                line.come_back()
+
+        listener = logged(spec, "goes-on", between)
+
+        assert line.swallowed == 1
+        assert listener.problem is None
+        pages = sweep_pages(spec, "goes-on")
+        assert pages.trials.startswith(f"http://ann@127.0.0.1:{line.port}/#/experiments/")
+        assert pages.answer is not None
+        assert capsys.readouterr().out == ""  # there a view is, or lines of JSON
+        assert trials_of(uri, "goes-on") == ["0", "1", "2", "3", "4"]
+        runs = runs_of(uri, "goes-on")
+        assert len(runs) == 6
+        assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_nothing_that_mlflow_keeps_holds_a_password(shown: Shown) -> None:
+    """Of the sweep of the test before, whose address had one."""
+    with closing(sqlite3.connect(shown.folder / "plimsoll-runs" / "mlflow.db")) as file:
+        rows = list(file.iterdump())
+    artifacts = [
+        path.read_text(errors="replace")
+        for path in (shown.folder / "plimsoll-runs" / "mlartifacts").rglob("*")
+        if path.is_file()
+    ]
+
+    assert any("goes-on" in row for row in rows)
+    assert any("uri: http://ann@127.0.0.1" in text for text in artifacts)
+    assert not [text for text in (*rows, *artifacts) if SECRET in text]
+
+
+def test_it_leaves_nothing_when_it_is_killed(shown: Shown) -> None:
+    """The last one: there is no server after it."""
+    os.killpg(shown.process.pid, signal.SIGKILL)
+    said = shown.process.communicate(timeout=20)[0]
+
+    assert f"The trials: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    assert f"The answer: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    left = {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("tmp")}
+    assert not left - shown.shared_memory

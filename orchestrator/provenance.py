@@ -1,0 +1,131 @@
+"""Provenance of a sweep that is about to start: its user, the code's version, the data."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from search_spaces.errors import StudyError
+from search_spaces.facts import ModelFacts
+from search_spaces.provenance import CodeVersion, Provenance
+from search_spaces.spec.schema import SweepSpec
+
+CONTEXT_VARIABLE = "MLFLOW_RUN_CONTEXT"  # MLflow's: a JSON object of tags
+_USER_VARIABLE = "MLFLOW_TRACKING_USERNAME"  # whom MLflow's own client takes the user for
+_JOB_VARIABLES = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "SLURM_JOB_ID")  # set by the schedulers
+_GIT_SECONDS = 10.0
+
+
+def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -> Provenance:
+    """Provenance of a sweep that this process drives.
+
+    Args:
+        spec: Names the data, which `workers.preparation.prepare` has read.
+        model: Of a model that makes its own batches the data is not known.
+        folder: The user's.
+        at: Now, in seconds since the epoch.
+
+    Raises:
+        StudyError: If `MLFLOW_RUN_CONTEXT` holds no JSON object.
+    """
+    from workers.data import load_dataset, profile  # late: `plimsoll submit` needs no torch
+
+    data = None
+    if model.vocab_size is not None:
+        data = profile(load_dataset(spec.data, spec.train, model.vocab_size), spec.data)
+    return Provenance(
+        at=at,
+        user=user(),
+        is_job=any(os.environ.get(name) for name in _JOB_VARIABLES),
+        code=code_version(folder),
+        context=run_context(os.environ.get(CONTEXT_VARIABLE, "")),
+        data=data,
+    )
+
+
+def user() -> str:
+    """The user's name as MLflow shows it."""
+    try:
+        return os.environ.get(_USER_VARIABLE) or getpass.getuser()
+    except (KeyError, OSError):  # a container's user id may have no name
+        return "unknown"
+
+
+def run_context(text: str) -> tuple[tuple[str, str], ...]:
+    """The tags that `MLFLOW_RUN_CONTEXT` holds; none of an empty text.
+
+    Raises:
+        StudyError: If it is no JSON object.
+    """
+    if not text:
+        return ()
+    try:
+        tags = json.loads(text)
+    except ValueError:
+        tags = None
+    if not isinstance(tags, dict):
+        raise StudyError(
+            f"{CONTEXT_VARIABLE} is no JSON object of tags: write it as"
+            ' {"mlflow.source.git.commit": "..."}, or unset it'
+        )
+    return tuple((str(name), str(value)) for name, value in tags.items())
+
+
+def code_version(folder: Path) -> CodeVersion | None:
+    """The commit that a folder stands at.
+
+    None outside a repository, before its first commit, where git is not installed, and where it
+    does not answer in time.
+    """
+    try:
+        status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        remotes = _git(folder, "config", "--get-regexp", r"^remote\..*\.url$", accept=(0, 1))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    headers = dict(
+        line.removeprefix("# ").split(" ", 1) for line in status if line.startswith("# ")
+    )
+    commit, branch = headers.get("branch.oid", "("), headers.get("branch.head", "(")
+    if commit.startswith("("):  # "(initial)": there is none yet
+        return None
+    urls = dict(line.split(" ", 1) for line in remotes if " " in line)
+    first = next(iter(urls.values()), "")
+    return CodeVersion(
+        commit=commit,
+        branch="" if branch.startswith("(") else branch,  # "(detached)"
+        remote=_public(urls.get("remote.origin.url", first)),
+        modified=any(not line.startswith("#") for line in status),
+    )
+
+
+def _git(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> list[str]:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_GIT_SECONDS,
+        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+        check=False,
+    )
+    if done.returncode not in accept:
+        raise subprocess.CalledProcessError(done.returncode, done.args)
+    return done.stdout.splitlines()
+
+
+def _public(url: str) -> str:
+    """The address of a repository without user, password, query and fragment.
+
+    A token may stand in the place of each of them. `git@host:path` holds none.
+    """
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # git takes addresses that nobody else can read
+        return ""
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
