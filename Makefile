@@ -42,7 +42,7 @@ test: setup ## Run the test suite
 	@$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-thorough: setup ## Run the tests that prove the same at greater length
-	@$(BIN)/python -m pytest $(IN_PARALLEL) -m thorough
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) -m 'thorough or property'
 
 fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz

@@ -17,15 +17,19 @@ _SETTINGS = {
 # Read at each request. Without them MLflow asks a server that is gone for minutes.
 _REQUESTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-_NOISY_LOGGERS = ("mlflow", "alembic")
+_NOISY_LOGGERS = {
+    "mlflow": logging.ERROR,
+    "mlflow.store.db.utils": logging.CRITICAL,  # a database that is away is told as our own note
+    "alembic": logging.ERROR,
+}
 
 
 def settle_mlflow() -> None:
     """Sets MLflow's environment before it is imported; what the user has set stays."""
     for name, value in (_SETTINGS | _REQUESTS).items():
         os.environ.setdefault(name, value)
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name, level in _NOISY_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @contextlib.contextmanager
