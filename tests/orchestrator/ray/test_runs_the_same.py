@@ -181,6 +181,22 @@ def test_mlflow_shows_forecasts_beside_measurements(
         )
 
 
+def test_mlflow_shows_the_data_set_and_the_source_of_every_run(
+    records: tuple[Record, ...], folder: Path
+) -> None:
+    client = MlflowClient(f"sqlite:///{folder}/plimsoll-runs/mlflow.db")
+    experiment = client.get_experiment_by_name("same")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+
+    assert len(runs) == len(records) + 1
+    assert {run.data.tags["mlflow.source.type"] for run in runs} == {"LOCAL"}
+    (digest,) = {one.dataset.digest for run in runs for one in run.inputs.dataset_inputs}
+    assert len(digest) == 16
+    profile = json.loads(runs[0].inputs.dataset_inputs[0].dataset.profile)
+    assert set(profile["tokens_per_row"]) == {"4", "16", "40", "64"}
+
+
 def test_every_plan_of_the_sweep_was_measured_and_loses_the_same(
     records: tuple[Record, ...],
 ) -> None:
