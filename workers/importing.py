@@ -73,7 +73,7 @@ def text_of(error: BaseException) -> str:
     """What an error says; nothing if its own code fails to say it."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # noqa: BLE001 - an error's own code may raise anything
         return ""
 
 

@@ -23,8 +23,8 @@ def check(spec_path: SpecPath) -> None:
     model, space = expected(spec, ranks)
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
-        f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in {spec.budget.minutes:g} minutes,"
-        f" {spec.train.global_batch} samples a step."
+        f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
+        f" {spec.budget.minutes:g} minutes, {spec.train.global_batch} samples a step."
     )
     assumed = " (cluster.workers is auto: the sweep takes all there are)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))

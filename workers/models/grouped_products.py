@@ -75,9 +75,7 @@ def grouped_sizes(
     return groups, rows, columns, inner
 
 
-def grouped_flops(
-    left: torch.Size, right: torch.Size, *_: object, **__: object
-) -> int:
+def grouped_flops(left: torch.Size, right: torch.Size, *_: object, **__: object) -> int:
     """Operations of a grouped product, for torch's counter: each routed token counts once."""
     rows, columns, inner = left[-2], right[-1], left[-1]
     groups = 1 if _MATRIX in (len(left), len(right)) else left[0]

@@ -17,6 +17,7 @@ from workers.models.stack_trace import NoStackError, trace
 Inputs = Mapping[str, torch.Tensor]
 MakeInputs = Callable[[], Inputs]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFacts:
     """Parameters by place, and why the stack cannot be cut into stages (None if it can)."""

@@ -106,7 +106,6 @@ def _built(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> Built
     if not is_function(spec.model):
         return build(spec.model, spec.train, attention=attention)
 
-
     def unbuilt(error: BaseException) -> ModelError:
         return ModelError(
             f"{spec.model.name} cannot be built without values, as a trace needs it:"

@@ -25,13 +25,11 @@ MIXTRAL: dict[str, Any] = {
 }
 QWEN: dict[str, Any] = {
     "name": "qwen3-30b-a3b",
-    "config": _COMMON
-    | {"intermediate_size": 96, "moe_intermediate_size": 48, "num_experts": 8},
+    "config": _COMMON | {"intermediate_size": 96, "moe_intermediate_size": 48, "num_experts": 8},
 }
 GPT_OSS: dict[str, Any] = {
     "name": "gpt-oss-20b",
-    "config": _COMMON
-    | {"intermediate_size": 48, "num_local_experts": 8, "sliding_window": 16},
+    "config": _COMMON | {"intermediate_size": 48, "num_local_experts": 8, "sliding_window": 16},
 }
 EXPERTS = {"mixtral": MIXTRAL, "qwen": QWEN, "gpt-oss": GPT_OSS}
 
