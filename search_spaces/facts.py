@@ -45,6 +45,7 @@ class ModelFacts:
     max_sequence_length: int | None
     vocab_size: int | None = None
     trainable: int | None = None  # None: all
+    active: int | None = None  # that one token meets, where experts share the work; None: all
     block_parameters: tuple[int, ...] = ()
     embedding_parameters: int = 0
     head_parameters: int = 0

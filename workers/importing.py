@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from search_spaces.errors import ModelError, UserError
@@ -45,12 +45,40 @@ def users_code(failing: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsersCodeError(f"{failing}: {_told(error)}") from error
 
 
+@contextlib.contextmanager
+def any_fault_as(
+    make_error: Callable[[BaseException], Exception], *, passing: type[Exception] = UserError
+) -> Iterator[None]:
+    """Runs code that calls the user's, and turns whatever that raises into one error.
+
+    Args:
+        make_error: Makes the error from what was raised, which becomes its cause.
+        passing: Passes through as it is, and so do errors of the user and Ctrl-C.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, UserError, passing):
+        raise
+    except BaseException as error:
+        raise make_error(error) from error
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; nothing if its own code fails to say it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error's own code may raise anything
+        return ""
+
+
 def _told(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     if isinstance(error, ImportError | SyntaxError):  # which say where
         return text
     kind = type(error).__name__

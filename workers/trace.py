@@ -12,6 +12,7 @@ from pathlib import Path
 from search_spaces.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
+from workers.importing import users_code
 from workers.tracing.store import default_folder, digest_of, load, save
 
 Wanted = tuple[Attention, Compute, Split]
@@ -39,9 +40,9 @@ def trace(
 
     Raises:
         ModelError: If the model cannot be found, built or split so, or if it cannot run without
-            values; names the operator and says how to register a substitute.
+            values; names the operator and says how to register a substitute. Whatever else its
+            code raises is told in one sentence too.
         DataError: If the spec's data cannot be read.
-        RuntimeError: If a split is wanted in a process that is in a process group.
     """
     folder = default_folder() if cache is None else cache
     digest = digest_of(spec, device)
@@ -52,7 +53,8 @@ def trace(
         return known
     from workers.tracing.footprints import make_footprint
 
-    made = make_footprint(spec, missing, device=device, digest=digest)
+    with users_code(f"{spec.model.name} cannot be traced"):
+        made = make_footprint(spec, missing, device=device, digest=digest)
     if known is not None:
         made = replace(made, variants=(*known.variants, *made.variants))
     save(folder, made)

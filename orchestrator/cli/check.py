@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.console import SpecPath, say
 from orchestrator.cli.figures import count_words
+from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.schema import SweepSpec
@@ -22,13 +23,14 @@ def check(spec_path: SpecPath) -> None:
     model, space = expected(spec, ranks)
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
-        f" {spec.budget.trials} plans of {model.name} ({count_words(model.parameters)} parameters,"
-        f" {model.blocks} blocks) in {spec.budget.minutes:g} minutes,"
-        f" {spec.train.global_batch} samples a step."
+        f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
+        f" {spec.budget.minutes:g} minutes, {spec.train.global_batch} samples a step."
     )
     assumed = " (cluster.workers is auto: the sweep takes all there are)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
     say(_searched_sentence(space))
+    if (lack := _forecast_lack(spec, space)) is not None:
+        say(lack)
 
 
 def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
@@ -48,6 +50,23 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     )
     around = Surroundings(spec=spec, model=model, cluster=told_apart(cluster, spec))
     return model, build_space(around, ranks)
+
+
+def _size_words(model: ModelFacts) -> str:
+    active = "" if model.active is None else f", {count_words(model.active)} active for a token"
+    return f"{count_words(model.parameters)} parameters{active}, {model.blocks} blocks"
+
+
+def _forecast_lack(spec: SweepSpec, space: Space) -> str | None:
+    """Why trials will have no forecast, in a sentence; None if they will have one."""
+    from orchestrator.planning import Footprints
+    from search_spaces.forecast.planned import variants_of
+
+    try:
+        Footprints(spec, spec.cluster.device)(variants_of(space.table)[:1])
+    except UserError as error:
+        return f"No forecast: {' '.join(str(error).split())}. Trials are measured without one."
+    return None
 
 
 def _ranks(spec: SweepSpec) -> int:

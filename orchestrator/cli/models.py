@@ -14,13 +14,14 @@ from search_spaces.spec.train_section import TrainSpec
 
 
 def models() -> None:
-    """List the shipped model presets, with the parameters that their shapes have."""
+    """List the shipped model presets: parameters, and those that one token meets."""
     from workers.models import describe
 
     train = TrainSpec(global_batch=1, sequence_length=1)
     table = Table(box=None, pad_edge=False)
     table.add_column("preset", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("active", justify="right", no_wrap=True)
     table.add_column("blocks", justify="right")
     table.add_column("task")
     table.add_column("architecture", no_wrap=True)
@@ -28,7 +29,8 @@ def models() -> None:
         task = _task(preset_config(name))
         facts = describe(ModelSpec(name=name, task=task), train)
         parameters, blocks = count_words(facts.parameters), str(facts.blocks)
-        table.add_row(name, parameters, blocks, task, facts.architecture)
+        active = count_words(facts.active or facts.parameters)
+        table.add_row(name, parameters, active, blocks, task, facts.architecture)
     stdout().print(table)
 
 

@@ -81,10 +81,22 @@ def _peek(value: Any) -> Any:
     return value * (1.0 if float(value) < 1e9 else 2.0)
 
 
+class Unspeakable(BaseException):
+    """An error of no usual kind, whose own text fails."""
+
+    def __str__(self) -> str:
+        raise LookupError(SAID)
+
+
+def _unspeakable(_: Any) -> Any:
+    raise Unspeakable
+
+
 ACTS: dict[str, Callable[[Any], Any]] = {
     "none": lambda value: value,
     "allocates": _allocate,
     "raises": _complain,
+    "unspeakable": _unspeakable,
     "keeps": _complain_and_keep,
     "peeks": _peek,
     "exits": lambda _: sys.exit("user code called exit"),

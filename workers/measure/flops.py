@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 
@@ -10,13 +11,15 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from search_spaces.errors import UserError
 from search_spaces.hardware import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
 from workers.engines.loss import loss_of
+from workers.importing import users_code
 from workers.models import build_fake
-from workers.models.config import BAD_VALUES
+from workers.models.grouped_products import FLOP_FORMULAS, GroupedProducts, quiet_fakes
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size
 _PROBE_SIZE = 768
@@ -47,22 +50,21 @@ def training_flops_per_token(spec: SweepSpec) -> float | None:
 @functools.lru_cache(maxsize=8)
 def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
     spec = SweepSpec.model_validate_json(spec_json)
-    try:
+    with contextlib.suppress(UserError), users_code(spec.model.name):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         model = build_fake(spec.model, spec.train, attention="eager", mode=mode)
-        with mode:
+        with mode, GroupedProducts(), quiet_fakes():
             batch = batch_source(model, spec).typical()
             with (
                 torch.set_grad_enabled(backward),
-                FlopCounterMode(display=False) as counter,
+                FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS) as counter,
             ):
                 output = model.module(**batch.inputs)
                 if backward:
                     loss_of(output).backward()
-    except BAD_VALUES:
-        return None
-    total_flops: int = counter.get_total_flops()
-    return total_flops / batch.tokens
+        total_flops: int = counter.get_total_flops()
+        return total_flops / batch.tokens
+    return None
 
 
 def peak_flops(

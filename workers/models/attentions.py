@@ -20,10 +20,14 @@ def attentions_of(module: Any) -> tuple[Attention, ...]:
     offered: list[Attention] = ["sdpa"] if module._supports_sdpa else []
     offered.append("eager")
     if getattr(module, "_supports_flash_attn", False):
-        if is_flash_attn_2_available():
-            offered.append("flash_attention_2")
-        if is_flash_attn_3_available():
-            offered.append("flash_attention_3")
+        # of an architecture that needs more of the kernel, as gpt-oss its sinks; None: all work
+        working = getattr(module, "_compatible_flash_implementations", None)
+        installed: dict[Attention, bool] = {
+            "flash_attention_2": is_flash_attn_2_available(),
+            "flash_attention_3": is_flash_attn_3_available(),
+        }
+        offered += [name for name, there in installed.items() if there]
+        offered = [name for name in offered if name not in installed or name in (working or [name])]
     return tuple(offered)
 
 

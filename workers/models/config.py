@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from search_spaces.errors import ModelError
+from workers.importing import text_of
 
 RawConfig = dict[str, Any]
 
@@ -69,7 +70,7 @@ def one_sentence(error: BaseException) -> str:
     """What an error says, on one line, without the wrapping of transformers' validators."""
     if isinstance(error, KeyError):  # whose text is the key alone
         return f"{error} is not known"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     if isinstance(error, StrictDataclassError) and len(lines) > 1:
         lines = [lines[1].partition(": ")[2] or lines[1]]
     text = " ".join(lines) or type(error).__name__
@@ -82,7 +83,8 @@ def _by_real_names(config_class: Any, changes: RawConfig) -> RawConfig:
 
 
 def _refuse_unknown(config_class: Any, raw: RawConfig, changes: RawConfig) -> None:
-    known = set(raw) | {"num_labels"} | set(getattr(config_class, "attribute_map", {}))
+    aliases: dict[str, str] = getattr(config_class, "attribute_map", {})
+    known = {*raw, "num_labels", *aliases, *aliases.values()}
     if dataclasses.is_dataclass(config_class):
         known |= {field.name for field in dataclasses.fields(config_class)}
     known |= set(inspect.signature(config_class.__init__).parameters) - {"self", "kwargs"}

@@ -9,6 +9,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
+from workers.importing import users_code
 from workers.models import function, hub
 from workers.models.built import BuiltModel
 
@@ -20,9 +21,10 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         ModelError: If the model cannot be found or built, has no position for each token of
             `train.sequence_length`, or cannot have `train`'s adapters.
     """
-    if function.is_function(spec):
-        return function.describe_function(spec, train)
-    return hub.describe_hub(spec, train)
+    with users_code(f"{spec.name} cannot be built"):
+        if function.is_function(spec):
+            return function.describe_function(spec, train)
+        return hub.describe_hub(spec, train)
 
 
 def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:

@@ -26,6 +26,7 @@ from workers.models.blocks import find_blocks
 from workers.models.built import BuiltModel
 from workers.models.config import BAD_VALUES, make_config, one_sentence
 from workers.models.describing import parallel_facts
+from workers.models.experts import active_parameters
 from workers.models.initial import InitialValues
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.packing import keeps_packed_samples_apart
@@ -105,6 +106,7 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         architecture=type(module).__name__,
         parameters=sum(weight.numel() for weight in module.parameters()),
         trainable=trainable_parameters(module) if lora_json else None,
+        active=active_parameters(module),
         blocks=len(find_blocks(module)),
         attentions=attentions,
         packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),

@@ -5,6 +5,7 @@ A list of architectures would age with transformers; two short samples in one ro
 
 from __future__ import annotations
 
+import contextlib
 import json
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Attention
-from workers.models.config import BAD_VALUES
+from workers.importing import UsersCodeError, users_code
 from workers.models.seeding import seeded
 
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
@@ -47,15 +48,18 @@ def keeps_packed_samples_apart(module: Any, attentions: tuple[Attention, ...]) -
 
 @lru_cache(maxsize=32)
 def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]) -> bool:
-    try:
-        with seeded(0), torch.no_grad():
-            return all(
-                _is_apart(_small(model_class, json.loads(shrunk_json), attention))
-                for attention in attentions
-                if not attention.startswith("flash")  # runs on CUDA alone, and reads positions
-            )
-    except BAD_VALUES:
-        return False
+    with (
+        contextlib.suppress(UsersCodeError),
+        users_code(model_class.__name__),
+        seeded(0),
+        torch.no_grad(),
+    ):
+        return all(
+            _is_apart(_small(model_class, json.loads(shrunk_json), attention))
+            for attention in attentions
+            if not attention.startswith("flash")  # runs on CUDA alone, and reads positions
+        )
+    return False
 
 
 def _small(model_class: Any, fields: dict[str, Any], attention: Attention) -> nn.Module:

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from workers.importing import any_fault_as
 from workers.models.blocks import find_blocks
-from workers.models.config import BAD_VALUES, one_sentence
+from workers.models.config import one_sentence
 from workers.models.passing import BlockForm
 from workers.models.stack_trace import NoStackError, trace
 
 Inputs = Mapping[str, torch.Tensor]
 MakeInputs = Callable[[], Inputs]
-
-# of the user's code, which also makes the batch
-_FAULTS: tuple[type[BaseException], ...] = (*BAD_VALUES, SystemExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +81,8 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
     blocks = _block_names(module)
     parts = tuple(_parts(module, frozenset(blocks)))
     _refuse_loose_parameters(module, (*blocks, *parts))
-    try:
+    with any_fault_as(_untraceable, passing=NoStackError):
         calls = trace(module, blocks, parts, inputs() if inputs else _token_ids())
-    except NoStackError:
-        raise
-    except _FAULTS as error:
-        raise NoStackError(
-            f"cannot be traced without its weights: {one_sentence(error)}"
-        ) from error
     behind = tuple(part for part in parts if part not in calls.before)
     return Stack(
         blocks=blocks,
@@ -99,6 +91,10 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
         tied=_tied(module, blocks, calls.before, behind),
         form=calls.form,
     )
+
+
+def _untraceable(error: BaseException) -> NoStackError:
+    return NoStackError(f"cannot be traced without its weights: {one_sentence(error)}")
 
 
 def _token_ids() -> Inputs:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from workers.models.grouped_products import GroupedProducts, quiet_fakes
 from workers.models.passing import BlockForm, LeftEarlyError, Passage, Passing, Zeros
 
 _TRACED = 3  # blocks that are really gone through before the last one: their class is the same
@@ -64,7 +65,7 @@ def trace(
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), GroupedProducts(), quiet_fakes():
         output = skeleton(**_on_meta(inputs))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.places.get(part) == "before")
@@ -108,7 +109,8 @@ class _Front:
         self, inputs: Mapping[str, torch.Tensor], received: torch.Tensor | None
     ) -> torch.Tensor:
         self._passage.enter(received)
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.no_grad(), fake, GroupedProducts(), quiet_fakes():
             try:
                 self._module(**_on_meta(inputs))
             except LeftEarlyError:

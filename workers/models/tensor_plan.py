@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from search_spaces.facts import TensorFacts
 from workers.models.blocks import find_blocks
+from workers.models.experts import expert_layers
 from workers.models.tensor_styles import (
     ALIASES,
     COLUMN_STYLES,
@@ -113,7 +114,13 @@ def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     kind = getattr(getattr(module, "config", None), "model_type", None)
     theirs = getattr(module, "tp_plan", None) or _NONE
     projections = any(style in STYLES and style != "embedding_rowwise" for style in theirs.values())
-    found = given or own or (theirs if projections else _NONE) or OURS.get(str(kind), _NONE)
+    found = given or own
+    if not found and any(expert_layers(module)):
+        raise CannotSplitError(
+            f"{_architecture(module)} is a mixture of experts, whose experts are not split over"
+            " tensor ranks"
+        )
+    found = found or (theirs if projections else _NONE) or OURS.get(str(kind), _NONE)
     if not found:
         raise CannotSplitError(
             f"{_architecture(module)} has no tensor-parallel plan, neither in transformers nor in"

@@ -18,6 +18,7 @@ from search_spaces.plan import Attention
 from search_spaces.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.engines.loss import loss_of
+from workers.models.grouped_products import FLOP_FORMULAS
 from workers.models.seeding import seeded
 from workers.parallel.fsdp import shard
 from workers.trace import trace
@@ -107,7 +108,7 @@ def _track(
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
         highest = _Highest(tracker)
-        flops = FlopCounterMode(display=False)
+        flops = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
         with BatchValues(), tracker, highest, flops, as_on(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
                 loss = loss_of(model.module(**batch.inputs))

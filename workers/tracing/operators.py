@@ -11,19 +11,21 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from workers.models.grouped_products import grouped_sizes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`batch` products of (rows x inner) times (inner x columns)."""
 
     batch: int
-    rows: int
-    columns: int
-    inner: int
+    rows: float  # in the mean over the products, and so are the other two
+    columns: float
+    inner: float
     element_bytes: int
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[float, ...]:
         """What may depend on the micro-batch."""
         return (self.batch, self.rows, self.columns, self.inner)
 
@@ -185,6 +187,23 @@ def _bmm(left: torch.Tensor, right: torch.Tensor) -> Iterator[Product]:
     )
 
 
+def _grouped(
+    left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None
+) -> Iterator[Product]:
+    """One product for each expert, tokens spread evenly: only those routed to it are its rows."""
+    if offs is None:
+        yield from _bmm(left, right)
+        return
+    batch, rows, columns, inner = grouped_sizes(left, right, offs)
+    yield Product(
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        inner=inner,
+        element_bytes=left.element_size(),
+    )
+
+
 def _convolution(args: Sequence[Any]) -> Iterator[Product]:
     """As the product of the unfolded input with the kernel (im2col)."""
     inputs, weight, strides, paddings, spread = args[0], args[1], args[3], args[4], args[5]
@@ -222,6 +241,7 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any]], Iterator[Product]]] = {
     "aten::mv": lambda args: _mm(args[0], args[1]),
     "aten::bmm": lambda args: _bmm(args[0], args[1]),
     "aten::baddbmm": lambda args: _bmm(args[1], args[2]),
+    "aten::_grouped_mm": lambda args: _grouped(*args[:3]),
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
 }

@@ -13,20 +13,21 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from search_spaces.errors import ModelError, UserError
+from search_spaces.errors import ModelError
 from search_spaces.footprint import Compute
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
+from workers.importing import any_fault_as
 from workers.models import BuiltModel, build, build_fake
 from workers.models.config import one_sentence
 from workers.models.function import is_function
+from workers.models.grouped_products import quiet_fakes
 from workers.models.passing import Passing
 from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
 from workers.parallel.slices import localize, replace_weights
 from workers.tracing.kinds import alike
-from workers.tracing.step import FAULTS
 
 Splitter = Callable[[BuiltModel], None]
 
@@ -104,15 +105,15 @@ def in_fake_memory(
 def _built(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
     if not is_function(spec.model):
         return build(spec.model, spec.train, attention=attention)
-    try:
-        return build_fake(spec.model, spec.train, attention=attention, mode=mode)
-    except UserError:
-        raise
-    except FAULTS as error:
-        raise ModelError(
+
+    def unbuilt(error: BaseException) -> ModelError:
+        return ModelError(
             f"{spec.model.name} cannot be built without values, as a trace needs it:"
             f" {type(error).__name__}: {one_sentence(error)}"
-        ) from error
+        )
+
+    with any_fault_as(unbuilt), quiet_fakes():
+        return build_fake(spec.model, spec.train, attention=attention, mode=mode)
 
 
 def _inputs(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:

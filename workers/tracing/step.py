@@ -14,14 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from search_spaces.footprint import Compute
 from workers.engines.loss import loss_of
+from workers.importing import any_fault_as
 from workers.models import BuiltModel
-from workers.models.config import BAD_VALUES
+from workers.models.grouped_products import quiet_fakes
 from workers.parallel.save_list import kept_operators
 from workers.tracing.emulation import AsOnCuda
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
-
-# of the user's code, and of tensors without values
-FAULTS: tuple[type[BaseException], ...] = (*BAD_VALUES, SystemExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +66,9 @@ def trace_step(
     handles = [
         handle for place in present for handle in _follow(model.blocks[place], place, recorder)
     ]
+    failed = any_fault_as(lambda _: StepFailedError(recorder.running))
     try:
-        with mode, recorder, _without_collection():
+        with failed, quiet_fakes(), mode, recorder, _without_collection():
             recorder.take_in(inputs)
             with as_on(device), torch.enable_grad():
                 with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
@@ -77,8 +76,6 @@ def trace_step(
                 recorder.end_forward()
                 loss.backward()
             recorder.end_backward(module)
-    except FAULTS as error:
-        raise StepFailedError(recorder.running) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -24,7 +24,7 @@ from search_spaces.presets import preset_config, preset_names
 from search_spaces.spec.schema import SweepSpec
 from workers.importing import importable_from_here
 
-FORMAT = 4  # of what tracing finds: another number makes all that is cached worthless
+FORMAT = 5  # of what tracing finds: another number makes all that is cached worthless
 _SOFTWARE = ("torch", "transformers", "peft")
 _DIGITS = 24
 

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workers.models.grouped_products import GROUPED_MM, grouped_result
 from workers.tracing.operators import dense_bytes, tensors
 
 _MOST_BYTES = 2**26  # of results that are computed with their values
@@ -32,6 +33,8 @@ class BatchValues(TorchDispatchMode):
 
 def call(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
     """The operator's result: with values if all that it reads has some and it is not large."""
+    if func is GROUPED_MM:
+        return grouped_result(*args, **kwargs)
     if not read or any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in read):
         return func(*args, **kwargs)
     if not func._schema.is_mutable and not any(tag in func.tags for tag in _UNSHAPED):

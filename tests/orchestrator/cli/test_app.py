@@ -154,6 +154,44 @@ def test_check_says_what_a_sweep_would_do(
     )
 
 
+@pytest.mark.parametrize("where", ["build", "forward", "backward", "data"])
+@pytest.mark.parametrize("fault", ["raises", "unspeakable", "exits"])
+def test_check_says_in_a_sentence_why_there_is_no_forecast(
+    fault: str, where: str, spec_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = f"{{name: 'tests.workers.odd_models:make', config: {{fault: {fault}, where: {where}}}}}"
+    spec_path.write_text(
+        f"model: {model}\ntrain: {{global_batch: 8, sequence_length: 8}}\n"
+        "cluster: {device: cpu, workers: 2}",
+        encoding="utf-8",
+    )
+
+    assert run("check", spec_path) == 0
+
+    out, err = capfd.readouterr()
+    assert out.splitlines()[-1].startswith("No forecast: tests.workers.odd_models:make cannot be")
+    assert "Traceback" not in out + err
+
+
+def test_check_of_a_mixture_of_experts_prints_no_traceback(
+    spec_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(
+        "model: {name: mixtral-8x7b, config: {num_hidden_layers: 2, hidden_size: 64,"
+        " intermediate_size: 96, num_attention_heads: 4, num_key_value_heads: 2,"
+        " vocab_size: 128}}\ntrain: {global_batch: 8, sequence_length: 8}\n"
+        "cluster: {device: cpu, workers: 2}",
+        encoding="utf-8",
+    )
+
+    assert run("check", spec_path) == 0
+
+    out, err = capfd.readouterr()
+    assert "active for a token" in out
+    assert "No forecast" not in out
+    assert "Traceback" not in out + err
+
+
 def test_check_of_a_global_batch_that_no_plan_can_meet(
     spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

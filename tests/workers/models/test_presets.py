@@ -12,6 +12,7 @@ from workers.models import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once
 PUBLISHED = {
+    "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
@@ -22,11 +23,29 @@ PUBLISHED = {
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
     "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-7b": 7_615_616_512,
+    "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360,
 }
 TRAIN = TrainSpec(global_batch=8, sequence_length=512)
+
+
+# with both embeddings: Jiang et al. 2024, arXiv:2401.04088, 13B; the model card of Qwen3-30B-A3B,
+# 3.3B; OpenAI 2025, arXiv:2508.10925, 3.61B without the embedding that is looked up
+ACTIVE = {
+    "mixtral-8x7b": 12.9e9,
+    "qwen3-30b-a3b": 3.3e9,
+    "gpt-oss-20b": 3.61e9 + 201_088 * 2880,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_a_token_meets_the_published_active_parameters(name: str) -> None:
+    active = describe(ModelSpec(name=name), TRAIN).active
+
+    assert active == pytest.approx(ACTIVE[name], rel=0.02)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

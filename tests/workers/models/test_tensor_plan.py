@@ -60,14 +60,24 @@ def test_projections_that_read_the_same_input_are_one_region() -> None:
     assert set(regions) >= {"model.layers.0.self_attn", "model.layers.1.mlp"}
 
 
+def test_experts_are_not_split() -> None:
+    facts = tensor_facts(causal("mixtral", **SMALL, num_local_experts=2))
+
+    assert facts.refusal == facts.sequence_refusal
+    assert facts.refusal == (
+        "MixtralForCausalLM is a mixture of experts, whose experts are not split over tensor ranks"
+    )
+
+
 def test_a_style_that_is_not_supported_is_refused_by_name() -> None:
-    module = causal("mixtral", **SMALL, num_local_experts=2)
+    given = {"model.layers.*.mlp.experts": "moe_tp_experts"}
 
-    refusal = tensor_facts(module).refusal
+    refusal = tensor_facts(causal("mixtral", **SMALL, num_local_experts=2), given).refusal
 
-    assert refusal is not None
-    assert refusal.startswith("MixtralForCausalLM: its plan splits model.layers.*.mlp.experts")
-    assert refusal.endswith("which is not supported")
+    assert refusal == (
+        "MixtralForCausalLM: its plan splits model.layers.*.mlp.experts as moe_tp_experts, which"
+        " is not supported"
+    )
 
 
 def test_an_architecture_without_a_plan_is_refused_until_it_is_given_one() -> None:
