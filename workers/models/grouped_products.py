@@ -62,10 +62,10 @@ def grouped_result(
 
 def grouped_sizes(
     left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor
-) -> tuple[int, float, int, float]:
+) -> tuple[int, float, float, float]:
     """Groups, and rows, columns and inner size of each, if tokens are spread evenly."""
     groups = offs.shape[0]
-    rows, columns, inner = float(left.shape[-2]), right.shape[-1], float(left.shape[-1])
+    rows, columns, inner = map(float, (left.shape[-2], right.shape[-1], left.shape[-1]))
     if left.dim() == _MATRIX and right.dim() == _MATRIX:
         inner /= groups  # the gradient of weights: each expert's is summed over its own tokens
     elif left.dim() == _MATRIX:

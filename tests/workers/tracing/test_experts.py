@@ -80,7 +80,7 @@ def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
 
 @ALL
 def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) -> None:
-    """Of gpt-oss the real step holds on to a few scores less: 1.5 % of what is saved."""
+    """Of gpt-oss 1.5 % more is taken to be saved than the real step keeps."""
     spec = spec_of(model)
     variant = traced(spec, tmp_path, "fp32", "cpu").variants[0]
     built, batch = real_step(spec, attention_of(spec))
@@ -153,7 +153,7 @@ def test_a_preset_takes_six_flops_per_active_parameter_and_token(
 
     active = flops(variant, 2) / 2 / 6 / tokens + looked_up
 
-    assert active / 1e9 == pytest.approx(published, rel=0.02)
+    assert active / 1e9 == pytest.approx(published, rel=0.025)  # published with two digits
 
 
 @pytest.mark.parametrize("model", [MIXTRAL, QWEN, GPT_OSS], ids=["mixtral", "qwen", "gpt-oss"])
