@@ -30,8 +30,9 @@ from search_spaces.witnessed import (
 _SITE = Path(workers.witness.__file__).parent / "site"
 _PATIENCE_SECONDS = 10.0  # for processes that are told to end
 LOG_NAME = "verify.log"  # in the exported folder, of a run that failed
-# the agent of torchrun, which accelerate starts too, when a rank has failed: what follows is its
-# closing table (torch/distributed/elastic/multiprocessing/api.py)
+# lines of torchrun, which accelerate starts too; that of a failed rank precedes its closing table
+# (torch/distributed/elastic/multiprocessing/api.py)
+_TORCHRUN = re.compile(r"^[A-Z]\d{4} .*torch/distributed/")
 _LAUNCHER_ERROR = "subprocess.CalledProcessError"  # how accelerate ends where it starts one rank
 _AGENT = re.compile(
     r"^E\d{4} .*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\) local_rank: (\d+)"
@@ -133,7 +134,8 @@ def first_failure(kept: Path) -> str:
             if code < 0:
                 return f"rank {rank} was ended by {_signal_name(-code)}"
             break
-        lines.append(line.strip())
+        if not _TORCHRUN.match(line):
+            lines.append(line.strip())
     if lines and lines[-1].startswith(_LAUNCHER_ERROR):
         lines = lines[: max(n for n, line in enumerate(lines) if line.startswith("Traceback"))]
     return next((line for line in reversed(lines) if line), "")
