@@ -63,7 +63,6 @@ def witnessed(
             f"{folder}: `{exported.command}` starts nothing on this machine alone, and only here"
             " can it be looked at; export the plan in another format to verify it"
         )
-    kept_log = folder / LOG_NAME
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as kept:
         ended = _run(exported, folder, steps, seconds, Path(kept))
         if ended:
@@ -73,7 +72,7 @@ def witnessed(
                 f"{folder}: `{exported.command}` {ended}: {cause} (the whole output is in {log})"
             )
         with contextlib.suppress(OSError):
-            kept_log.unlink(missing_ok=True)  # of a run that failed before
+            (folder / LOG_NAME).unlink(missing_ok=True)  # of a run that failed before
         found = sorted(ranks_in(Path(kept)), key=lambda rank: rank.settings.rank)
     if not found:
         raise UserError(
