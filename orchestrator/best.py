@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces.errors import UserError
 from search_spaces.estimate import Estimate
-from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
+from search_spaces.exported import EXPORTED_FILE, Exported, load_exported_spec
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _exported(folder: Path) -> Best:
     return Best(
         study=kept.study,
         trial=kept.trial,
-        spec=load_spec(folder / SPEC_FILE),
+        spec=load_exported_spec(folder),
         plan=kept.plan,
         device=kept.device,
         samples_per_second=kept.samples_per_second,

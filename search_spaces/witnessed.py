@@ -52,3 +52,16 @@ class SeenSettings:
 
 Seen = SeenStep | SeenSettings
 SEEN: TypeAdapter[Seen] = TypeAdapter(Seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenFailure:
+    """An exception that a process did not catch; `where` is the line that raised it, or empty."""
+
+    at: float  # seconds since the epoch
+    rank: int
+    error: str  # its class and message, in one line
+    where: str
+
+
+FAILURE: TypeAdapter[SeenFailure] = TypeAdapter(SeenFailure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -11,12 +13,12 @@ from typing import Self
 import torch
 from torch import nn
 
-from search_spaces.exported import SPEC_FILE, Exported
+from search_spaces.exported import Exported, code_folder, load_exported_spec
 from search_spaces.plan import Plan
-from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
 from workers.data.batches import WORST_STEP, StepBatches
+from workers.importing import users_code
 from workers.models import build, build_whole
 
 Step = list[tuple[dict[str, torch.Tensor], float]]
@@ -34,10 +36,13 @@ class Reference:
         """Of the folder that an exported script lies in.
 
         Raises:
-            UserError: If what is there is not what was exported.
+            UserError: If what is there is not what was exported, or an input is missing.
         """
         folder = Path(script).resolve().parent
-        return cls(load_spec(folder / SPEC_FILE), Exported.read(folder).plan)
+        spec = load_exported_spec(folder)
+        if code := code_folder(folder):
+            _import_from(code, spec.model.name.partition(":")[0])
+        return cls(spec, Exported.read(folder).plan)
 
     def model(self) -> tuple[nn.Module, list[nn.Module]]:
         """The whole model on the CPU with the weights that trials start from, and its blocks."""
@@ -53,6 +58,14 @@ class Reference:
         model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
         source = batch_source(model, self.spec)
         return (_weighted(source.step(self.plan, rank, number)) for number in count(WORST_STEP))
+
+
+def _import_from(folder: Path, module: str) -> None:
+    """Imports a user's module from a folder, whatever the current directory holds of that name."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    with users_code(module):
+        importlib.import_module(module)
 
 
 def _weighted(given: StepBatches) -> Step:

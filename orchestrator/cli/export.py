@@ -40,4 +40,4 @@ def export(
     what = taken(state, record, prepare(spec))
     bundle, folder = exported(what, form), out or Path(f"{name}-{form}")
     write_bundle(bundle, what, folder)
-    say(f"{folder}: trial {record.number} of {name}. Start it there: {bundle.command}")
+    say(f"{folder}: trial {record.number} of {name}. Start it by: {bundle.command_from(folder)}")

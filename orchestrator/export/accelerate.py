@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import HEAD, SCRIPT, filled, start_command, unsplit, what_is_yours
+from orchestrator.export.scripts import HEAD, SCRIPT, filled, unsplit, what_is_yours
 from orchestrator.export.taken import Taken
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.render import Environment, render_environment
+from search_spaces.render import render_environment
 
 CONFIG = "accelerate_config.yaml"
 _PORT = 29500
@@ -52,14 +52,12 @@ def export(taken: Taken) -> Bundle:
             CONFIG: yaml.safe_dump(configuration(taken), sort_keys=False),
         },
         command=command,
-        environment=_environment(taken),
+        environment=render_environment(plan, taken.device),
         unsaid=tuple(_unsaid(taken)),
     )
 
 
 def _command(taken: Taken) -> str:
-    if _by_torchrun(taken):
-        return start_command(taken)
     if taken.hosts == 1:
         return f"accelerate launch --config_file {CONFIG} {SCRIPT}"
     return (
@@ -68,22 +66,14 @@ def _command(taken: Taken) -> str:
     )
 
 
-def _by_torchrun(taken: Taken) -> bool:
-    """Ranks of a CPU: accelerate's own launcher starts several by MPI alone."""
-    return taken.device == "cpu" and taken.plan.world_size > 1
-
-
-def _environment(taken: Taken) -> Environment:
-    """The plan's; what is started by torchrun is told by variables what the configuration says."""
-    told = render_environment(taken.plan, taken.device)
-    if not _by_torchrun(taken):
-        return told
-    precision = str(configuration(taken)["mixed_precision"])
-    return (*told, ("ACCELERATE_USE_CPU", "true"), ("ACCELERATE_MIXED_PRECISION", precision))
-
-
 def configuration(taken: Taken) -> dict[str, Any]:
-    """What accelerate's own `ClusterConfig` holds."""
+    """Renders the configuration by accelerate's own `ClusterConfig`, which checks its fields."""
+    from accelerate.commands.config.config_args import ClusterConfig  # takes seconds
+
+    return dict(ClusterConfig(**_fields(taken)).to_dict())
+
+
+def _fields(taken: Taken) -> dict[str, Any]:
     plan = taken.plan
     told: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -121,7 +111,9 @@ def _distributed(taken: Taken) -> str:
         return "FSDP"
     if taken.plan.data == 1:
         return "NO"
-    return "MULTI_CPU" if taken.device == "cpu" else "MULTI_GPU"
+    # MULTI_CPU would start ranks by MPI alone; by this, torchrun's agent starts them, and the
+    # script's Accelerator is told that they are on CPUs
+    return "MULTI_GPU"
 
 
 def _unsaid(taken: Taken) -> Iterator[str]:
@@ -134,10 +126,5 @@ def _unsaid(taken: Taken) -> Iterator[str]:
         )
     if plan.zero_stage and taken.spec.model.name.count(":"):
         yield "FSDP wraps the classes in the model's `_no_split_modules`, which yours has to have."
-    if _by_torchrun(taken):
-        yield (
-            "`accelerate launch` starts several ranks on a CPU by MPI alone. torchrun starts them"
-            " here, and the variables above say what the configuration says."
-        )
-    elif taken.hosts > 1:
+    if taken.hosts > 1:
         yield "`$HOST_RANK` is 0 on the host that `$HEAD` names, and 1 and so on on the others."

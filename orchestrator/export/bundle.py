@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
+from shutil import copyfile
 
 from orchestrator.core.proving import loss_tolerance
+from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.taken import Taken
 from orchestrator.view.plan_words import lossy_words, plan_words
 from orchestrator.view.words import gib
 from search_spaces.errors import UserError
-from search_spaces.exported import EXPORTED_FILE, SPEC_FILE, Exported
+from search_spaces.exported import CODE, EXPORTED_FILE, INPUTS_VARIABLE, SPEC_FILE, Exported
 from search_spaces.render import Environment, render_checkpoint
 from search_spaces.spec.load import spec_to_yaml
 
@@ -26,7 +29,8 @@ class Bundle:
 
     `environment` has to stand in each process before it starts. `unsaid` are sentences: what the
     format leaves to its user. `local` tells whether the command starts ranks on this machine, and
-    not on a cluster or in a program that is not at hand.
+    not on a cluster or in a program that is not at hand. `carries` tells whether the folder holds
+    copies of small inputs; else all are referenced by their absolute paths.
     """
 
     format: str
@@ -35,6 +39,16 @@ class Bundle:
     environment: Environment = ()
     unsaid: tuple[str, ...] = ()
     local: bool = True
+    carries: bool = True
+
+    def command_from(self, folder: Path) -> str:
+        """The command with its environment, as a shell takes it outside of the folder."""
+        names = {*self.files, "."}
+        variables = [f"{name}={quote(value)}" for name, value in self.environment]
+        words = [
+            quote(str(folder / word)) if word in names else word for word in self.command.split()
+        ]
+        return " ".join([*variables, *words])
 
 
 def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
@@ -47,24 +61,28 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: name another folder by --out")
-        for name, text in files_of(bundle, taken).items():
+        inputs = collect_inputs(taken.spec, carry=bundle.carries)
+        for name, text in files_of(bundle, taken, inputs).items():
             (folder / name).write_text(text, encoding="utf-8")
+        for name, source in inputs.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copyfile(source, folder / name)
     except (OSError, ValueError) as error:  # ValueError: a name that no codec takes
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
-def files_of(bundle: Bundle, taken: Taken) -> dict[str, str]:
-    """All that the folder holds, texts by name."""
+def files_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> dict[str, str]:
+    """All that the folder holds beside copies of inputs, texts by name."""
     return {
         **bundle.files,
-        README: readme(bundle, taken),
-        EXPORTED_FILE: exported_of(bundle, taken).to_json(),
-        SPEC_FILE: spec_to_yaml(taken.spec),
+        README: readme(bundle, taken, inputs),
+        EXPORTED_FILE: exported_of(bundle, taken, inputs).to_json(),
+        SPEC_FILE: spec_to_yaml(inputs.spec),
     }
 
 
-def exported_of(bundle: Bundle, taken: Taken) -> Exported:
+def exported_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> Exported:
     """What is read again, by `plimsoll verify` and by the script for the model it starts with."""
     told = taken.told
     return Exported(
@@ -84,14 +102,16 @@ def exported_of(bundle: Bundle, taken: Taken) -> Exported:
         blocks=taken.model.blocks,
         local=bundle.local and taken.hosts == 1,
         recomputed_blocks=len(render_checkpoint(taken.plan, taken.model.blocks).blocks),
-        files=tuple(
-            (name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()
+        files=(
+            *((name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()),
+            *((name, sha256(file.read_bytes()).hexdigest()) for name, file in inputs.files.items()),
         ),
         unsaid=bundle.unsaid,
+        inputs=inputs.inputs,
     )
 
 
-def readme(bundle: Bundle, taken: Taken) -> str:
+def readme(bundle: Bundle, taken: Taken, inputs: Inputs) -> str:
     """What a colleague has to know who was not there."""
     told, plan = taken.told, taken.plan
     rate = told.samples_per_second
@@ -112,10 +132,27 @@ def readme(bundle: Bundle, taken: Taken) -> str:
         train = taken.spec.train
         lines += ["", f"Lossy: it trains with {lossy}, where the specification asks for"]
         lines[-1] += f" {train.optimizer} in {train.precision}: hold its losses against that."
+    if sentences := list(_input_sentences(taken, inputs)):
+        lines += ["", "What the script reads until it has your own model and data:", ""]
+        lines += [f"- {sentence}" for sentence in sentences]
     if bundle.unsaid:
         lines += ["", "What this format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.unsaid]
     return "\n".join(lines) + "\n"
+
+
+def _input_sentences(taken: Taken, inputs: Inputs) -> Iterator[str]:
+    for each in inputs.inputs:
+        if each.carried:
+            yield f"`{each.path}`, a copy of `{each.source}`."
+        else:
+            yield (
+                f"`{each.source}`, which is not in this folder. On a machine that has it elsewhere"
+                f" set {INPUTS_VARIABLE} to a folder that holds `{each.name}`."
+            )
+    if any(each.name == CODE for each in inputs.inputs):
+        module = taken.spec.model.name.partition(":")[0]
+        yield f"Whatever `{module}` imports or opens beyond its own modules: that is not copied."
 
 
 def _where(taken: Taken) -> str:

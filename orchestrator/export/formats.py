@@ -16,6 +16,7 @@ from orchestrator.export import (
     torchtitan,
 )
 from orchestrator.export.bundle import Bundle, files_of
+from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.taken import Taken
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
@@ -66,12 +67,13 @@ def fitting(name: str | None, record: Record) -> str:
 
 
 def every_export(taken: Taken) -> dict[str, str]:
-    """The folders of all formats that can say the plan: texts by `format/name`."""
+    """The folders of all formats that can say the plan, without inputs: texts by `format/name`."""
     texts: dict[str, str] = {}
+    inputs = collect_inputs(taken.spec, carry=False)
     for name, form in FORMATS.items():
         with contextlib.suppress(UserError):  # of a model, or of devices, that it cannot train
             if not list(form.refusals(taken.plan)):
-                files = files_of(form.export(taken), taken)
+                files = files_of(form.export(taken), taken, inputs)
                 texts |= {f"{name}/{file}": text for file, text in files.items()}
     return texts
 

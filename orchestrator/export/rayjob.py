@@ -54,7 +54,14 @@ def export(taken: Taken) -> Bundle:
     made = {JOB: filled("rayjob.yaml.jinja", **words)}
     made[KUSTOMIZATION] = filled("kustomization.yaml.jinja", **words)
     unsaid = (*ray_train.unsaid(taken), *_unsaid(taken, words["memory_gib"]))
-    return Bundle(format="rayjob", files=made | files, command=_COMMAND, unsaid=unsaid, local=False)
+    return Bundle(
+        format="rayjob",
+        files=made | files,
+        command=_COMMAND,
+        unsaid=unsaid,
+        local=False,
+        carries=False,
+    )
 
 
 def job_name(taken: Taken) -> str:

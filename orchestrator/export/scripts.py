@@ -90,7 +90,7 @@ def what_is_yours(taken: Taken) -> Iterator[str]:
     plan, spec = taken.plan, taken.spec
     yield (
         "Your model and data go into `make_model` and `make_steps`. As they stand they give what"
-        " the plan was measured with, and need Plimsoll to be installed."
+        " the plan was measured with, and need Plimsoll to be installed; `missing` goes with them."
     )
     if plan.attention != "eager":
         yield f"Attention was `{plan.attention}`: load your model with it (`attn_implementation`)."

@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.export import exported, write_bundle
 from search_spaces.outcome import Measured
+from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.export.folders import ROOT, taken_of
-from tests.workers.test_same_training import reference_losses
-from tests.workers.values import a_plan
+from tests.workers.values import a_plan, a_spec
+from workers.handover import Reference
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An export of a plan that has recomputed blocks, with the losses of a plain loop."""
+    """An export of a plan with recomputed blocks and data of its project, which is gone."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    what = taken_of(a_plan(checkpoint_ratio=0.5))
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    words = [f"sample {number} has {'words ' * (number % 7)}" for number in range(40)]
+    (project / "data" / "text.txt").write_text("\n\n".join(words))
+    spec = a_spec(data={"files": ["data/text.txt"], "lengths": {}})
+    what = taken_of(a_plan(checkpoint_ratio=0.5, batching="grouped", bucket_mib=1), spec=spec)
     assert isinstance(what.outcome, Measured)
-    told = replace(what, outcome=replace(what.outcome, losses=tuple(reference_losses())))
-    write_bundle(exported(told), told, tmp_path / "out")
-    return tmp_path / "out"
+    told = replace(what, outcome=replace(what.outcome, losses=tuple(plain_losses(spec))))
+    write_bundle(exported(told), told, project / "out")
+    (project / "out").rename(tmp_path / "moved")
+    shutil.rmtree(project / "data")
+    return tmp_path / "moved"
+
+
+def plain_losses(spec: SweepSpec) -> list[float]:
+    """Losses of a plain loop of one process after its first step, all samples of a step at once."""
+    reference = Reference(spec, a_plan(data=1, micro_batch=8))
+    module, _ = reference.model()
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=spec.train.learning_rate, weight_decay=spec.train.weight_decay
+    )
+    losses = []
+    for _, ((inputs, _),) in zip(range(9), reference.steps(0), strict=False):
+        loss = module(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses[1:]
 
 
 @pytest.mark.slow
@@ -44,6 +72,22 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     assert findings["recomputed blocks"]["seen"] == "1 LlamaDecoderLayer"
     assert {finding["holds"] for finding in findings.values()} == {True}
     assert list(temporary.glob("torchelastic*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_what_the_folder_lacks_is_said_before_ranks_meet(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = folder / "inputs" / "data" / "text.txt"
+    data.unlink()
+
+    code, told = command(capsys, "verify", str(folder), "--steps", "9")
+
+    assert code == 2
+    assert f"moved: data/text.txt is missing: it was searched at {data}; put it there, or" in told
+    assert f"(the whole output is in {folder / 'verify.log'})" in told
+    assert "failed (exitcode" not in told  # torchrun's closing table
 
 
 @pytest.mark.slow

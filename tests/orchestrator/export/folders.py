@@ -17,6 +17,7 @@ from search_spaces.exported import Exported
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured
 from tests.workers.test_same_training import SPEC
 from workers.preparation import prepare
@@ -29,10 +30,10 @@ STEPS = 5
 CLIP = 3.0
 
 
-def taken_of(plan: Plan, *, hosts: int = 1, **train: Any) -> Taken:
-    """The plan, as if it had been measured; `train` beside what SPEC says of it."""
+def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> Taken:
+    """The plan, as if it had been measured; `train` beside what the specification says of it."""
     outcome = make_measured(20.0, 0.3)
-    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update=train)})
+    spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
     assert isinstance(outcome, Measured)
     record = Record(
         number=3,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.export import FORMATS, exported, write_bundle
@@ -28,11 +28,16 @@ def thorough(*values: object) -> Any:
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
-        ("torchrun", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
+        # two ranks of torchrun: tests/orchestrator/cli/test_verify.py
+        thorough("torchrun", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
         thorough("torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
         thorough("torchrun", {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
         thorough("torchrun", {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_offload": True}),
-        ("deepspeed", {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
+        (
+            "deepspeed",
+            {"engine": "deepspeed", "zero_stage": 1, "data": 1, "checkpoint_ratio": 0.5},
+        ),
+        thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
         thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1}),
     ],
 )
@@ -115,10 +120,15 @@ def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
     assert "    export MALLOC_MMAP_THRESHOLD_=1048576\n    torchrun --nproc-per-node 2" in told
 
 
+TAKEN = taken_of(a_plan())
+
+
+@settings(max_examples=30)
 @given(study=st.text(max_size=30), kind=st.text(max_size=10))
 @example(study='a"""b\\', kind="x'''\n")
 def test_whatever_things_are_called_the_script_is_python(study: str, kind: str) -> None:
-    what = dataclasses.replace(taken_of(a_plan(accelerator=kind)), study=study)
+    record = dataclasses.replace(TAKEN.record, plan=a_plan(accelerator=kind))
+    what = dataclasses.replace(TAKEN, study=study, record=record)
 
     parsed = ast.parse(exported(what, "torchrun").files["train.py"])
 

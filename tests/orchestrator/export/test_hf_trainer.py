@@ -25,9 +25,9 @@ def thorough(*values: object) -> Any:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1},
+        {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
+        thorough({"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
         thorough({"checkpoint_ratio": 1.0, "micro_batch": 1}),
-        thorough({"data": 1, "micro_batch": 4, "optimizer": "adamw_foreach"}),
         thorough({"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1}),
         thorough({"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0}),
     ],

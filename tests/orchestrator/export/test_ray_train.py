@@ -37,7 +37,7 @@ def home() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"},
+        thorough({"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"}),
         thorough({"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
         thorough({"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
         thorough({"data": 1, "checkpoint_ratio": 1.0}),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.rigs.ray_head import ray_head
@@ -136,6 +136,7 @@ def large(what: Taken) -> Any:
     return dataclasses.replace(what.model, parameters=2**30, trainable=None)
 
 
+@settings(max_examples=20)
 @given(study=st.text(max_size=60), number=st.integers(0, 10**6))
 @example(study="Z" * 60, number=7)
 def test_whatever_a_study_is_called_its_job_is_one(study: str, number: int) -> None:

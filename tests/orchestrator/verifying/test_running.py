@@ -10,7 +10,9 @@ import psutil
 import pytest
 
 from orchestrator.verifying import witnessed
+from orchestrator.verifying.running import LOG_NAME, first_failure
 from search_spaces.errors import UserError
+from search_spaces.witnessed import FAILURE, SeenFailure
 from tests.orchestrator.verifying.values import an_export
 
 ROOT = Path(__file__).parents[3]
@@ -54,19 +56,110 @@ def test_losses_of_passes_are_added_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("print('no such model'); raise SystemExit(3)", r"ended with 3; .*\nno such model"),
-        ("raise SystemExit(3)", "ended with 3; it said nothing"),
+        ("raise SystemExit('no such model')", r"ended with 1: no such model \(the whole .*\.log"),
+        ("raise SystemExit(3)", "ended with 3: it said nothing"),
+        (
+            "def f():\n    raise OSError('no\\nsuch model')\nf()",
+            r"with 1: rank 0 failed with OSError: no such model \(train.py, line 2\) \(the whole",
+        ),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("print('done')", "no process was seen to take two optimizer steps"),
-        ("import torch", "no process was seen to take two optimizer steps"),
     ],
 )
 def test_what_did_not_train_is_one_message(script: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as failed:
         run(tmp_path, script)
+    assert len(str(failed.value).splitlines()) == 1
+
+
+RANKS_FAIL = """
+import os, sys, time
+rank = int(os.environ["RANK"])
+print("rank", rank, "begins", flush=True)
+if rank == 0:
+    time.sleep(60)
+{fault}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("raise ValueError('data of rank 1 is empty')", "rank 1 failed with ValueError: data of"),
+        pytest.param(
+            "raise SystemExit('topics.txt is missing')",
+            "ended with 1: topics.txt is missing (the",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), 9)",
+            "ended with 1: rank 1 was ended by SIGKILL",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_the_rank_that_failed_tells_and_not_its_launcher(
+    fault: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS_FAIL.format(fault=fault))
+    exported = an_export(command="torchrun --nproc-per-node 2 train.py")
+
+    with pytest.raises(UserError) as failed:
+        witnessed(exported, tmp_path, steps=3, seconds=50)
+
+    assert words in str(failed.value)
+    assert len(str(failed.value).splitlines()) == 1
+    log = (tmp_path / LOG_NAME).read_text()
+    assert "rank 1 begins" in log
+    assert "ChildFailedError" in log
+
+
+TORCHRUN = """W1125 00:47:00.510000 77 site-packages/torch/distributed/run.py:851] ****
+train: data/one.txt is missing
+W1125 00:47:07.1 77 torch/distributed/elastic/multiprocessing/api.py:1] Sending process 81 SIGTERM
+E1125 00:47:07.2 77 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode: {code}) \
+local_rank: 1 (pid: 80) of binary: python
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+ACCELERATE = """train: data/one.txt is missing
+Traceback (most recent call last):
+  File "accelerate", line 8, in <module>
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (TORCHRUN.format(code=1), "train: data/one.txt is missing"),
+        (TORCHRUN.format(code=-9), "rank 1 was ended by SIGKILL, as the kernel does out of memory"),
+        (TORCHRUN.format(code=-11), "rank 1 was ended by SIGSEGV"),
+        (ACCELERATE, "train: data/one.txt is missing"),
+        ("", ""),
+    ],
+)
+def test_of_a_log_the_rank_speaks_and_not_its_launcher(
+    log: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(log)
+
+    assert first_failure(tmp_path) == words
+
+
+def test_the_first_of_two_ranks_that_failed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("Connection closed by peer")
+    for rank, at, error in ((0, 5.0, "RuntimeError: Connection closed"), (1, 4.5, "KeyError: 7")):
+        failure = SeenFailure(at=at, rank=rank, error=error, where="train.py, line 3")
+        (tmp_path / f"{rank}.failed").write_bytes(FAILURE.dump_json(failure))
+
+    assert first_failure(tmp_path) == "rank 1 failed with KeyError: 7 (train.py, line 3)"
 
 
 def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"took longer than 3 s; .*\nwaiting for nothing"):
+    with pytest.raises(UserError, match="took longer than 3 s: waiting for nothing"):
         run(tmp_path, HANGS, seconds=3)
 
     until = time.monotonic() + 10

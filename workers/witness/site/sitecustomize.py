@@ -1,19 +1,25 @@
 """Found first by each Python process of a witnessed run: Python imports a module of this name.
 
-Does nothing but wait for torch, and then what the machine's own module of this name does.
+Waits for torch and for an exception that nobody catches, and then does what the machine's own
+module of this name does.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
 from wrapt import register_post_import_hook
 
+from workers.witness.failing import record_failures
+
 _HERE = str(Path(__file__).parent)
 
+if _folder := os.environ.get("PLIMSOLL_WITNESS"):
+    record_failures(Path(_folder))
 register_post_import_hook("workers.witness.riding:ride_along", "torch")
 
 _others = [entry for entry in sys.path if entry != _HERE]

@@ -1,0 +1,231 @@
+"""Inputs of an export: what is carried, what is referenced, and where it is searched."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from orchestrator.export import exported, inputs, write_bundle
+from orchestrator.export.inputs import collect_inputs
+from orchestrator.verifying import changed_files
+from search_spaces.errors import UserError
+from search_spaces.exported import (
+    INPUTS_VARIABLE,
+    Exported,
+    code_folder,
+    load_exported_spec,
+    missing_input,
+)
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.export.folders import taken_of
+from tests.workers.values import LLAMA, a_plan, a_spec
+from workers.handover import Reference
+
+MODULE = """
+import torch
+from {helper} import SIZE
+import json, torch.nn
+def make():
+    return torch.nn.Linear(SIZE, 1), lambda number, length: {{}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with data, a tokenizer, a model's folder and modules."""
+    folder = tmp_path / "project"
+    for name in ("data/a/one.txt", "data/b/one.txt", "tok/words.bin", "net/weights.bin"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{name} holds words enough for a sample\n\n" * 9)
+    words = WordLevel({"holds": 0, "[UNK]": 1}, unk_token="[UNK]")
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tok" / "tokenizer.json"))
+    (folder / "net" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (folder / "net" / "tokenizer.json").write_text("{}")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def modules(project: Path) -> Iterator[None]:
+    """A module of the user's, the modules that it imports, and one that it does not."""
+    (project / "users_net.py").write_text(MODULE.format(helper="users_parts.sizes"))
+    (project / "users_parts").mkdir()
+    (project / "users_parts" / "sizes.py").write_text("from users_base import SIZE\n")
+    (project / "users_parts" / "table.json").write_text("[]")
+    (project / "users_base.py").write_text("SIZE = 7\n")
+    (project / "users_other.py").write_text("import users_base\n")
+    yield
+    for name in [name for name in sys.modules if name.startswith("users_")]:
+        del sys.modules[name]
+
+
+def export_of(spec: SweepSpec, folder: Path, form: str = "torchrun") -> Path:
+    """An exported folder, moved away from where it was written; its project is gone."""
+    what = taken_of(a_plan(), spec=spec)
+    write_bundle(exported(what, form), what, folder / "out")
+    moved = folder / "elsewhere" / "moved"
+    moved.parent.mkdir()
+    (folder / "out").rename(moved)
+    return moved
+
+
+def test_small_inputs_go_along(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["data/a/one.txt", str(project / "data" / "b" / "one.txt")]
+    spec = a_spec(data={"files": files, "lengths": {}, "tokenizer": "tok/tokenizer.json"})
+    texts = [Path(file).read_text() for file in files]
+    folder = export_of(spec, tmp_path)
+    shutil.rmtree(project)
+    monkeypatch.chdir("/")
+
+    data = load_exported_spec(folder).data
+
+    assert [Path(file).read_text() for file in data.files] == texts
+    assert data.files[0] == str(folder / "inputs" / "data" / "a" / "one.txt")
+    assert data.tokenizer == str(folder / "inputs" / "tokenizer" / "tokenizer.json")
+    assert missing_input(str(folder / "train.py")) is None
+
+
+def test_of_a_models_folder_all_but_its_weights_goes_along(project: Path, tmp_path: Path) -> None:
+    spec = a_spec(model={"name": "./net", "config": LLAMA["config"]}, data={"tokenizer": "net"})
+    folder = export_of(spec, tmp_path)
+    shutil.rmtree(project / "net")
+
+    there = load_exported_spec(folder)
+
+    assert there.model.name == str(folder / "inputs" / "model")
+    assert there.data.tokenizer == str(folder / "inputs" / "tokenizer")
+    carried = {file.name for file in (folder / "inputs" / "model").iterdir()}
+    assert carried == {"config.json", "tokenizer.json"}
+    module, blocks = Reference.here(str(folder / "train.py")).model()
+    assert (type(module).__name__, len(blocks)) == ("LlamaForCausalLM", 2)
+
+
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "meta-llama/Llama-3.2-1B", "torch.nn:Linear"])
+def test_presets_hub_ids_and_installed_modules_stay_as_they_are(model: str, project: Path) -> None:
+    spec = a_spec(model={"name": model}, data={"tokenizer": "openai-community/gpt2"})
+
+    collected = collect_inputs(spec)
+
+    assert collected.inputs == ()
+    assert collected.spec == spec
+
+
+def test_a_module_goes_along_with_those_that_it_imports(
+    project: Path, modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export_of(a_spec(model={"name": "users_net:make"}), tmp_path)
+    carried = folder / "inputs" / "code"
+    names = {file.relative_to(carried).as_posix() for file in carried.rglob("*.*")}
+    assert names == {
+        *("users_net.py", "users_parts/sizes.py", "users_parts/table.json", "users_base.py")
+    }
+    # what the current directory holds of that name is not what was measured
+    (project / "users_base.py").write_text("SIZE = 8\n")
+    monkeypatch.syspath_prepend(str(project))
+
+    module, _ = Reference.here(str(folder / "train.py")).model()
+
+    assert code_folder(folder) == carried
+    assert sum(weight.numel() for weight in module.parameters()) == 7 + 1
+
+
+def test_a_large_input_is_referenced_and_can_be_elsewhere(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "CARRIED_BYTES", 500)
+    spec = a_spec(data={"files": ["data/a/one.txt", "data/b/one.txt"], "lengths": {}})
+    folder = export_of(spec, tmp_path)
+    source = project / "data" / "b" / "one.txt"
+
+    assert not (folder / "inputs").exists()
+    assert load_exported_spec(folder).data.files[1] == str(source)
+    told = (folder / "README.md").read_text()
+    assert f"`{source}`, which is not in this folder" in told
+
+    source.unlink()
+    words = missing_input(str(folder / "train.py"))
+    assert words == (
+        f"moved: data/b/one.txt is missing: it was searched at {source}; put it there, or set"
+        f" {INPUTS_VARIABLE} to a folder that holds data/b/one.txt"
+    )
+    with pytest.raises(UserError, match=r"data/b/one\.txt is missing"):
+        load_exported_spec(folder)
+
+    (tmp_path / "mounted" / "data" / "b").mkdir(parents=True)
+    (tmp_path / "mounted" / "data" / "b" / "one.txt").write_text("words")
+    monkeypatch.setenv(INPUTS_VARIABLE, str(tmp_path / "mounted"))
+    assert missing_input(str(folder / "train.py")) is None
+    found = load_exported_spec(folder).data.files
+    assert found == (
+        *(str(project / "data" / "a" / "one.txt"), str(tmp_path / "mounted/data/b/one.txt")),
+    )
+
+
+@pytest.mark.parametrize("form", ["torchrun", "accelerate", "hf-trainer", "ray-train", "deepspeed"])
+def test_a_script_asks_for_its_inputs_before_anything_else(
+    form: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
+    engine = {"engine": "deepspeed", "zero_stage": 1} if form == "deepspeed" else {}
+    what = taken_of(a_plan(**engine), spec=spec)
+    write_bundle(exported(what, form), what, tmp_path / "out")
+    (tmp_path / "out" / "inputs" / "data" / "one.txt").unlink()
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+    with pytest.raises(SystemExit, match=r"^out: data/one\.txt is missing: it was searched at"):
+        runpy.run_path(str(tmp_path / "out" / "train.py"), run_name="__main__")
+
+
+def test_a_link_keeps_the_ending_of_its_name(project: Path) -> None:
+    (project / "blob").write_text('{"text": "a"}')
+    (project / "corpus.jsonl").symlink_to(project / "blob")
+
+    collected = collect_inputs(a_spec(data={"files": ["corpus.jsonl"], "lengths": {}}))
+
+    assert collected.spec.data.files == ("inputs/data/corpus.jsonl",)
+
+
+def test_a_job_of_a_cluster_carries_nothing(project: Path, tmp_path: Path) -> None:
+    """Its files are a ConfigMap, which holds no folders and one MiB."""
+    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
+
+    folder = export_of(spec, tmp_path, "rayjob")
+
+    assert not (folder / "inputs").exists()
+    assert load_exported_spec(folder).data.files == (str(project / "data/a/one.txt"),)
+
+
+def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:
+    folder = export_of(a_spec(data={"files": ["data/a/one.txt"], "lengths": {}}), tmp_path)
+    assert changed_files(Exported.read(folder), folder) == ()
+    (folder / "inputs" / "data" / "one.txt").write_text("other words")
+
+    assert changed_files(Exported.read(folder), folder) == ("inputs/data/one.txt",)
+
+
+def test_the_command_starts_the_folder_from_elsewhere() -> None:
+    def command(form: str, **knobs: Any) -> str:
+        return exported(taken_of(a_plan(**knobs)), form).command_from(Path("my runs/out"))
+
+    assert command("torchrun", allocator="mmap") == (
+        "MALLOC_MMAP_THRESHOLD_=1048576 torchrun --nproc-per-node 2 'my runs/out/train.py'"
+    )
+    assert command("accelerate") == (
+        "accelerate launch --config_file 'my runs/out/accelerate_config.yaml'"
+        " 'my runs/out/train.py'"
+    )
+    assert command("rayjob") == "kubectl apply -k 'my runs/out'"

@@ -1,0 +1,69 @@
+"""The README's way from the demo to exported folders, run on a fresh clone as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.export import FORMATS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for line in re.findall(r"^ {4}(make demo\b.*|\.venv/bin/plimsoll .*)$", README, re.MULTILINE)
+]
+
+
+def test_the_way_goes_from_the_demo_to_folders_that_are_verified() -> None:
+    demo, *words = (command.split() for command in COMMANDS)
+
+    assert demo == ["make", "demo"]
+    verbs = [each[1] for each in words]
+    assert verbs[:2] == ["report", "explain"]
+    assert set(verbs[2:]) == {"export", "verify"}
+    exported = [
+        f"demo-{each[each.index('--format') + 1] if '--format' in each else next(iter(FORMATS))}"
+        for each in words
+        if each[1] == "export"
+    ]
+    assert exported == [each[2] for each in words if each[1] == "verify"]
+    assert len(exported) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    home.mkdir()
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    (clone / ".venv").symlink_to(Path(sys.prefix))
+    for name in ("pyproject.toml", "constraints.txt"):  # older than what is installed: no setup
+        os.utime(clone / name, (0, 0))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONPATH": str(clone),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+    for command in COMMANDS:
+        ran = subprocess.run(
+            command,
+            shell=True,
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        # its speed beside whatever else runs here is no matter of a test
+        told = ran.stdout + ran.stderr
+        assert ran.returncode == 0 or told.rstrip().endswith("differs: samples/s"), told

@@ -1,0 +1,50 @@
+"""Writes a process's uncaught exception down, so that a failed run can name its first error.
+
+Uses the standard library alone: what failed may be an import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+_LAUNCHERS = ("torchrun", "accelerate")  # which raise too once a rank has failed
+_LONGEST = 1000  # characters of a message
+
+
+def record_failures(folder: Path) -> None:
+    """Has an uncaught exception of this process written to a file in `folder`."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if Path(sys.argv[0]).name not in _LAUNCHERS:
+            text = json.dumps(_failure(error))
+            file = folder / f"{os.uname().nodename}-{os.getpid()}.failed"
+            file.write_text(text, encoding="utf-8")
+        previous(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _failure(error: BaseException) -> dict[str, object]:
+    """Fields of `search_spaces.witnessed.SeenFailure`."""
+    rank = int(os.environ.get("RANK", "0"))
+    of_ranks = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError
+    if of_ranks:
+        rank = min(of_ranks)
+        error = of_ranks[rank]
+        error = getattr(error, "_base_exc", error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    message = " ".join(str(error).split())[:_LONGEST]
+    return {
+        "at": time.time(),
+        "rank": rank,
+        "error": f"{type(error).__name__}: {message}" if message else type(error).__name__,
+        "where": where,
+    }
