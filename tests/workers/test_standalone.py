@@ -55,7 +55,7 @@ def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:
     assert finished.returncode == 0, finished.stderr
-    return outcome_from_json(json.loads(finished.stdout))
+    return outcome_from_json(json.loads(finished.stdout)["result"])
 
 
 def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) -> None:

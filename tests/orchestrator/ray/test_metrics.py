@@ -91,7 +91,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         scraper.start()
         try:
             sweep = subprocess.run(
-                [PLIMSOLL, "tune", "sweep.yaml", "--json"],
+                [PLIMSOLL, "tune", "sweep.yaml", "--events"],
                 cwd=work,
                 env=environ,
                 capture_output=True,
