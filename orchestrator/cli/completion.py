@@ -45,7 +45,7 @@ def complete_study(incomplete: str) -> Iterator[str]:
 def complete_trial(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Yields the numbers of the trials that the study's driver has seen end."""
     with contextlib.suppress(UserError, OSError, ValueError):
-        numbers = {str(number) for number in _trials(_folder(ctx.params.get("study")))}
+        numbers = {str(number) for number in _trials(_folder(_typed_study(ctx)))}
         found = (number for number in numbers if number.startswith(incomplete))
         yield from sorted(found, key=int)
 
@@ -77,6 +77,14 @@ def complete_format(incomplete: str) -> Iterator[str]:
 def complete_example(incomplete: str) -> Iterator[str]:
     """Yields the names of the examples that `init` writes."""
     yield from (name for name in EXAMPLES if name.startswith(incomplete))
+
+
+def _typed_study(ctx: typer.Context) -> str | None:
+    """The first study on the command line; click leaves words before an unfinished option aside."""
+    params = ctx.params
+    several = params.get("words") or params.get("studies") or ()
+    words = (params.get("study"), *several, *ctx.args)
+    return next((word for word in words if word and not word.startswith("-")), None)
 
 
 def _folder(named: str | None) -> Path:

@@ -94,7 +94,7 @@ def tune(
         again = command_line("tune", spec_path, *set_arguments(overrides))
         say_error(f"Stopped. To go on where it stopped: {again}")
         signum = stopped.signum if isinstance(stopped, Stopped) else signal.SIGINT
-        raise typer.Exit(128 + signum) from None  # as shells have it
+        raise typer.Exit(ExitCode(128 + signum)) from None  # as shells have it
     except StudyLost as lost:
         say_error(str(lost))
         raise typer.Exit(ExitCode.STUDY_LOST) from None

@@ -42,7 +42,7 @@ def test_one_of_several_in_a_database() -> None:
 
     assert find_study("shared.db#two").name == "two"
     assert find_study("sqlite:///shared.db#one").name == "one"
-    with pytest.raises(StudyError, match="holds no single study but one, two: .*shared.db#NAME"):
+    with pytest.raises(StudyError, match=r"holds no single study but one, two: .*shared\.db#NAME"):
         find_study("sqlite:///shared.db")
     with pytest.raises(StudyError, match="holds no study three but one, two"):
         find_study("shared.db#three")
@@ -62,7 +62,7 @@ def test_a_name_is_looked_up_in_the_storage_of_the_environment(
 
 
 def test_what_is_none_is_a_sentence() -> None:
-    with pytest.raises(StudyError, match="^--records other is neither a specification nor a study"):
+    with pytest.raises(StudyError, match=r"^--records other is neither a specification nor a study"):
         find_study("other", option="--records")
     with pytest.raises(SpecError, match="does not exist; `plimsoll init` writes one"):
         find_study("other.yaml")
