@@ -60,9 +60,8 @@ def _trial(record: Record, state: SweepState) -> dict[str, Any]:
 def _figures(record: Record) -> Iterator[tuple[str, Any]]:
     outcome, forecast = record.outcome, record.forecast
     measured = outcome if isinstance(outcome, Measured) else None
-    rate = measured and measured.samples_per_second
-    yield "samples_per_second", estimate_document(rate)
-    yield "step_seconds", estimate_document(measured and measured.step_seconds)
+    for name in ("samples_per_second", "step_seconds"):
+        yield name, estimate_document(getattr(measured, name, None))
     yield "tokens_per_second", measured and measured.tokens_per_second
     yield "peak_bytes", measured and measured.memory.peak_bytes
     yield "wanted_bytes", outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None

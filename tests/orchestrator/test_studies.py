@@ -62,7 +62,7 @@ def test_a_name_is_looked_up_in_the_storage_of_the_environment(
 
 
 def test_what_is_none_is_a_sentence() -> None:
-    with pytest.raises(StudyError, match=r"^--records other is neither a specification nor a study"):
+    with pytest.raises(StudyError, match=r"^--records other is neither a specification"):
         find_study("other", option="--records")
     with pytest.raises(SpecError, match="does not exist; `plimsoll init` writes one"):
         find_study("other.yaml")
