@@ -35,8 +35,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under five minutes
-	@$(BIN)/python examples/demo_text.py
-	@$(BIN)/plimsoll tune examples/demo.yaml
+	@test -f demo/demo.yaml || $(BIN)/plimsoll init --example demo demo
+	@cd demo && ../$(BIN)/plimsoll tune demo.yaml
 
 test: setup ## Run the test suite
 	@$(BIN)/python -m pytest $(IN_PARALLEL)

@@ -1,7 +1,7 @@
 """A training loop of one's own, with the plan that a sweep found: any torch module, any data.
 
-    make demo                                                       # a sweep, for its answer
-    .venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py examples/demo.yaml
+    plimsoll init --example demo && cd demo && plimsoll tune demo.yaml   # or make demo: a sweep
+    torchrun --nproc-per-node 2 ../examples/own_loop.py demo.yaml        # in that folder
 
 The model is the demo's Llama, made by transformers as anybody would; here of random weights.
 """

@@ -84,8 +84,8 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
     """The answer of a sweep, or another trial of it.
 
     Args:
-        where: A specification whose sweep has run, or a folder that `plimsoll export` wrote, which
-            can be taken to other machines; without it the latest sweep of this folder.
+        where: A study, by its specification, folder, name or database, or a folder that `plimsoll
+            export` wrote, which can be taken to other machines; without it the latest sweep here.
         trial: Its number, where not the answer is wanted. A folder holds one alone.
 
     Raises:
@@ -95,18 +95,18 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
         return _exported(Path(where))
 
     from orchestrator.export.taken import chosen_record
-    from orchestrator.latest import spec_and_name
     from orchestrator.stored import load_state
+    from orchestrator.studies import find_study
 
-    spec, name = spec_and_name(None if where is None else Path(where))
-    state = load_state(spec, name)
+    found = find_study(None if where is None else str(where))
+    state = load_state(found.spec, found.name)
     record = chosen_record(state, trial)
     outcome = record.outcome
     assert isinstance(outcome, Measured)
     return Best(
-        study=name,
+        study=found.name,
         trial=record.number,
-        spec=spec,
+        spec=found.spec,
         plan=record.plan,
         device=_device(record, state),
         samples_per_second=outcome.samples_per_second,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from search_spaces.errors import UserError
-from search_spaces.spec.load import load_spec, spec_to_yaml, study_name
+from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import StudySpec, SweepSpec
 
 SPEC_FILE = "spec.yaml"
@@ -30,20 +30,14 @@ def remember(spec: SweepSpec, name: str) -> None:
         raise UserError(f"study.folder {spec.study.folder} cannot be written: {reason}") from None
 
 
-def spec_and_name(path: Path | None) -> tuple[SweepSpec, str]:
-    """The specification in `path` and its study's name; without a path, the latest sweep's.
+def latest_spec() -> Path:
+    """The specification of the latest sweep in the current directory.
 
     Raises:
-        UserError: If there is none, or it has faults.
+        UserError: If none has run here.
     """
-    if path is None:
-        path = _latest(Path(StudySpec().folder))
-    spec = load_spec(path)
-    return spec, study_name(spec, path)
-
-
-def _latest(folder: Path) -> Path:
+    folder = Path(StudySpec().folder)
     found = list(folder.glob(f"*/{SPEC_FILE}"))
     if not found:
-        raise UserError(f"no sweep has run in {folder} yet; name a specification")
+        raise UserError(f"no sweep has run in {folder} yet; name a specification or a study")
     return max(found, key=lambda file: file.stat().st_mtime)

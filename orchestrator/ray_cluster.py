@@ -13,7 +13,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from orchestrator.core.placement import Node, on_kind
-from orchestrator.ray_environment import settle_own_ray, settle_ray
+from orchestrator.ray_environment import settle_own_ray, settle_ray, shows_ray_logs
 from orchestrator.ray_nodes import RayNodes, await_room
 from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
@@ -89,13 +89,14 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    shown = shows_ray_logs()
+    logs = {"log_to_driver": shown, "logging_level": "INFO" if shown else "ERROR"}
     try:
         if address is None:
             settle_own_ray()
-            ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+            ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **logs)
         else:
-            ray.init(address=address, **quiet)
+            ray.init(address=address, **logs)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if address is not None:

@@ -41,6 +41,7 @@ _HEAD = {
     "RAY_task_events_max_num_task_in_gcs": "10000",
 }
 _OWN = "PLIMSOLL_OWN_RAY"
+RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
 
 
 def settle_ray() -> None:
@@ -56,6 +57,11 @@ def settle_own_ray() -> None:
     for name, value in (WORKER_ENVIRONMENT | _HEAD).items():
         os.environ.setdefault(name, value)
     os.environ[_OWN] = "1"
+
+
+def shows_ray_logs() -> bool:
+    """Whether Ray's own messages and those of its workers are shown."""
+    return RAY_LOGS_VARIABLE in os.environ
 
 
 def is_own_ray() -> bool:

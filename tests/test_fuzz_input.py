@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.trial import read_plan
-from orchestrator.comparing import side_of
 from orchestrator.explaining import knobs_asked
 from orchestrator.explaining.asked import plan_asked
 from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking
+from orchestrator.studies import find_study
 from orchestrator.study import check_study
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
@@ -177,7 +177,7 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
     try:
         asked = knobs_asked(words)
     except UserError as error:
-        says_where(error, "--knobs")
+        says_where(error, "--plan")
         return
     made = plan_asked(asked, a_plan(), {}, a_plan().global_batch)
     assert isinstance(made, Plan | Refused)
@@ -192,7 +192,7 @@ def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None
     try:
         (asked,) = knobs_asked([f"{knob}={value}"]).items()
     except UserError as error:
-        says_where(error, "--knobs")
+        says_where(error, "--plan")
         return
     assert asked[0] == knob
     assert isinstance(plan_asked(dict([asked]), a_plan(), {}, 32), Plan | Refused)
@@ -207,7 +207,7 @@ def test_any_file_is_a_study_or_a_sentence(
     file = Path("theirs.db")
     file.write_bytes(head + content)
     with pytest.raises(UserError) as caught:
-        side_of(str(file))
+        find_study(str(file))
     says_where(caught.value, "theirs.db")
     assert file.read_bytes() == head + content
     assert listing(tmp_path) == [tmp_path / file]
@@ -222,7 +222,7 @@ def test_any_name_is_a_study_or_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
-        side_of(name)
+        find_study(name)
     says_where(caught.value, "neither a specification nor a study")
     assert listing(tmp_path) == []
 

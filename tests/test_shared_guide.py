@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from benchmarks.rigs.postgres import Server
-from orchestrator.cli.tune import EXIT_STUDY_LOST
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
 from orchestrator.study import Study, check_study, load_records, sole_driver
@@ -90,5 +90,5 @@ def _do(command: str, *, password: str) -> None:
 
 def test_what_the_guide_says_in_figures_is_so() -> None:
     assert f"`study.wait_minutes` ({StudySpec().wait_minutes:g})" in GUIDE
-    assert f"exit code {EXIT_STUDY_LOST}" in GUIDE
+    assert f"exit code {int(ExitCode.STUDY_LOST)}" in GUIDE
     assert f"`{UNTOLD_FILE}`" in GUIDE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +32,6 @@ def test_the_tutorial_goes_from_a_specification_to_an_export() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_its_commands_run_as_they_stand_there(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "examples" / "demo_text.py", tmp_path)
     (tmp_path / "first.yaml").write_text(SPEC, encoding="utf-8")
     environment = {
         **os.environ,

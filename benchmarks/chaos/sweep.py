@@ -173,7 +173,7 @@ class _Sweep:
 
     def _start(self, before: Rig | None) -> Rig:
         driver = subprocess.Popen(
-            [PLIMSOLL, "tune", "sweep.yaml", "--json"],
+            [PLIMSOLL, "tune", "sweep.yaml", "--events"],
             cwd=self._folder,
             env=self._environment,
             stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ from orchestrator.cli.check import check
 from orchestrator.cli.console import say_error
 from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
+from orchestrator.cli.exit_codes import ExitCode, exit_codes_epilog
 from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
@@ -22,6 +23,7 @@ from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
 from orchestrator.cli.record import record
 from orchestrator.cli.report import report
+from orchestrator.cli.result import as_command
 from orchestrator.cli.schema import schema
 from orchestrator.cli.submit import submit
 from orchestrator.cli.sync import sync
@@ -31,15 +33,12 @@ from orchestrator.cli.ui import ui
 from orchestrator.cli.verify import verify
 from search_spaces.errors import UserError
 
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
 app = typer.Typer(
     name="plimsoll",
     help="Finds the training configuration with the most samples per second that still fits in"
     " memory, by measuring it.",
     no_args_is_help=True,
-    add_completion=False,
+    epilog=exit_codes_epilog(),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -62,7 +61,7 @@ for command in (
     schema,
     doctor,
 ):
-    app.command()(command)
+    app.command()(as_command(command))
 
 
 def _say_version(asked: bool) -> None:
@@ -84,7 +83,7 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 done, 1 nothing found, 2 the input is at fault.
+    """Runs the command line and exits with one of `ExitCode`.
 
     Args:
         arguments: What was typed after `plimsoll`; the process's own arguments if not given.
@@ -94,8 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         app(arguments, prog_name="plimsoll")
     except UserError as error:
         say_error(str(error))
-        sys.exit(EXIT_USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
     except KeyboardInterrupt:
         say_error("interrupted")
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".strip(": ")
+        say_error(f"Plimsoll failed ({what}); add --debug for the traceback, and report it")
+        sys.exit(ExitCode.INTERNAL_ERROR)
     sys.exit()

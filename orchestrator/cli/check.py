@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.console import SpecPath, say
+from orchestrator.cli.console import say
 from orchestrator.cli.figures import count_words
+from orchestrator.cli.options import Json, Overrides, SpecPath
+from orchestrator.cli.result import Result
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.spec.load import load_spec, study_name
+from search_spaces.spec.load import load_spec, spec_to_tree, study_name
 from search_spaces.spec.schema import SweepSpec
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
 
 
-def check(spec_path: SpecPath) -> None:
+def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = False) -> Result:
     """Check a specification and say what it would do, without running anything."""
-    spec = load_spec(spec_path)
+    spec = load_spec(spec_path, overrides or ())
     ranks = _ranks(spec)
     model, space = expected(spec, ranks)
+    if not as_json:
+        _show(spec_path, spec, ranks, model, space)
+    content = {
+        "specification": str(spec_path),
+        "study": study_name(spec, spec_path),
+        "model": {
+            "name": model.name,
+            "parameters": model.parameters,
+            "blocks": model.blocks,
+        },
+        "ranks": ranks,
+        "ranks_assumed": spec.cluster.workers == "auto",
+        "legal_plans": len(space.candidates),
+        "ruled_out": dict(space.ruled_out),
+        "searched": {name: list(values) for name, values in space.domains if len(values) > 1},
+        "effective_specification": spec_to_tree(spec),
+    }
+    return Result(kind="check", content=lambda: content)
+
+
+def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space: Space) -> None:
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"

@@ -6,20 +6,12 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
-
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
-OptionalSpecPath = Annotated[
-    Path | None,
-    typer.Argument(metavar="[SPEC]", help="The specification; without it, the latest sweep here."),
-]
 
 LOG_COLUMNS = 110
 
@@ -30,11 +22,11 @@ def command_line(*arguments: str | Path) -> str:
     return shlex.join([program, *map(str, arguments)])
 
 
-def ui_hint(spec: SweepSpec, path: Path | None) -> str:
-    """The command that opens MLflow on the sweep, empty if it is not tracked."""
+def ui_hint(spec: SweepSpec, study: str | Path | None) -> str:
+    """The command that opens MLflow on a study as it was named, empty if it is not tracked."""
     if not spec.tracking.enabled:
         return ""
-    return command_line("ui") if path is None else command_line("ui", path)
+    return command_line("ui") if study is None else command_line("ui", study)
 
 
 def stdout() -> Console:

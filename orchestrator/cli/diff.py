@@ -1,15 +1,18 @@
-"""`plimsoll diff`: two plans of a study, or two studies, beside each other."""
+"""`plimsoll diff`: two plans of a study, or two studies, side by side."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import complete_study, complete_trial
 from orchestrator.cli.console import page, say, write_text
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.options import Json, JsonFile
+from orchestrator.cli.result import Result, result_to_json
 from orchestrator.stored import load_state
+from orchestrator.studies import find_study
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,20 +24,25 @@ def diff(
         list[str] | None,
         typer.Argument(
             metavar="[A] [B]",
-            help="Studies: specifications, folders or names of studies, SQLite files of studies.",
+            help="Studies: specifications, folders, names, or databases (SQLite files or URLs).",
+            autocompletion=complete_study,
         ),
     ] = None,
-    plans: Annotated[
-        tuple[int, int] | None,
-        typer.Option(metavar="N M", help="Two trials of the one study A, else of the latest here."),
+    trials: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--trial",
+            metavar="N",
+            min=0,
+            help="Given twice: two trials of the one study A, else of the latest here.",
+            autocompletion=complete_trial,
+        ),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Where to write JSON.")
-    ] = None,
-) -> None:
+    out: JsonFile = None,
+    as_json: Json = False,
+) -> Result:
     """Say what differs between two plans of a study, or between two studies."""
-    named = studies or []
-    told = _plans(named, plans) if plans else _studies(named)
+    compared = _plans(studies or [], trials) if trials else _studies(studies or [])
 
     from orchestrator.comparing import (
         PlansCompared,
@@ -43,32 +51,44 @@ def diff(
         render_studies,
     )
 
-    shown = render_plans(told) if isinstance(told, PlansCompared) else render_studies(told)
-    page().print(shown)
-    if json_file is not None:
-        write_text(json_file, comparison_to_json(told))
-        say(f"written: {json_file}")
+    if not as_json:
+        shown = (
+            render_plans(compared)
+            if isinstance(compared, PlansCompared)
+            else render_studies(compared)
+        )
+        page().print(shown)
+    result = Result(kind="diff", content=lambda: json.loads(comparison_to_json(compared)))
+    if out is not None:
+        write_text(out, result_to_json(result))
+        say(f"written: {out}")
+    return result
 
 
-def _plans(named: list[str], numbers: tuple[int, int]) -> PlansCompared:
-    from orchestrator.comparing import plans_compared, side_of
+def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
+    from orchestrator.comparing import plans_compared
 
+    if len(numbers) != 2:
+        raise UserError(
+            f"two trials are compared, and {len(numbers)} named: give --trial N --trial M"
+        )
     if len(named) > 1:
-        raise UserError("--plans compares two trials of one study: name one study, or none")
-    if named:
-        spec, name, _ = side_of(named[0])
-    else:
-        spec, name = spec_and_name(None)
-    return plans_compared(load_state(spec, name), numbers)
+        raise UserError("--trial compares two trials of one study: name one study, or none")
+    found = find_study(named[0] if named else None)
+    return plans_compared(load_state(found.spec, found.name), (numbers[0], numbers[1]))
 
 
 def _studies(named: list[str]) -> StudiesCompared:
-    from orchestrator.comparing import side_of, studies_compared
+    from orchestrator.comparing import studies_compared
 
     if len(named) != 2:
         raise UserError(
-            f"two studies are compared, and {len(named)} named: give A and B, or --plans N M"
-            " for two trials of one study"
+            f"two studies are compared, and {len(named)} named: give A and B, or --trial N"
+            " --trial M for two trials of one study"
         )
-    (first, name, note), (second, other, more) = (side_of(one) for one in named)
-    return studies_compared(load_state(first, name), load_state(second, other), (note, more))
+    first, second = (find_study(one) for one in named)
+    return studies_compared(
+        load_state(first.spec, first.name),
+        load_state(second.spec, second.name),
+        (first.note, second.note),
+    )

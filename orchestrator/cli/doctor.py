@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
 import typer
@@ -15,10 +17,15 @@ from rich.text import Text
 
 from orchestrator.cli.console import page, say
 from orchestrator.cli.device_words import device_rows
-from orchestrator.fingerprint import package_versions
+from orchestrator.cli.options import Json
+from orchestrator.cli.result import Result
+from orchestrator.fingerprint import package_versions, system_facts
 from search_spaces.errors import UserError
 from search_spaces.hardware import Device, device_to_yaml, user_folder
 from search_spaces.spec.schema import GIB
+
+if TYPE_CHECKING:
+    from workers.doctor import Feature
 
 _LOOK_SECONDS = 0.5
 _BUSY_PERCENT = 20
@@ -35,20 +42,32 @@ _Drive = Annotated[
 ]
 
 
-def doctor(probe: _Probe = False, out: _Out = None, drive: _Drive = None) -> None:
+def doctor(
+    probe: _Probe = False, out: _Out = None, drive: _Drive = None, as_json: Json = False
+) -> Result:
     """Say what this machine can do: devices, memory, packages, and what each knob needs."""
     if probe:
-        _probe(out, drive or Path())
-    elif out or drive:
+        return _probe(out, drive or Path())
+    if out or drive:
         raise UserError("--out and --drive say how to measure; add --probe")
-    else:
-        _survey()
-
-
-def _survey() -> None:
     from workers.doctor import cuda_devices, survey
 
     devices = cuda_devices()
+    features = survey("cuda" if devices else "cpu")
+    if not as_json:
+        _show(devices, features)
+    return Result(
+        kind="doctor",
+        content=lambda: {
+            "system": system_facts(),
+            "cuda_devices": list(devices),
+            "packages": dict(package_versions()),
+            "features": [dataclasses.asdict(feature) for feature in features],
+        },
+    )
+
+
+def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
     memory = psutil.virtual_memory()
     say(
         f"{platform.system()} {platform.release()}, Python {platform.python_version()},"
@@ -65,13 +84,13 @@ def _survey() -> None:
     table.add_column("feature", no_wrap=True)
     table.add_column("for")
     table.add_column("here")
-    for feature in survey("cuda" if devices else "cpu"):
+    for feature in features:
         here = Text("yes", "green") if feature.lack is None else Text(feature.lack, "yellow")
         table.add_row(feature.name, feature.serves, here)
     page().print(table)
 
 
-def _probe(out: Path | None, drive: Path) -> None:
+def _probe(out: Path | None, drive: Path) -> Result:
     from workers.probing import describe, probe_ranks, usual_effort
 
     busy = psutil.cpu_percent(interval=_LOOK_SECONDS)
@@ -93,6 +112,9 @@ def _probe(out: Path | None, drive: Path) -> None:
     say(f"written to {path}")
     if out is None:
         say("forecasts for this device now start from these figures; delete the file to undo that")
+    return Result(
+        kind="probe", content=lambda: {"file": str(path), "device": dataclasses.asdict(found)}
+    )
 
 
 def _write(path: Path, device: Device) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import page, say, say_error, write_text
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Json, JsonFile, TrialNumber, find
+from orchestrator.cli.result import Result, result_to_json
 from orchestrator.places import is_file
 from orchestrator.stored import load_state
 from search_spaces.errors import UserError
@@ -17,64 +21,77 @@ if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
     from orchestrator.explaining import Explanation, Ground, Untried
 
-EXIT_NOTHING_WON = 1
-
 
 def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SPEC]", help="The specification; without it, the latest sweep here."
+            metavar="[STUDY]",
+            help="The study: its specification, folder, name, or database (a SQLite file or a"
+            " URL); without it, the latest sweep here.",
+            autocompletion=complete_study,
         ),
     ] = None,
-    number: Annotated[
-        int | None, typer.Option("--plan", metavar="N", help="What happened to trial N.")
-    ] = None,
-    knobs: Annotated[
+    trial: TrialNumber = None,
+    plan: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KNOB=VALUE ...", help="Why this plan was not tried; the rest as the winner."
+            "--plan",
+            metavar="KNOB=VALUE ...",
+            help="Why this plan was not tried; the rest as the winner.",
         ),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Where to write JSON.")
-    ] = None,
-) -> None:
+    out: JsonFile = None,
+    as_json: Json = False,
+) -> Result | None:
     """Say why the winner won, what happened to a trial, or why a plan was not tried."""
-    spec_path, asked = _told_apart(words or [], knobs)
-    if number is not None and asked:
-        raise UserError("--plan and --knobs are two questions: ask one of them")
-    spec, name = spec_and_name(spec_path)
+    study, knobs = _study_and_knobs(words or [], plan)
+    if trial is not None and knobs:
+        raise UserError("--trial and --plan are two questions: ask one of them")
+    found = find(study)
 
-    state = load_state(spec, name)
-    explained = _explained(state, number, asked)
+    state = load_state(found.spec, found.name)
+    explained = _explained(state, trial, knobs)
     if explained is None:
         from orchestrator.report.sentences import answer
 
-        say_error(f"{answer(state)}; --plan N says what happened to a trial")
-        raise typer.Exit(EXIT_NOTHING_WON)
-    _show(explained)
-    if json_file is not None:
-        from orchestrator.explaining import explanation_to_json
+        say_error(f"{answer(state)}; --trial N says what happened to a trial")
+        raise typer.Exit(ExitCode.NOTHING_FOUND)
+    if not as_json:
+        _show(explained)
+    from orchestrator.explaining import explanation_to_json
 
-        write_text(json_file, explanation_to_json(explained))
-        say(f"written: {json_file}")
+    result = Result(kind="explain", content=lambda: json.loads(explanation_to_json(explained)))
+    if out is not None:
+        write_text(out, result_to_json(result))
+        say(f"written: {out}")
+    return result
 
 
-def _told_apart(words: list[str], knobs: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The specification, and the knobs: `--knobs a=1 b=2` leaves b=2 among the words.
+def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | None, list[str]]:
+    """The study, and the knobs: `--plan a=1 b=2` leaves b=2 among the words.
 
     Raises:
-        UserError: If there is more than one specification.
+        UserError: If there is more than one study, or `--plan` names a trial.
     """
-    more = [word for word in words if knobs and "=" in word and not is_file(Path(word))]
-    paths = [word for word in words if word not in more]
-    if len(paths) > 1:
+    for text in plan or []:
+        if text.isdecimal():
+            raise UserError(
+                f"--plan {text}: a plan is named by its knobs, such as micro_batch=32;"
+                f" trial {text} by --trial {text}"
+            )
+    more = [
+        word
+        for word in words
+        if plan and "=" in word and "://" not in word and not is_file(Path(word))
+    ]
+    studies = [word for word in words if word not in more]
+    if len(studies) > 1:
         raise UserError(
-            f"one specification is explained, not {' and '.join(paths)};"
-            " knobs are asked for by --knobs KNOB=VALUE ..."
+            f"one study is explained, not {' and '.join(studies)};"
+            " a plan is named by --plan KNOB=VALUE ..."
         )
-    return (Path(paths[0]) if paths else None), [*(knobs or []), *more]
+    return (studies[0] if studies else None), [*(plan or []), *more]
 
 
 def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
@@ -105,7 +122,7 @@ def _untried(state: SweepState, asked: list[str]) -> Untried:
     kinds = state.spec.cluster.accelerators
     if kind not in kinds and (kind or kinds):
         known = ", ".join(kinds) or "none"
-        raise UserError(f"--knobs accelerator={kind}: cluster.accelerators has {known}")
+        raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {known}")
     return explaining.why_not_tried(wanted, explaining.ground_of(state, kind))
 
 

@@ -1,4 +1,4 @@
-"""`plimsoll export`: the answer as files that another trainer starts."""
+"""`plimsoll export`: a plan as files that another trainer starts."""
 
 from __future__ import annotations
 
@@ -7,37 +7,52 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.completion import FORMAT_NAMES, complete_format
+from orchestrator.cli.console import say
+from orchestrator.cli.options import Json, StudyName, TrialNumber, find
+from orchestrator.cli.result import Result
 from orchestrator.stored import load_state
 
 
 def export(
-    spec_path: OptionalSpecPath = None,
+    study: StudyName = None,
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="torchrun, deepspeed, accelerate, hf-trainer, ray-train, rayjob or torchtitan;"
+            help=f"{', '.join(FORMAT_NAMES[:-1])} or {FORMAT_NAMES[-1]};"
             " else the first of them that can say the plan.",
+            autocompletion=complete_format,
         ),
     ] = None,
-    number: Annotated[
-        int | None, typer.Option("--plan", metavar="N", help="Of trial N; else the answer.")
-    ] = None,
+    trial: TrialNumber = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="A new folder.")] = None,
-) -> None:
-    """Write a plan of a sweep down for another trainer, with the command that starts it."""
-    spec, name = spec_and_name(spec_path)
+    as_json: Json = False,
+) -> Result:
+    """Export a plan as a script or config for another trainer, with the command that starts it."""
+    found = find(study)
 
     from orchestrator.export import chosen_record, exported, fitting, taken, write_bundle
     from workers.preparation import prepare
 
-    state = load_state(spec, name)
-    record = chosen_record(state, number)
+    state = load_state(found.spec, found.name)
+    record = chosen_record(state, trial)
     form = fitting(format_name, record)  # before the model is read, which may take long
-    what = taken(state, record, prepare(spec))
-    bundle, folder = exported(what, form), out or Path(f"{name}-{form}")
+    what = taken(state, record, prepare(found.spec))
+    bundle, folder = exported(what, form), out or Path(f"{found.name}-{form}")
     write_bundle(bundle, what, folder)
-    say(f"{folder}: trial {record.number} of {name}. Start it by: {bundle.command_from(folder)}")
+    if not as_json:
+        said = f"{folder}: trial {record.number} of {found.name}."
+        say(f"{said} Start it by: {bundle.command_from(folder)}")
+    content = {
+        "study": found.name,
+        "trial": record.number,
+        "format": form,
+        "folder": str(folder),
+        "files": sorted(file.name for file in folder.iterdir()),
+        "command": bundle.command_from(folder),
+        "environment": dict(bundle.environment),
+        "left_to_you": list(bundle.unsaid),
+    }
+    return Result(kind="export", content=lambda: content)

@@ -8,16 +8,38 @@ from rich.table import Table
 
 from orchestrator.cli.console import stdout
 from orchestrator.cli.figures import count_words
+from orchestrator.cli.options import Json
+from orchestrator.cli.result import Result
 from search_spaces.presets import preset_config, preset_names
 from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.train_section import TrainSpec
 
 
-def models() -> None:
+def models(as_json: Json = False) -> Result:
     """List the shipped model presets: parameters, and those that one token meets."""
     from workers.models import describe
 
     train = TrainSpec(global_batch=1, sequence_length=1)
+    content = []
+    for name in preset_names():
+        task = _task(preset_config(name))
+        facts = describe(ModelSpec(name=name, task=task), train)
+        content.append(
+            {
+                "name": name,
+                "parameters": facts.parameters,
+                "active_parameters": facts.active or facts.parameters,
+                "blocks": facts.blocks,
+                "task": task,
+                "architecture": facts.architecture,
+            }
+        )
+    if not as_json:
+        _show(content)
+    return Result(kind="models", content=lambda: content)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("preset", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
@@ -25,12 +47,9 @@ def models() -> None:
     table.add_column("blocks", justify="right")
     table.add_column("task")
     table.add_column("architecture", no_wrap=True)
-    for name in preset_names():
-        task = _task(preset_config(name))
-        facts = describe(ModelSpec(name=name, task=task), train)
-        parameters, blocks = count_words(facts.parameters), str(facts.blocks)
-        active = count_words(facts.active or facts.parameters)
-        table.add_row(name, parameters, active, blocks, task, facts.architecture)
+    for row in rows:
+        counts = [count_words(row["parameters"]), count_words(row["active_parameters"])]
+        table.add_row(row["name"], *counts, str(row["blocks"]), row["task"], row["architecture"])
     stdout().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from orchestrator.cli.console import SpecPath, page, say, say_error
+from orchestrator.cli.completion import complete_gpu, complete_study
+from orchestrator.cli.console import page, say, say_error, write_text
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Json, Overrides, SpecPath
+from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import read_plan
+from orchestrator.studies import find_study
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name
 
@@ -20,12 +26,16 @@ if TYPE_CHECKING:
     from search_spaces.hardware import Device
     from search_spaces.plan import Plan
 
-EXIT_NOTHING_FITS = 1
 _NUMBER_DIGITS = 4  # a key has more
 _Number = TypeVar("_Number", int, float)
 
 _Gpu = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The GPU: H100, A100-40, RTX 4090 ...")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The GPU: H100, A100-40, RTX 4090 ...",
+        autocompletion=complete_gpu,
+    ),
 ]
 _Gpus = Annotated[
     str | None, typer.Option(metavar="N,N,...", help="How many; the first is answered in full.")
@@ -40,9 +50,10 @@ _PerNode = Annotated[
 _Price = Annotated[
     float | None, typer.Option(min=0, metavar="PRICE", help="Of one GPU for an hour.")
 ]
-_Explain = Annotated[
+_Plan = Annotated[
     str | None,
     typer.Option(
+        "--plan",
         metavar="PLAN",
         help="Show one plan's arithmetic: its number in the table, its key, or a JSON file.",
     ),
@@ -50,11 +61,20 @@ _Explain = Annotated[
 _Top = Annotated[int, typer.Option(min=1, max=1000, help="How many of the best plans to show.")]
 _Records = Annotated[
     str | None,
-    typer.Option(metavar="STUDY", help="Learn from a study: its specification or its name."),
+    typer.Option(
+        metavar="STUDY",
+        help="Learn from a study: its specification, folder, name or database.",
+        autocompletion=complete_study,
+    ),
 ]
-_Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where to write JSON.")]
-_Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Where to write the page of charts.")
+_Out = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write to FILE: .html the page of charts, .json JSON; may be given for both.",
+        show_default="plan.json and plan.html in the study's folder",
+    ),
 ]
 _DeviceFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A YAML file that describes the device.")
@@ -68,16 +88,18 @@ def plan(
     memory: _Memory = None,
     gpus_per_node: _PerNode = None,
     price: _Price = None,
-    explain: _Explain = None,
+    plan: _Plan = None,
     top: _Top = 10,
     records: _Records = None,
-    json_file: _Json = None,
-    html_file: _Html = None,
     device_file: _DeviceFile = None,
-) -> None:
+    overrides: Overrides = None,
+    out: _Out = None,
+    as_json: Json = False,
+) -> Result:
     """Forecast every legal plan on GPUs that need not be here: speed, memory, what to take."""
     began = time.perf_counter()
-    spec = load_spec(spec_path)
+    spec = load_spec(spec_path, overrides or ())
+    files = _files(out or [])
     ranks = _numbers(gpus, int, "--gpus")
     memory_gib = _numbers(memory, float, "--memory")
 
@@ -85,10 +107,10 @@ def plan(
         Footprints,
         Planner,
         device_of,
+        planned_to_json,
         question_of,
         render_planned,
         size_names,
-        write_planned,
     )
     from search_spaces.forecast.belief import shipped_belief
     from workers.models import describe
@@ -108,17 +130,45 @@ def plan(
         belief = _learned(belief, records, device)
     planner = Planner(question, Footprints(spec, question.kind), belief, size_names(spec))
     planned = planner.plan(began)
-    page().print(render_planned(planned))
-    if explain is not None:
-        _explain(planner, planned, explain)
-    folder = Path(spec.study.folder) / study_name(spec, spec_path)
-    written = write_planned(
-        planned, json_file or folder / "plan.json", html_file or folder / "plan.html"
-    )
-    say(f"written: {' and '.join(str(path) for path in written)}")
+    if not as_json:
+        page().print(render_planned(planned))
+    if plan is not None:
+        _explain(planner, planned, plan)
     if planned.best is None:
         say_error(_nothing(planned))
-        raise typer.Exit(EXIT_NOTHING_FITS)
+    result = Result(
+        kind="plan",
+        content=lambda: json.loads(planned_to_json(planned)),
+        code=ExitCode.DONE if planned.best else ExitCode.NOTHING_FOUND,
+    )
+    folder = Path(spec.study.folder) / study_name(spec, spec_path)
+    usual = () if as_json else (folder / "plan.json", folder / "plan.html")
+    _write(files or usual, planned, result)
+    return result
+
+
+def _files(named: list[Path]) -> tuple[Path, ...]:
+    """The files of `--out`.
+
+    Raises:
+        UserError: If an ending says neither page nor JSON.
+    """
+    for file in named:
+        if file.suffix not in (".html", ".json"):
+            raise UserError(f"--out {file}: must end with .html, for the page, or .json")
+    return tuple(named)
+
+
+def _write(files: tuple[Path, ...], planned: Planned, result: Result) -> None:
+    for file in files:
+        if file.suffix == ".json":
+            write_text(file, result_to_json(result))
+        else:
+            from orchestrator.planning.page import planned_page  # reads templates and scripts
+
+            write_text(file, planned_page(planned))
+    if files:
+        say(f"written: {' and '.join(map(str, files))}")
 
 
 def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> tuple[_Number, ...]:
@@ -144,10 +194,11 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
 
 
 def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
-    from orchestrator.planning import learned_from_study, study_device, study_named
+    from orchestrator.planning import learned_from_study, study_device
     from orchestrator.study import load_records
 
-    spec, name = study_named(named)
+    found = find_study(named, option="--records")
+    spec, name = found.spec, found.name
     records = load_records(spec, name)
     device = study_device(spec, records)
     if device.name != planned_for.name:
@@ -166,7 +217,7 @@ def _explain(planner: Planner, planned: Planned, named: str) -> None:
 
 
 def _plan_named(planner: Planner, planned: Planned, named: str) -> Plan:
-    """The plan that --explain means.
+    """The plan that --plan means.
 
     Raises:
         UserError: If there is none.
@@ -175,13 +226,13 @@ def _plan_named(planner: Planner, planned: Planned, named: str) -> Plan:
     if named.isdecimal() and len(named) <= _NUMBER_DIGITS:
         if 1 <= int(named) <= len(shown):
             return shown[int(named) - 1].plan
-        raise UserError(f"--explain is {named}: the table has plans 1 to {len(shown)}")
+        raise UserError(f"--plan is {named}: the table has plans 1 to {len(shown)}")
     if Path(named).suffix == ".json" or Path(named).is_file():
         return read_plan(Path(named))
     found = planner.plan_with_key(named)
     if found is None:
         raise UserError(
-            f"--explain is {named!r}: no legal plan has this key; give a number of the table, a key"
+            f"--plan is {named!r}: no legal plan has this key; give a number of the table, a key"
             " or a JSON file of knobs"
         )
     return found

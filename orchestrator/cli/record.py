@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.check import expected
-from orchestrator.cli.console import SpecPath, say, say_error
+from orchestrator.cli.console import say, say_error
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Json, SpecPath
+from orchestrator.cli.result import Result
 from search_spaces.spec.load import load_spec, study_name
 
-EXIT_INTERRUPTED = 130
 TABLE_FILE = "surface.csv"
 
 
@@ -35,7 +37,8 @@ def record(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order and the sample.")] = 0,
-) -> None:
+    as_json: Json = False,
+) -> Result:
     """Measure every legal plan into a table; goes on where an earlier run of it stopped."""
     spec = load_spec(spec_path)
     name = study_name(spec, spec_path)
@@ -54,5 +57,8 @@ def record(
         recorded = record_plans(asked, say)
     except KeyboardInterrupt:
         say_error("Stopped. All rows are kept: the same command goes on where it stopped.")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    say(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if not as_json:
+        say(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")
+    content = {"table": str(recorded.table), "plans": recorded.plans, "rows": recorded.rows}
+    return Result(kind="record", content=lambda: content)

@@ -1,4 +1,4 @@
-"""`plimsoll report`: the table, or the page, from the study alone."""
+"""`plimsoll report`: the table, the page or the JSON document of a study."""
 
 from __future__ import annotations
 
@@ -7,31 +7,40 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import OptionalSpecPath, page, say, ui_hint, write_text
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.console import page, say, ui_hint, write_text
+from orchestrator.cli.options import Json, StudyName, find
+from orchestrator.cli.result import Result, result_to_json
 from orchestrator.stored import load_state
 
 
 def report(
-    spec_path: OptionalSpecPath = None,
+    study: StudyName = None,
     html: Annotated[
         bool, typer.Option("--html", help="Write a page, which needs no network, instead.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Where to, with --html.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write to FILE: .html a page, .json JSON."),
     ] = None,
-) -> None:
+    as_json: Json = False,
+) -> Result | None:
     """Print the table of a sweep that has run, or write its report as a page."""
-    spec, name = spec_and_name(spec_path)
-    state = load_state(spec, name)
-    if html or out is not None:
+    found = find(study)
+    state = load_state(found.spec, found.name)
+
+    from orchestrator.report import render_report, report_document
+
+    result = Result(kind="report", content=lambda: report_document(state))
+    file = out or (Path(f"{found.name}-report.html") if html else None)
+    if file is None:
+        if not as_json:
+            page().print(render_report(state, ui_hint(found.spec, study)))
+        return result
+    if file.suffix == ".json" and not html:
+        write_text(file, result_to_json(result))
+    else:
         from orchestrator.report_page import report_page, told_of
 
-        file = out or Path(f"{name}-report.html")
         write_text(file, report_page(told_of(state)))
-        say(f"written: {file}")
-        return
-
-    from orchestrator.report import render_report
-
-    page().print(render_report(state, ui_hint(spec, spec_path)))
+    say(f"written: {file}")
+    return result

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.console import SpecPath, say, say_error
+from orchestrator.cli.console import say, say_error
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Overrides, SpecPath
 from orchestrator.core.submission import (
     EXCLUDED,
     STOP_SECONDS,
@@ -22,7 +24,9 @@ from orchestrator.core.submission import (
     job_id,
     under_way,
 )
+from orchestrator.ray_environment import shows_ray_logs
 from search_spaces.errors import UserError
+from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
@@ -30,9 +34,6 @@ if TYPE_CHECKING:
     from orchestrator.ray_jobs import JobServer
     from search_spaces.provenance import CodeVersion
     from search_spaces.spec.schema import SweepSpec
-
-EXIT_INTERRUPTED = 130
-EXIT_NOT_FOUND = 127  # as shells say of a command
 
 
 def submit(
@@ -85,16 +86,26 @@ def submit(
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
     ] = True,
+    overrides: Overrides = None,
 ) -> None:
     """Run the sweep as a job of a Ray cluster; goes on where an earlier job stopped."""
     from orchestrator.provenance import code_version
 
-    spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes, proof=None)
+    _check_secrets(overrides or [])
+    spec = with_budget(
+        load_spec(spec_path, overrides or ()), trials=trials, minutes=minutes, proof=None
+    )
     code = code_version(working_dir)
     submission = Submission(
         study=study_name(spec, spec_path),
         entrypoint=entrypoint(
-            _inside(spec_path, working_dir), {"trials": trials, "minutes": minutes}
+            _inside(spec_path, working_dir),
+            {
+                "trials": trials,
+                "minutes": minutes,
+                "set": tuple(overrides or ()),
+                "debug": shows_ray_logs() or None,
+            },
         ),
         working_dir=str(working_dir.resolve()),
         excludes=(*EXCLUDED, *(exclude or ())),
@@ -118,7 +129,7 @@ def submit(
         _follow(server, submission, job, retries)
     except KeyboardInterrupt:
         say_error("The job goes on. To follow it again, submit the same; ray job stop ends it.")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _begin(server: JobServer, submission: Submission) -> str:
@@ -146,7 +157,7 @@ def _follow(server: JobServer, submission: Submission, job: str, retries: int) -
         job = _begin(server, submission)
     if ended is None or ended.status != "succeeded":
         say_error(f"Job {job} {_how(ended)}.{_advice(ended)}")
-    code = 1 if ended is None else exit_code(ended)
+    code = ExitCode.NOTHING_FOUND if ended is None else exit_code(ended)
     if code:
         raise typer.Exit(code)
 
@@ -166,7 +177,7 @@ def _how(job: Job | None) -> str:
 
 
 def _advice(job: Job | None) -> str:
-    if job is not None and job.exit_code == EXIT_NOT_FOUND:
+    if job is not None and job.exit_code == ExitCode.NO_SUCH_COMMAND:
         return (
             " Plimsoll is not installed on the cluster: take an image that has it"
             " (see k8s/README.md), or name --requirements."
@@ -187,6 +198,21 @@ def _inside(path: Path, folder: Path) -> str:
             f"{path} is not in --working-dir {folder.resolve()}: only that folder is sent to the"
             " cluster; name one that holds the specification, its code and its data"
         ) from None
+
+
+def _check_secrets(overrides: list[str]) -> None:
+    """Refuses a password on the job's command line.
+
+    Raises:
+        UserError: If an override is an address that holds one.
+    """
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if "://" in value and without_password(value) != value:
+            raise UserError(
+                f"--set {key} holds a password, which whoever sees the job could read: name the"
+                " address in the cluster's environment (docs/shared.md)"
+            )
 
 
 def _file(path: Path) -> Path:

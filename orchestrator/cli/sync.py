@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.console import say
+from orchestrator.cli.options import Json, StudyName, find
+from orchestrator.cli.result import Result
 from orchestrator.stored import stored_state
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
 
 
-def sync(spec_path: OptionalSpecPath = None) -> None:
+def sync(study: StudyName = None, as_json: Json = False) -> Result:
     """Bring MLflow up with a sweep that has run, whatever it missed."""
-    spec, name = spec_and_name(spec_path)
+    found = find(study)
+    spec, name = found.spec, found.name
     if not spec.tracking.enabled:
         raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
 
@@ -32,10 +34,20 @@ def sync(spec_path: OptionalSpecPath = None) -> None:
     with sole_driver(spec, name):  # one that runs brings MLflow up by itself
         check_tracking(spec)
         added = add_what_is_missing(state, model, load_provenances(spec, name))
-    say(
-        f"{without_password(store_uri(spec))} holds the {len(records)} trials and {len(proofs)}"
-        f" proofs of {name}; {added} of them were missing."
-    )
+    store = without_password(store_uri(spec))
+    if not as_json:
+        say(
+            f"{store} holds the {len(records)} trials and {len(proofs)} proofs of {name}; {added}"
+            " of them were missing."
+        )
+    content = {
+        "study": name,
+        "store": store,
+        "trials": len(records),
+        "proofs": len(proofs),
+        "added": added,
+    }
+    return Result(kind="sync", content=lambda: content)
 
 
 def _model(spec: SweepSpec) -> ModelFacts | None:

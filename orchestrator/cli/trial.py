@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import SpecPath
+from orchestrator.cli.console import say
+from orchestrator.cli.options import Json, SpecPath
+from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
-from search_spaces.outcome import outcome_to_json
+from search_spaces.outcome import Crashed, Measured, Outcome, outcome_to_json
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 
@@ -23,16 +25,32 @@ def trial(
     proof: Annotated[
         bool, typer.Option("--proof", help="As a proof: longer, with evaluation and checkpoint.")
     ] = False,
-) -> None:
-    """Run one plan without Ray, alone or under torchrun, and print how it ended as JSON."""
+    as_json: Json = False,
+) -> Result | None:
+    """Run one plan without Ray, alone or under torchrun, and say how it ended."""
     spec = load_spec(spec_path)
     asked = read_plan(plan)
 
     from workers.standalone import run_standalone
 
     outcome = run_standalone(spec, asked, proof=proof)
-    if outcome is not None:  # rank 0 speaks for all
-        typer.echo(json.dumps(outcome_to_json(outcome), indent=2))
+    if outcome is None:  # rank 0 speaks for all
+        return None
+    if not as_json:
+        _show(outcome)
+    return Result(kind="trial", content=lambda: outcome_to_json(outcome))
+
+
+def _show(outcome: Outcome) -> None:
+    from orchestrator.view.words import gib, outcome_words
+
+    if isinstance(outcome, Crashed) and outcome.trace:
+        say(outcome.trace.rstrip())
+    say(outcome_words(outcome))
+    if isinstance(outcome, Measured):
+        memory = outcome.memory
+        share = f"{100 * memory.share:.0f} % of the limit"
+        say(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all that was measured")
 
 
 def read_plan(path: Path) -> Plan:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.check import expected
-from orchestrator.cli.console import SpecPath, command_line, page, say_error, ui_hint
+from orchestrator.cli.completion import complete_study
+from orchestrator.cli.console import command_line, page, say_error, ui_hint
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
+from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.core.ranking import counts, measured
 from orchestrator.latest import remember
+from orchestrator.ray_environment import shows_ray_logs
+from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-
-EXIT_NOTHING_FOUND = 1
-EXIT_STUDY_LOST = 75  # as sysexits has it: try again later
 
 
 def tune(
@@ -32,10 +37,11 @@ def tune(
     plain: Annotated[
         bool, typer.Option("--plain", help="Plain lines instead of the live view.")
     ] = False,
-    json: Annotated[
+    events: Annotated[
         bool,
         typer.Option(
-            "--json", help="Events as lines of JSON on stdout, instead of view and report."
+            "--events",
+            help="Print each event to stdout as a line of JSON, instead of view and report.",
         ),
     ] = False,
     proof: Annotated[
@@ -49,17 +55,24 @@ def tune(
     records: Annotated[
         str | None,
         typer.Option(
-            metavar="STUDY", help="Forecast from a study too: its specification or its name."
+            metavar="STUDY",
+            help="Forecast from a study too: its specification, folder, name or database.",
+            autocompletion=complete_study,
         ),
     ] = None,
-) -> None:
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> Result:
     """Search, measure and rank plans; goes on where an earlier run of the same study stopped."""
-    spec = with_budget(load_spec(spec_path), trials=trials, minutes=minutes, proof=proof)
+    if events and as_json:
+        raise UserError("--events and --json both want stdout: choose one")
+    loaded = load_spec(spec_path, overrides or ())
+    spec = with_budget(loaded, trials=trials, minutes=minutes, proof=proof)
     name = study_name(spec, spec_path)
 
     from orchestrator.event_log import EventFile, EventStream, events_file
     from orchestrator.forecasting.taught import taught_by
-    from orchestrator.report import render_report
+    from orchestrator.report import render_report, report_document
     from orchestrator.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
     from orchestrator.view import make_view
@@ -72,22 +85,30 @@ def tune(
     if records is not None:
         belief = taught_by(belief, records, tuned=spec, tuned_name=name)
     remember(spec, name)
-    view = EventStream(sys.stdout) if json else make_view(plain)
-    listeners = [view, EventFile(events_file(spec, name), say_error)]
     try:
-        state = run_sweep(spec, name, listeners, belief)
+        with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
+            view = EventStream(stdout) if events else make_view(plain or shows_ray_logs())
+            listeners = [view, EventFile(events_file(spec, name), say_error)]
+            state = run_sweep(spec, name, listeners, belief)
     except KeyboardInterrupt as stopped:
-        say_error(f"Stopped. To go on where it stopped: {command_line('tune', spec_path)}")
+        again = command_line("tune", spec_path, *set_arguments(overrides))
+        say_error(f"Stopped. To go on where it stopped: {again}")
         signum = stopped.signum if isinstance(stopped, Stopped) else signal.SIGINT
-        raise typer.Exit(128 + signum) from None  # as shells have it
+        raise typer.Exit(ExitCode(128 + signum)) from None  # as shells have it
     except StudyLost as lost:
         say_error(str(lost))
-        raise typer.Exit(EXIT_STUDY_LOST) from None
-    if not json:
-        page().print(render_report(state, ui_hint(spec, spec_path)))
+        raise typer.Exit(ExitCode.STUDY_LOST) from None
+    if not events and not as_json:
+        # the file alone is not what was swept where the command line set some of it
+        swept = Path(spec.study.folder, name) if overrides else spec_path
+        page().print(render_report(state, ui_hint(spec, swept)))
     if state.best is None:
         say_error(why_nothing(state))
-        raise typer.Exit(EXIT_NOTHING_FOUND)
+    return Result(
+        kind="report",
+        content=lambda: report_document(state),
+        code=ExitCode.DONE if state.best else ExitCode.NOTHING_FOUND,
+    )
 
 
 def why_nothing(state: SweepState) -> str:

@@ -1,23 +1,36 @@
-"""`plimsoll ui`: MLflow on the sweep's store."""
+"""`plimsoll ui`: MLflow, or optuna-dashboard, on a study."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import OptionalSpecPath, say
-from orchestrator.latest import spec_and_name
+from orchestrator.cli.console import say
+from orchestrator.cli.options import StudyName, find
 from search_spaces.errors import UserError
 
 
 def ui(
-    spec_path: OptionalSpecPath = None,
+    study: StudyName = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
+    optuna: Annotated[
+        bool, typer.Option("--optuna", help="Open optuna-dashboard instead, if it is installed.")
+    ] = False,
 ) -> None:
-    """Open the MLflow UI on a sweep; Ctrl-C ends it."""
-    spec, name = spec_and_name(spec_path)
+    """Open the MLflow UI, or optuna-dashboard, on a sweep; Ctrl-C ends it."""
+    found = find(study)
+    spec, name = found.spec, found.name
+    if optuna:
+        from orchestrator.study import serve_dashboard
+
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            serve_dashboard(
+                spec, name, port=port, ready=lambda url: say(f"optuna-dashboard: {url}")
+            )
+        return
 
     from orchestrator.mlflow_tracking import sweep_pages, ui_command, ui_environment
 

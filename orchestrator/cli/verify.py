@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.console import page, say
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Json
+from orchestrator.cli.result import Result
 
 if TYPE_CHECKING:
     from orchestrator.verifying import Finding
@@ -30,8 +32,8 @@ def verify(
         float | None,
         typer.Option("--minutes", min=0.01, help="End it after these; else by the steps' time."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    as_json: Json = False,
+) -> Result:
     """Run an exported folder as it is: are settings, losses and speed those of the plan?"""
     from search_spaces.exported import Exported
 
@@ -49,12 +51,18 @@ def verify(
     with termination_as_interrupt():
         ranks = witnessed(exported, folder, steps=steps, seconds=seconds)
     findings = judged(exported, ranks, changed)
-    if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
-    else:
+    if not as_json:
         _show(findings)
-    if any(finding.holds is False for finding in findings):
-        raise typer.Exit(1)
+    differs = any(finding.holds is False for finding in findings)
+    return Result(
+        kind="verify",
+        content=lambda: {
+            "folder": str(folder),
+            "verified": not differs,
+            "findings": [asdict(finding) for finding in findings],
+        },
+        code=ExitCode.NOTHING_FOUND if differs else ExitCode.DONE,
+    )
 
 
 def _show(findings: tuple[Finding, ...]) -> None:

@@ -3,7 +3,6 @@
 from orchestrator.comparing.comparison import comparison_to_json
 from orchestrator.comparing.plans import PlansCompared, plans_compared
 from orchestrator.comparing.render import render_plans, render_studies
-from orchestrator.comparing.sides import side_of
 from orchestrator.comparing.studies import StudiesCompared, studies_compared
 
 __all__ = [
@@ -13,6 +12,5 @@ __all__ = [
     "plans_compared",
     "render_plans",
     "render_studies",
-    "side_of",
     "studies_compared",
 ]

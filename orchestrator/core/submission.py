@@ -82,13 +82,15 @@ def entrypoint(spec_path: str, options: Mapping[str, object]) -> str:
 
     Args:
         spec_path: Of the specification, from the job's working directory.
-        options: Of `plimsoll tune`, by name; those that are None are left out.
+        options: Of `plimsoll tune`, by name; those that are None are left out, a switch has its
+            name alone, and a tuple stands for an option that is repeated.
     """
     told = [
         word
         for name, value in options.items()
         if value is not None
-        for word in (f"--{name}", str(value))
+        for each in (value if isinstance(value, tuple) else (value,))
+        for word in ([f"--{name}"] if each is True else [f"--{name}", str(each)])
     ]
     return shlex.join(["plimsoll", "tune", spec_path, "--plain", *told])
 

@@ -26,19 +26,19 @@ def knobs_asked(given: Iterable[str]) -> dict[str, Any]:
     for word in (word for text in given for word in text.replace(",", " ").split()):
         name, sign, text = word.partition("=")
         if not sign:
-            raise UserError(f"--knobs {word!r} is no KNOB=VALUE, such as micro_batch=32")
+            raise UserError(f"--plan {word!r} is no KNOB=VALUE, such as micro_batch=32")
         if name == _FED:
             raise UserError(
-                "--knobs accumulation is no knob: it follows from the global batch, micro_batch"
+                "--plan accumulation is no knob: it follows from the global batch, micro_batch"
                 " and data"
             )
         if name not in names:
-            raise UserError(f"--knobs {name!r} is no knob, the knobs are {', '.join(names)}")
+            raise UserError(f"--plan {name!r} is no knob, the knobs are {', '.join(names)}")
         value = _value(name, text)
         if found.setdefault(name, value) != value:
-            raise UserError(f"--knobs names {name} twice, with {found[name]} and {value}")
+            raise UserError(f"--plan names {name} twice, with {found[name]} and {value}")
     if not found:
-        raise UserError("--knobs needs at least one KNOB=VALUE, such as micro_batch=32")
+        raise UserError("--plan needs at least one KNOB=VALUE, such as micro_batch=32")
     return found
 
 
@@ -54,7 +54,7 @@ def _value(name: str, text: str) -> Any:
         if text.isdecimal() and len(text) <= 9 and int(text) >= COUNTS[name]:
             return int(text)
         raise UserError(
-            f"--knobs {name}={text}: must be a whole number from {COUNTS[name]} to 999999999"
+            f"--plan {name}={text}: must be a whole number from {COUNTS[name]} to 999999999"
         )
     if name in CHOICES:
         choices = CHOICES[name]
@@ -63,13 +63,13 @@ def _value(name: str, text: str) -> Any:
                 isinstance(choice, bool) and _WORDS.get(text.lower()) is choice
             ):
                 return choice
-        raise UserError(f"--knobs {name}={text}: must be one of {', '.join(map(str, choices))}")
+        raise UserError(f"--plan {name}={text}: must be one of {', '.join(map(str, choices))}")
     try:
         share = float(text)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise UserError(f"--knobs {name}={text}: must lie in 0.0 to 1.0")
+        raise UserError(f"--plan {name}={text}: must lie in 0.0 to 1.0")
     return share
 
 

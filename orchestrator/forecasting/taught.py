@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.planning import learned_from_study, study_device, study_named
+from orchestrator.planning import learned_from_study, study_device
+from orchestrator.studies import find_study
 from orchestrator.study import load_records, storage_url
 from search_spaces.forecast.belief import Belief
 from search_spaces.spec.schema import SweepSpec
@@ -13,7 +14,7 @@ def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) 
 
     Args:
         belief: What is believed before.
-        named: The study, by its specification's file, its folder or its name.
+        named: The study, by its specification, folder, name or database.
         tuned: The specification of the study that forecasts are wanted for. If both are one,
             nothing is learned here: a sweep learns from its own records by itself.
         tuned_name: That study's name.
@@ -22,7 +23,8 @@ def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) 
         UserError: If there is no such study, it ran on a device that nobody knows, or its model
             cannot be found or traced.
     """
-    spec, name = study_named(named)
+    found = find_study(named, option="--records")
+    spec, name = found.spec, found.name
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
         return belief
     records = load_records(spec, name)

@@ -6,7 +6,6 @@ from orchestrator.planning.learning import (
     learned_from,
     learned_from_study,
     study_device,
-    study_named,
 )
 from orchestrator.planning.planned import Planned, SizeAnswer, planned_from_json, planned_to_json
 from orchestrator.planning.planner import Planner
@@ -14,7 +13,6 @@ from orchestrator.planning.question import Question
 from orchestrator.planning.render import render_explained, render_planned
 from orchestrator.planning.tracing import Footprints
 from orchestrator.planning.words import answer_sentence, enough_sentence
-from orchestrator.planning.writing import write_planned
 
 __all__ = [
     "Explained",
@@ -35,6 +33,4 @@ __all__ = [
     "render_planned",
     "size_names",
     "study_device",
-    "study_named",
-    "write_planned",
 ]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from orchestrator.latest import SPEC_FILE
-from orchestrator.places import is_file
 from orchestrator.planning.question import TraceVariants
 from orchestrator.planning.tracing import Footprints
 from search_spaces.errors import StudyError
@@ -21,8 +18,7 @@ from search_spaces.hardware import Device, find_device
 from search_spaces.outcome import Measured
 from search_spaces.plan_table import PlanTable
 from search_spaces.record import Record
-from search_spaces.spec.load import load_spec, study_name
-from search_spaces.spec.schema import StudySpec, SweepSpec
+from search_spaces.spec.schema import SweepSpec
 
 
 def learned_from(
@@ -74,28 +70,6 @@ def learned_from_study(
         model=describe(spec.model, spec.train),
         device=device,
         trace=Footprints(spec, kind),
-    )
-
-
-def study_named(named: str, called: str = "--records ") -> tuple[SweepSpec, str]:
-    """The specification and name of a study, by its specification's file, folder or name.
-
-    Args:
-        named: What the user typed.
-        called: Behind what.
-
-    Raises:
-        StudyError: If there is no such study.
-        SpecError: If its specification has faults.
-    """
-    path = Path(named)
-    places = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
-    for place in places:
-        if is_file(place):
-            spec = load_spec(place)
-            return spec, study_name(spec, place)
-    raise StudyError(
-        f"{called}{named} is neither a specification nor a study in {StudySpec().folder}"
     )
 
 

@@ -1,5 +1,6 @@
 """The study: every trial of a sweep, kept by Optuna. The one package that knows Optuna."""
 
+from orchestrator.study.dashboard import serve_dashboard
 from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.opening import check_study
@@ -27,6 +28,7 @@ __all__ = [
     "load_proofs",
     "load_provenances",
     "load_records",
+    "serve_dashboard",
     "sole_driver",
     "storage_url",
 ]

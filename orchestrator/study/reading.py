@@ -66,6 +66,15 @@ def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
     return _load(spec, name, kept_provenances)
 
 
+def load_study_id(spec: SweepSpec, name: str) -> int:
+    """The number by which Optuna's storage knows a study.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, lambda study: study._storage.get_study_id_from_name(name))
+
+
 def held_studies(url: str) -> dict[str, dict[str, Any]]:
     """The studies in a storage by name, each with what it says that it measured.
 

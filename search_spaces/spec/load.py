@@ -8,6 +8,7 @@ are relative to the current directory, not to the file: that is what `ray job su
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from search_spaces.errors import Fault, SpecError
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.faults import schema_faults, stray_booleans
+from search_spaces.spec.overrides import flagged, override
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.section import section_of
 from search_spaces.spec.tree import SpecDumper, read_tree
@@ -26,25 +28,33 @@ ADDRESSES = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a 
 MAX_NAME_LENGTH = 128  # as `StudySpec.name` has it
 
 
-def load_spec(path: Path) -> SweepSpec:
-    """The specification in a YAML file.
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """The specification in a YAML file, with what the command line sets of it.
+
+    Args:
+        path: The file.
+        overrides: `KEY=VALUE`, as `train.global_batch=64`, in place of what stands in the file.
 
     Raises:
-        SpecError: If the file cannot be read or has faults; holds all of them.
+        SpecError: If the file cannot be read, or it or an override has faults; holds all of them.
     """
-    return parse_spec(_text(path), source=str(path))
+    return parse_spec(_text(path), source=str(path), overrides=overrides)
 
 
-def parse_spec(text: str, *, source: str) -> SweepSpec:
+def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> SweepSpec:
     """The specification in a YAML text; `source` is what messages call it.
 
     Raises:
-        SpecError: If the text has faults; holds all of them.
+        SpecError: If the text or an override has faults; holds all of them.
     """
     tree, faults = read_tree(text)
     if tree is None:
         raise SpecError(source, faults)
-    return _validated(_filled(tree, SweepSpec), source=source, known=faults)
+    filled = override(_filled(tree, SweepSpec), overrides)
+    try:
+        return _validated(filled, source=source, known=faults)
+    except SpecError as error:
+        raise SpecError(source, tuple(flagged(error.faults, overrides))) from None
 
 
 def with_budget(
@@ -77,12 +87,17 @@ def spec_to_yaml(spec: SweepSpec) -> str:
 
     Passwords in addresses are left out: the text is written to files.
     """
+    # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
+    return yaml.dump(spec_to_tree(spec), Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
+
+
+def spec_to_tree(spec: SweepSpec) -> dict[str, Any]:
+    """The whole specification, defaults included, as JSON values; passwords are left out."""
     tree = spec.model_dump(mode="json")
     for section, key in ADDRESSES:
         if tree[section][key]:
             tree[section][key] = without_password(tree[section][key])
-    # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
-    return yaml.dump(tree, Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
+    return tree
 
 
 def _filled(tree: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
-from orchestrator.latest import remember, spec_and_name
+from orchestrator.latest import remember
 from orchestrator.mlflow_tracking.artifacts import answer_markdown
 from orchestrator.report.sentences import left_sentence
 from orchestrator.stored import stored_state
+from orchestrator.studies import find_study
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
@@ -34,17 +35,17 @@ def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
         remember(SPEC, name)
         os.utime(f"plimsoll-runs/{name}/spec.yaml", (1e9 - age, 1e9 - age))
 
-    spec, name = spec_and_name(None)
+    found = find_study(None)
 
-    assert name == "newer"
-    assert spec.model == SPEC.model
+    assert found.name == "newer"
+    assert found.spec.model == SPEC.model
 
 
 def test_a_named_specification_goes_first(folder: Path) -> None:
     remember(SPEC, "other")
     Path("mine.yaml").write_text("model: gpt2\ntrain: {global_batch: 2}", encoding="utf-8")
 
-    assert spec_and_name(Path("mine.yaml"))[1] == "mine"
+    assert find_study("mine.yaml").name == "mine"
 
 
 @pytest.mark.parametrize("command", ["report", "ui"])

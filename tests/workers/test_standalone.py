@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def arguments(folder: Path, **knobs: Any) -> list[str]:
     path = folder / "plan.json"
     path.write_text(json.dumps(a_plan(**knobs).as_dict()))
-    return ["trial", "my spec.yaml", "--plan", "plan.json"]
+    return ["trial", "my spec.yaml", "--plan", "plan.json", "--json"]
 
 
 def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:
     assert finished.returncode == 0, finished.stderr
-    return outcome_from_json(json.loads(finished.stdout))
+    return outcome_from_json(json.loads(finished.stdout)["result"])
 
 
 def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) -> None:
@@ -113,4 +113,4 @@ def test_too_many_ranks_are_told_the_command_without_torchrun(
 
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert said.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json")
+    assert said.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json --json")

@@ -236,3 +236,37 @@ def test_models_lists_the_presets_with_published_sizes(capsys: pytest.CaptureFix
     assert rows["gpt2"] == ["124", "M"]
     assert rows["llama-3-8b"] == ["8.03", "B"]
     assert rows["bert-large"] == ["335", "M"]
+
+
+# ---------------------------------------------------------------- examples
+
+
+def test_an_example_runs_from_the_folder_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run("init", "--example", "demo") == 0
+    assert "cd demo && plimsoll tune demo.yaml" in capsys.readouterr().out
+    assert run("init", "--example", "demo") == 2
+    assert capsys.readouterr().err == "demo/demo.yaml exists; --force replaces it\n"
+    monkeypatch.chdir(tmp_path / "demo")
+    assert run("check", "demo.yaml") == 0
+    assert [file.name for file in sorted(Path().iterdir())] == ["demo.yaml", "topics.txt"]
+
+
+def test_an_unknown_example_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run("init", "--example", "big") == 2
+    assert "the examples are demo" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_things_that_want_stdout_are_a_sentence(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("tune", spec_path, "--json", "--events") == 2
+    assert "choose one" in capsys.readouterr().err

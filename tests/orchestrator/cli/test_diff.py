@@ -35,23 +35,23 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 def test_two_plans_of_a_study(capsys: pytest.CaptureFixture[str]) -> None:
     spec = a_study(FIRST)
-    code, out, _ = run(capsys, spec, "--plans", 0, 1, "--json", "two.json")
+    code, out, _ = run(capsys, spec, "--trial", 0, "--trial", 1, "--out", "two.json")
 
     assert code == 0
     assert "trial 1 has 1.50 x (1.47 to 1.53) the speed of trial 0, beyond noise" in out
-    assert json.loads(Path("two.json").read_text())["knobs"][0]["name"] == "micro_batch"
-    assert run(capsys, "--plans", 0, 1)[1] in out  # the latest sweep here
+    assert json.loads(Path("two.json").read_text())["result"]["knobs"][0]["name"] == "micro_batch"
+    assert run(capsys, "--trial", 0, "--trial", 1)[1] in out  # the latest sweep here
 
 
 def test_two_studies_by_specification_name_and_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one, two = a_study(FIRST, "one"), a_study(SECOND, "two")
-    code, out, _ = run(capsys, one, two, "--json", "studies.json")
+    code, out, _ = run(capsys, one, two, "--out", "studies.json")
 
     assert code == 0
     assert "2 plans measured in both: two has 2.00 x the speed of one (median; 2.00 to 2.00)" in out
-    assert json.loads(Path("studies.json").read_text())["compares"] == "studies"
+    assert json.loads(Path("studies.json").read_text())["result"]["compares"] == "studies"
     assert run(capsys, "one", "plimsoll-runs/two")[1] in out
 
 
@@ -92,9 +92,10 @@ def test_what_a_user_can_get_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
         (spec, "garbage.db"): "garbage.db cannot be opened",
         (spec, "text.db"): "text.db: 1 fault",
         (spec, "empty.db"): "empty.db holds no study",
-        (spec, spec, "--plans", 0, 1): "name one study, or none",
-        (spec, "--plans", 0, 9): "study demo has no finished trial 9",
-        (spec, spec, "--json", "demo.yaml/x.json"): "cannot be written",
+        (spec, spec, "--trial", 0, "--trial", 1): "name one study, or none",
+        (spec, "--trial", 0): "two trials are compared, and 1 named",
+        (spec, "--trial", 0, "--trial", 9): "study demo has no finished trial 9",
+        (spec, spec, "--out", "demo.yaml/x.json"): "cannot be written",
     }
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -119,3 +120,6 @@ def test_a_database_of_several_studies_wants_a_specification(
     assert code == 2
     assert "shared.db holds no single study but one, two" in err
     assert run(capsys, one, two)[0] == 0
+    named = run(capsys, "shared.db#one", "sqlite:///shared.db#two")
+    assert "2 plans measured in both: two has 2.00 x the speed of one" in named[1]
+    assert "shared.db holds no study three but one, two" in run(capsys, one, "shared.db#three")[2]

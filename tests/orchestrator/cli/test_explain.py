@@ -44,8 +44,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = a_study(OUTCOMES)
-    code, out, err = run(capsys, spec, "--json", "out/won.json")
-    told = json.loads((here / "out" / "won.json").read_text())
+    code, out, err = run(capsys, spec, "--out", "out/won.json")
+    told = json.loads((here / "out" / "won.json").read_text())["result"]
 
     assert (code, err) == (0, "")
     assert "trial 1 is best" in out
@@ -62,8 +62,8 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_study(OUTCOMES)
-    code, out, _ = run(capsys, "--plan", 2, "--json", "trial.json")  # the latest sweep here
-    told = json.loads((here / "trial.json").read_text())
+    code, out, _ = run(capsys, "--trial", 2, "--out", "trial.json")  # the latest sweep here
+    told = json.loads((here / "trial.json").read_text())["result"]
     short = told["shortage"]
     known = {
         (one["change"]["knob"], one["change"]["theirs"]): one["trial"] for one in short["remedies"]
@@ -93,7 +93,7 @@ def test_why_a_plan_was_not_tried(
     knobs: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = a_study(OUTCOMES)
-    code, out, err = run(capsys, spec, "--knobs", *knobs)
+    code, out, err = run(capsys, spec, "--plan", *knobs)
 
     assert (code, err) == (0, "")
     assert words in out
@@ -103,9 +103,9 @@ def test_knobs_stand_before_and_after_the_specification(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = a_study(OUTCOMES)
-    several = run(capsys, "--knobs", "zero_stage=3", "micro_batch=8", spec)
-    quoted = run(capsys, spec, "--knobs", "zero_stage=3 micro_batch=8")
-    each = run(capsys, spec, "--knobs", "zero_stage=3", "--knobs", "micro_batch=8")
+    several = run(capsys, "--plan", "zero_stage=3", "micro_batch=8", spec)
+    quoted = run(capsys, spec, "--plan", "zero_stage=3 micro_batch=8")
+    each = run(capsys, spec, "--plan", "zero_stage=3", "--plan", "micro_batch=8")
 
     assert several == quoted == each
     assert "it was tried, as trial 3" in each[1]
@@ -119,8 +119,8 @@ def test_a_model_that_is_gone_leaves_what_was_measured(
     spec.write_text(text.replace("llama-3.2-1b", "gone/away"), encoding="utf-8")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
-    won, trial = run(capsys, spec), run(capsys, spec, "--plan", 2)
-    asked = run(capsys, spec, "--knobs", "zero_stage=3")
+    won, trial = run(capsys, spec), run(capsys, spec, "--trial", 2)
+    asked = run(capsys, spec, "--plan", "zero_stage=3")
 
     assert (won[0], trial[0], asked[0]) == (0, 0, 2)
     assert "note: nothing is forecast" in won[1]
@@ -135,7 +135,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     spec = a_study([(a_plan(), make_oom(1.3))])
 
     code, out, err = run(capsys, spec)
-    trial = run(capsys, spec, "--plan", 0)
+    trial = run(capsys, spec, "--trial", 0)
 
     assert (code, out) == (1, "")
     assert "no plan is feasible; nearest is trial 0" in err
@@ -145,14 +145,15 @@ def test_without_an_answer_there_is_nothing_to_explain(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--plan", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
-        (["--plan", "1", "--knobs", "zero_stage=3"], "two questions: ask one of them"),
-        (["--knobs", "zero=3"], "--knobs 'zero' is no knob, the knobs are"),
-        (["--knobs", "accelerator=H100"], "cluster.accelerators has none"),
-        (["more.yaml"], "one specification is explained, not demo.yaml and more.yaml"),
-        (["zero_stage=3"], "knobs are asked for by --knobs KNOB=VALUE"),
-        (["--json", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),
-        (["--knobs", "a=1", "x" * 5000 + "=1"], "is no knob"),
+        (["--trial", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
+        (["--plan", "12"], "trial 12 by --trial 12"),
+        (["--trial", "1", "--plan", "zero_stage=3"], "two questions: ask one of them"),
+        (["--plan", "zero=3"], "--plan 'zero' is no knob, the knobs are"),
+        (["--plan", "accelerator=H100"], "cluster.accelerators has none"),
+        (["more.yaml"], "one study is explained, not demo.yaml and more.yaml"),
+        (["zero_stage=3"], "a plan is named by --plan KNOB=VALUE"),
+        (["--out", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),
+        (["--plan", "a=1", "x" * 5000 + "=1"], "is no knob"),
     ],
 )
 def test_what_a_user_can_get_wrong(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.planning import planned_from_json
+from orchestrator.planning import Planned, planned_from_json
 from search_spaces.spec.load import load_spec
 
 TINY = """\
@@ -28,6 +28,11 @@ def run(*arguments: str | Path) -> int | str | None:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code
+
+
+def planned_in(file: Path) -> Planned:
+    """The answer in a file."""
+    return planned_from_json(json.dumps(json.loads(file.read_text("utf-8"))["result"]))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def test_answers_first_and_writes_both_files(
     assert all(len(line) <= COLUMNS for line in written.splitlines() if "written:" not in line)
     assert "\x1b" not in written
     folder = Path("plimsoll-runs", "tiny")
-    planned = planned_from_json((folder / "plan.json").read_text("utf-8"))
+    planned = planned_in(folder / "plan.json")
     assert planned.best is not None
     assert planned.tokens == 128
     assert planned.best.plan.global_batch == 32
@@ -67,7 +72,7 @@ def test_answers_first_and_writes_both_files(
 
 
 def test_the_page_needs_no_network(spec_path: Path) -> None:
-    assert run("plan", spec_path, "--html", "page.html", "--json", "deep/plan.json") in (0, None)
+    assert run("plan", spec_path, "--out", "page.html", "--out", "deep/plan.json") in (0, None)
 
     page = Path("page.html").read_text("utf-8")
     ours = page.partition("<script>")[0] + page.rpartition("<script>")[2]
@@ -86,7 +91,7 @@ def test_compares_counts_prices_and_device_sizes(
     assert run("plan", spec_path, *asked) in (0, None)
 
     written = capsys.readouterr().out
-    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     assert planned.answer.ranks == 4
     assert [size.ranks for size in planned.sizes] == [1, 2, 3, 4]
     assert planned.price_per_hour == 2.5
@@ -101,15 +106,15 @@ def test_compares_counts_prices_and_device_sizes(
 def test_explains_by_number_key_and_file(
     spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("plan", spec_path, "--explain", "2") in (0, None)
+    assert run("plan", spec_path, "--plan", "2") in (0, None)
     by_number = capsys.readouterr().out
-    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     second = planned.answer.best[1]
     Path("plan.json").write_text(json.dumps(second.plan.as_dict()), encoding="utf-8")
 
-    assert run("plan", spec_path, "--explain", second.key) in (0, None)
+    assert run("plan", spec_path, "--plan", second.key) in (0, None)
     by_key = capsys.readouterr().out
-    assert run("plan", spec_path, "--explain", "plan.json") in (0, None)
+    assert run("plan", spec_path, "--plan", "plan.json") in (0, None)
     by_file = capsys.readouterr().out
 
     def arithmetic(text: str) -> str:
@@ -143,12 +148,13 @@ def test_where_nothing_fits_it_says_what_would(
         (("--memory", "-1"), "--memory is '-1': must be numbers above 0"),
         (("--memory", "nan"), "--memory is 'nan'"),
         (("--gpus", "7"), "train.global_batch is 32: no plan can meet it"),
-        (("--explain", "99"), "the table has plans 1 to"),
-        (("--explain", "feedfeedfeed"), "no legal plan has this key"),
-        (("--explain", "none.json"), "none.json cannot be read"),
+        (("--plan", "99"), "the table has plans 1 to"),
+        (("--plan", "feedfeedfeed"), "no legal plan has this key"),
+        (("--plan", "none.json"), "none.json cannot be read"),
         (("--records", "nobody"), "neither a specification nor a study"),
         (("--device-file", "none.yaml"), "none.yaml: 1 fault"),
-        (("--json", "tiny.yaml/plan.json"), "tiny.yaml/plan.json cannot be written"),
+        (("--out", "plan.txt"), "--out plan.txt: must end with .html"),
+        (("--out", "tiny.yaml/plan.json"), "tiny.yaml/plan.json cannot be written"),
     ],
 )
 def test_errors_are_sentences(
@@ -214,7 +220,7 @@ def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixtur
 
     assert run("plan", spec_path, "--device-file", "mine.yaml", "--gpus-per-node", "2") in (0, None)
 
-    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     assert planned.device == "mine"
     assert planned.limit_bytes == 17179869184
     assert planned.node_devices == 2
@@ -229,7 +235,7 @@ def test_the_keys_of_the_specification_count(spec_path: Path) -> None:
 
     assert run("plan", spec_path) in (0, None)
 
-    planned = planned_from_json(Path("plimsoll-runs/tiny/plan.json").read_text("utf-8"))
+    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     assert "A100-40" in planned.device
     assert planned.node_devices == 2
     assert planned.price_per_hour == 1.5

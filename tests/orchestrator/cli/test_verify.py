@@ -67,7 +67,9 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     code, told = command(capsys, "verify", str(folder), "--steps", "9", "--json")
 
     assert code == 0, told
-    findings = {finding["what"]: finding for finding in json.loads(told)}
+    result = json.loads(told)["result"]
+    assert result["verified"] is True
+    findings = {finding["what"]: finding for finding in result["findings"]}
     assert findings["losses"]["seen"].endswith("apart in 8 steps")
     assert findings["recomputed blocks"]["seen"] == "1 LlamaDecoderLayer"
     assert {finding["holds"] for finding in findings.values()} == {True}

@@ -27,6 +27,14 @@ def test_the_command_survives_the_shell_that_runs_it() -> None:
     assert words == ["plimsoll", "tune", "my sweeps/$HOME;ls.yaml", "--plain", "--trials", "3"]
 
 
+def test_options_are_repeated_and_switches_have_no_value() -> None:
+    command = entrypoint("a.yaml", {"set": ("train.x=[1, 2]", "b=c"), "debug": True, "no": None})
+
+    assert shlex.split(command)[3:] == [
+        *("--plain", "--set", "train.x=[1, 2]", "--set", "b=c", "--debug")
+    ]
+
+
 def test_each_job_of_a_study_has_a_name_of_its_own() -> None:
     first, others = replace(RUNNING, id="plimsoll-a"), replace(RUNNING, id="raysubmit_x")
 

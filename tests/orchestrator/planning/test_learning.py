@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from orchestrator.planning.learning import learned_from, study_device, study_named
+from orchestrator.planning.learning import learned_from, study_device
 from orchestrator.planning.sized import Sized, size_up
 from search_spaces.errors import StudyError
 from search_spaces.estimate import Estimate
@@ -75,18 +74,3 @@ def test_a_study_says_what_it_ran_on(before: Sized) -> None:
     assert study_device(spec, (record,)).name == "cpu"
     with pytest.raises(StudyError, match="what it ran on"):
         study_device(spec, (replace(record, fingerprint=None),))
-
-
-def test_a_study_is_found_by_file_folder_and_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = Path("plimsoll-runs/demo")
-    folder.mkdir(parents=True)
-    text = "model: gpt2\ntrain: {global_batch: 8}\nstudy: {name: demo}\n"
-    (folder / "spec.yaml").write_text(text, "utf-8")
-
-    for named in ("demo", str(folder), str(folder / "spec.yaml")):
-        assert study_named(named)[1] == "demo"
-    with pytest.raises(StudyError, match="neither a specification nor a study"):
-        study_named("other")

@@ -98,7 +98,7 @@ def under_ray(records: tuple[Record, ...], knobs: Mapping[str, Any]) -> tuple[Pl
 def by_the_command(folder: Path, plan: Plan) -> Measured:
     """The same plan by `plimsoll trial`, in as many ranks as it needs."""
     (folder / "plan.json").write_text(json.dumps(plan.as_dict()))
-    command = ["plimsoll", "trial", "same.yaml", "--plan", "plan.json"]
+    command = ["plimsoll", "trial", "same.yaml", "--plan", "plan.json", "--json"]
     if plan.world_size > 1:
         ranks = str(plan.world_size)
         command = ["torchrun", "--nproc-per-node", ranks, "--no-python", *command]
@@ -116,7 +116,7 @@ def by_the_command(folder: Path, plan: Plan) -> Measured:
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    outcome = outcome_from_json(json.loads(finished.stdout))
+    outcome = outcome_from_json(json.loads(finished.stdout)["result"])
     assert isinstance(outcome, Measured), outcome
     return outcome
 

@@ -1,0 +1,108 @@
+"""Words that the shell completes: studies, trials, keys, presets, GPUs, formats.
+
+Each is read from names and small files: no framework is imported, no database opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from orchestrator.latest import SPEC_FILE, latest_spec
+from orchestrator.places import is_file
+from search_spaces.errors import UserError
+from search_spaces.spec.example import EXAMPLES
+from search_spaces.spec.load import load_spec, study_name
+from search_spaces.spec.overrides import known_keys
+from search_spaces.spec.schema import StudySpec
+
+FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
+    *("torchrun", "deepspeed", "accelerate", "hf-trainer"),
+    *("ray-train", "rayjob", "torchtitan"),
+)
+_EVENTS_FILE = "events.jsonl"  # in a study's folder, see orchestrator.event_log
+_MODEL = "model.name="
+
+
+def complete_study(incomplete: str) -> Iterator[str]:
+    """Yields studies of this folder by name, then files and folders."""
+    runs = Path(StudySpec().folder)
+    names = sorted(file.parent.name for file in runs.glob(f"*/{SPEC_FILE}"))
+    yield from (name for name in names if name.startswith(incomplete))
+    typed = Path(incomplete)
+    folder = typed if incomplete.endswith("/") else typed.parent
+    with contextlib.suppress(OSError, ValueError):  # no folder that can be read
+        for entry in sorted(folder.iterdir()):
+            shown = str(entry) + ("/" if entry.is_dir() else "")
+            if shown.startswith(incomplete) and not entry.name.startswith("."):
+                yield shown
+
+
+def complete_trial(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """Yields the numbers of the trials that the study's driver has seen end."""
+    with contextlib.suppress(UserError, OSError, ValueError):
+        numbers = {str(number) for number in _trials(_folder(_typed_study(ctx)))}
+        found = (number for number in numbers if number.startswith(incomplete))
+        yield from sorted(found, key=int)
+
+
+def complete_key(incomplete: str) -> Iterator[str]:
+    """Yields keys of a specification with their `=`, and presets behind `model.name=`."""
+    if incomplete.startswith(_MODEL):
+        from search_spaces.presets import preset_names
+
+        words = [f"{_MODEL}{name}" for name in preset_names()]
+    else:
+        words = [f"{key}=" for key in known_keys()]
+    yield from (word for word in words if word.startswith(incomplete))
+
+
+def complete_gpu(incomplete: str) -> Iterator[str]:
+    """Yields the names of the devices in the catalogue."""
+    from search_spaces.hardware import catalogue
+
+    start = incomplete.casefold()
+    yield from (one.name for one in catalogue() if one.name.casefold().startswith(start))
+
+
+def complete_format(incomplete: str) -> Iterator[str]:
+    """Yields the names of the export formats."""
+    yield from (name for name in FORMAT_NAMES if name.startswith(incomplete))
+
+
+def complete_example(incomplete: str) -> Iterator[str]:
+    """Yields the names of the examples that `init` writes."""
+    yield from (name for name in EXAMPLES if name.startswith(incomplete))
+
+
+def _typed_study(ctx: typer.Context) -> str | None:
+    """The first study on the command line; click leaves words before an unfinished option aside."""
+    params = ctx.params
+    several = params.get("words") or params.get("studies") or ()
+    words = (params.get("study"), *several, *ctx.args)
+    return next((word for word in words if word and not word.startswith("-")), None)
+
+
+def _folder(named: str | None) -> Path:
+    """The folder of a study that is named as on the command line."""
+    if named is None:
+        return latest_spec().parent
+    path = Path(named)
+    if is_file(path) and path.name != SPEC_FILE:
+        spec = load_spec(path)
+        return Path(spec.study.folder) / study_name(spec, path)
+    if path.name == SPEC_FILE:
+        return path.parent
+    return path if path.is_dir() else Path(StudySpec().folder) / named
+
+
+def _trials(folder: Path) -> Iterator[int]:
+    for line in (folder / _EVENTS_FILE).read_bytes().splitlines():
+        with contextlib.suppress(ValueError):  # the line that a killed driver was writing
+            told = json.loads(line)
+            if told.get("event") == "trial_ended":
+                yield int(told["trial"])

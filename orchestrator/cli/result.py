@@ -1,0 +1,105 @@
+"""Results of commands as JSON, and the one way in which every command is run.
+
+A command returns a `Result`. Where `--json` was given, the result is all that reaches stdout;
+whatever else is printed meanwhile, by libraries and child processes too, goes to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import Debug
+from orchestrator.ray_environment import RAY_LOGS_VARIABLE
+
+JSON_VERSION = 1  # of all documents; grows when a field goes or changes its meaning
+_STDOUT, _STDERR = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of a command: which kind of document it is, its content, the exit code."""
+
+    kind: str
+    content: Callable[[], Any]  # made only where somebody asks for JSON
+    code: ExitCode = ExitCode.DONE
+
+
+def result_to_json(result: Result) -> str:
+    """The document that `--json` prints, as docs/cli.md describes it."""
+    document = {"kind": result.kind, "version": JSON_VERSION, "result": result.content()}
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
+    """The function that typer calls for a command: it has `--debug`, and heeds `--json`."""
+
+    @functools.wraps(command)
+    def run(*, debug: bool = False, **options: Any) -> None:
+        with _debugging() if debug else contextlib.nullcontext():
+            if options.get("as_json"):
+                with reserved_stdout() as stdout:
+                    result = command(**options)
+                    if result is not None:
+                        stdout.write(result_to_json(result))
+            else:
+                result = command(**options)
+        if result is not None and result.code is not ExitCode.DONE:
+            raise typer.Exit(result.code)
+
+    option = inspect.Parameter(
+        "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug
+    )
+    signature = inspect.signature(command, eval_str=True)
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), option], return_annotation=None
+    )
+    run.__annotations__ = {**command.__annotations__, "debug": Debug, "return": None}
+    return run
+
+
+@contextlib.contextmanager
+def reserved_stdout() -> Iterator[TextIO]:
+    """Keeps stdout for one writer, which is yielded; all other output goes to stderr meanwhile."""
+    before = sys.stdout
+    before.flush()
+    with contextlib.ExitStack() as stack:
+        stream = before
+        if _is_stdout(before):
+            stream = stack.enter_context(os.fdopen(os.dup(_STDOUT), "w", encoding="utf-8"))
+            stack.callback(os.dup2, stream.fileno(), _STDOUT)
+            stack.callback(before.flush)  # what a logger that holds it has not written yet
+            os.dup2(_STDERR, _STDOUT)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield stream
+
+
+def _is_stdout(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == _STDOUT
+    except (OSError, ValueError):  # a stream in memory
+        return False
+
+
+@contextlib.contextmanager
+def _debugging() -> Iterator[None]:
+    """Lets Ray's logs through, and prints the traceback of whatever ends the command."""
+    os.environ[RAY_LOGS_VARIABLE] = "1"
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        raise
+    finally:
+        del os.environ[RAY_LOGS_VARIABLE]

@@ -1,0 +1,81 @@
+"""A report as JSON values; docs/cli.md documents its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.core.metrics import proof_state
+from orchestrator.core.ranking import counts, limit_of
+from orchestrator.core.state import SweepState
+from orchestrator.view.plan_words import lossy_words, plan_words
+from orchestrator.view.words import outcome_words
+from search_spaces.estimate import Estimate
+from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.record import Record
+
+
+def report_document(state: SweepState) -> dict[str, Any]:
+    """The report of a sweep: its answer, what equals it, every trial and every proof."""
+    best, ended = state.best, state.ended
+    return {
+        "study": state.study,
+        "model": state.spec.model.name,
+        "objective": state.goal.metric,
+        "memory_limit_bytes": state.memory_limit_bytes,
+        "ended": None if ended is None else ended.reason,
+        "untried_plans": None if ended is None else ended.untried,
+        "untried_at_most_ratio": None if ended is None else ended.left,
+        "answer": None if best is None else _trial(best, state),
+        "proof": proof_state(state),
+        "equal_trials": [record.number for record in state.equals],
+        "outcomes": counts(state.records),
+        "trials": [_trial(record, state) for record in state.records],
+        "proofs": [_trial(record, state) | _failure(record, state) for record in state.proofs],
+    }
+
+
+def estimate_document(estimate: Estimate | None) -> dict[str, float] | None:
+    """A value with its 95 % interval."""
+    if estimate is None:
+        return None
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def _trial(record: Record, state: SweepState) -> dict[str, Any]:
+    return {
+        "trial": record.number,
+        "plan": record.plan.as_dict(),
+        "plan_words": plan_words(record.plan),
+        "lossy": lossy_words(record.plan, state.spec),
+        "outcome": record.outcome.kind,
+        "detail": outcome_words(record.outcome),
+        "why": record.why,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        **dict(_figures(record)),
+    }
+
+
+def _figures(record: Record) -> Iterator[tuple[str, Any]]:
+    outcome, forecast = record.outcome, record.forecast
+    measured = outcome if isinstance(outcome, Measured) else None
+    for name in ("samples_per_second", "step_seconds"):
+        yield name, estimate_document(getattr(measured, name, None))
+    yield "tokens_per_second", measured and measured.tokens_per_second
+    yield "peak_bytes", measured and measured.memory.peak_bytes
+    yield "wanted_bytes", outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None
+    yield "limit_bytes", limit_of(record)
+    yield (
+        "forecast",
+        forecast
+        and {
+            "samples_per_second": estimate_document(forecast.samples_per_second),
+            "peak_bytes": estimate_document(forecast.peak_bytes),
+            "fits_probability": forecast.fits,
+        },
+    )
+
+
+def _failure(proof: Record, state: SweepState) -> dict[str, str | None]:
+    return {"failure": state.why_failed(proof)}

@@ -1,0 +1,95 @@
+"""Words that the shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.completion import (
+    FORMAT_NAMES,
+    complete_example,
+    complete_format,
+    complete_gpu,
+    complete_key,
+    complete_study,
+)
+from orchestrator.export import FORMATS
+from orchestrator.latest import remember
+from tests.orchestrator.cli.test_app import HEAVY
+from tests.orchestrator.records import make_spec
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    remember(make_spec(), "demo")
+    ended = {"event": "trial_ended", "proof": False}
+    lines = [json.dumps(ended | {"trial": number}) for number in (0, 1, 10, 2)]
+    torn = '{"event": "trial_en'
+    Path("plimsoll-runs/demo/events.jsonl").write_text("\n".join([*lines, torn]))
+    Path("more.yaml").write_text("")
+
+
+def completed(*words: str) -> list[str]:
+    """What bash is told for the last of the words."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "from orchestrator.cli import main; main()"],
+        env={
+            **os.environ,
+            "_PLIMSOLL_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(["plimsoll", *words]),
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_the_shell_completes_commands_and_trials() -> None:
+    assert completed("exp") == ["explain", "export"]
+    assert completed("explain", "demo", "--trial", "1") == ["1", "10"]
+
+
+def test_trials_of_the_latest_sweep_and_of_none() -> None:
+    assert completed("export", "--trial", "2") == ["2"]
+    assert completed("export", "nobody", "--trial", "2") == []
+
+
+def test_studies_by_name_then_files() -> None:
+    assert list(complete_study("d")) == ["demo"]
+    assert list(complete_study("mo")) == ["more.yaml"]
+    assert list(complete_study("plimsoll-runs/")) == ["plimsoll-runs/demo/"]
+    assert list(complete_study("no/such/")) == []
+
+
+def test_keys_presets_devices_formats_and_examples() -> None:
+    assert list(complete_key("train.global")) == ["train.global_batch="]
+    assert "model.name=gpt2" in list(complete_key("model.name=g"))
+    assert any(name.startswith("H100") for name in complete_gpu("h1"))
+    assert list(complete_format("tor")) == ["torchrun", "torchtitan"]
+    assert list(complete_example("d")) == ["demo"]
+    assert tuple(FORMATS) == FORMAT_NAMES
+
+
+def test_nothing_heavy_is_imported() -> None:
+    script = f"""
+import sys
+from orchestrator.cli.completion import complete_format, complete_key, complete_study
+list(complete_key("")), list(complete_key("model.name=")), list(complete_study(""))
+list(complete_format(""))
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ended.stdout.strip() == "[]"

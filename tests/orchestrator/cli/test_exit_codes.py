@@ -1,0 +1,75 @@
+"""Exit codes: one list, in the docs and in `--help`; `--debug` shows tracebacks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
+from orchestrator.ray_environment import RAY_LOGS_VARIABLE
+from search_spaces.spec import json_schema
+from tests.orchestrator.cli.test_app import run
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_table_of_the_docs_is_the_one_of_the_code() -> None:
+    assert exit_codes_markdown() in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert set(MEANINGS) == set(ExitCode)
+
+
+def test_help_ends_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+
+    told = capsys.readouterr().out.partition("Exit codes:")[2]
+    words = " ".join(told.split())
+    for code, meaning in MEANINGS.items():
+        assert f"{int(code)} {' '.join(meaning.split())}" in words
+
+
+def test_no_command_has_a_code_of_its_own() -> None:
+    """A number behind `Exit(` or `exit(`, or a constant of one, would be a second list."""
+    own = re.compile(r"\bexit\(\d|Exit\(\d|^EXIT_\w+ = ", re.IGNORECASE | re.MULTILINE)
+    strays = [
+        file.name
+        for file in (ROOT / "orchestrator" / "cli").glob("*.py")
+        if file.name != "__init__.py" and own.search(file.read_text(encoding="utf-8"))
+    ]
+
+    assert strays == []
+
+
+def test_a_users_error_has_a_traceback_only_with_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(RAY_LOGS_VARIABLE, raising=False)
+
+    assert run("check", "none.yaml") == ExitCode.USER_ERROR
+    assert "Traceback" not in capsys.readouterr().err
+
+    assert run("check", "none.yaml", "--debug") == ExitCode.USER_ERROR
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "SpecError" in said
+    assert said.splitlines()[-1].startswith("  - file: does not exist")
+    assert RAY_LOGS_VARIABLE not in os.environ
+
+
+def test_a_fault_of_ours_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("orchestrator.cli.schema.json_schema")  # as if it had been forgotten
+    assert json_schema is not None
+
+    assert run("schema") == ExitCode.INTERNAL_ERROR
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.startswith("Plimsoll failed (NameError: ")
+    assert "add --debug" in said
+
+    assert run("schema", "--debug") == ExitCode.INTERNAL_ERROR
+    assert "Traceback" in capsys.readouterr().err

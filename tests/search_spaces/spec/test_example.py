@@ -1,0 +1,50 @@
+"""Examples, those of the package and those of the repository, work as they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from search_spaces.errors import UserError
+from search_spaces.presets import preset_names
+from search_spaces.spec import load_spec, parse_spec
+from search_spaces.spec.example import EXAMPLES, example_files
+
+FOLDER = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
+def test_each_specification_loads_and_names_a_preset(path: Path) -> None:
+    assert load_spec(path).model.name in preset_names()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_brings_the_data_that_it_names(name: str) -> None:
+    texts = example_files(name)
+    spec = parse_spec(texts[f"{name}.yaml"], source=name)
+
+    assert spec.model.name in preset_names()
+    assert set(texts) == {f"{name}.yaml", *spec.data.files}
+
+
+def test_the_demo_keeps_to_what_it_promises() -> None:
+    spec = parse_spec(example_files("demo")["demo.yaml"], source="demo")
+
+    assert spec.budget.trials >= 24
+    assert (spec.cluster.device, spec.cluster.workers) == ("cpu", 2)
+    assert spec.memory_limit_bytes is not None
+
+
+def test_the_demo_text_is_english_paragraphs_of_many_lengths() -> None:
+    text = example_files("demo")["topics.txt"]
+
+    lengths = {len(paragraph.split()) for paragraph in text.split("\n\n")}
+    assert len(text) > 300_000
+    assert len(lengths) > 50
+    assert " the " in text
+
+
+def test_an_unknown_example_lists_those_there_are() -> None:
+    with pytest.raises(UserError, match="--example is 'big', the examples are demo"):
+        example_files("big")
