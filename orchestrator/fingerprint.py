@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from orchestrator.device_memory import nvml
+from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.schema import GIB
 
 # What a measurement depends on; a change of one is reason enough to measure again.
@@ -22,7 +23,7 @@ KEY_PACKAGES = (
     "numpy",
     "nvidia-ml-py",
     "optuna",
-    "plimsoll",
+    DISTRIBUTION,
     "pydantic",
     "ray",
     "tokenizers",

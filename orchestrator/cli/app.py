@@ -30,6 +30,7 @@ from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
 from orchestrator.cli.verify import verify
 from search_spaces.errors import UserError
+from search_spaces.extras import DISTRIBUTION
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -67,7 +68,7 @@ for command in (
 
 def _say_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"plimsoll {version('plimsoll')}")
+        typer.echo(f"plimsoll {version(DISTRIBUTION)}")
         raise typer.Exit
 
 

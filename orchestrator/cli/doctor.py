@@ -17,6 +17,7 @@ from orchestrator.cli.console import page, say
 from orchestrator.cli.device_words import device_rows
 from orchestrator.fingerprint import package_versions
 from search_spaces.errors import UserError
+from search_spaces.extras import OPTIONAL_PACKAGES, extra_lack
 from search_spaces.hardware import Device, device_to_yaml, user_folder
 from search_spaces.spec.schema import GIB
 
@@ -65,10 +66,18 @@ def _survey() -> None:
     table.add_column("feature", no_wrap=True)
     table.add_column("for")
     table.add_column("here")
-    for feature in survey("cuda" if devices else "cpu"):
-        here = Text("yes", "green") if feature.lack is None else Text(feature.lack, "yellow")
-        table.add_row(feature.name, feature.serves, here)
+    features = survey("cuda" if devices else "cpu")
+    for feature in features:
+        table.add_row(feature.name, feature.serves, _here(feature.lack))
+    shown = {feature.serves for feature in features}
+    for package in OPTIONAL_PACKAGES:
+        if package.serves not in shown:
+            table.add_row(package.module, package.serves, _here(extra_lack(package.module)))
     page().print(table)
+
+
+def _here(lack: str | None) -> Text:
+    return Text("yes", "green") if lack is None else Text(lack, "yellow")
 
 
 def _probe(out: Path | None, drive: Path) -> None:

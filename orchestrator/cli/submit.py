@@ -24,6 +24,7 @@ from orchestrator.core.submission import (
     under_way,
 )
 from search_spaces.errors import UserError
+from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _metadata(
 ) -> tuple[tuple[str, str], ...]:
     told = {
         STUDY: study,
-        "plimsoll_version": version("plimsoll"),
+        "plimsoll_version": version(DISTRIBUTION),
         "plimsoll_spec": spec_path.name,
         "model": spec.model.name,
         "git_commit": _commit(folder),

@@ -20,8 +20,9 @@ from orchestrator.mlflow_tracking.database import (
     sweep_run_id,
 )
 from orchestrator.mlflow_tracking.view_state import KIND_QUERY, VIEW_QUERY
-from orchestrator.places import tracking_uri
-from search_spaces.errors import StudyError
+from orchestrator.places import tracking_uri, with_driver
+from search_spaces.errors import MissingExtraError, StudyError
+from search_spaces.extras import extra_lack, require
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -50,6 +51,16 @@ def artifact_uri(spec: SweepSpec) -> str | None:
     return (study_folder(spec) / "mlartifacts").as_uri()
 
 
+def check_artifacts(location: str) -> None:
+    """Looks whether files can be put where an experiment keeps its artifacts.
+
+    Raises:
+        MissingExtraError: If that is S3 and boto3 is not installed.
+    """
+    if urlsplit(location).scheme == "s3":
+        require("boto3")
+
+
 def is_server(spec: SweepSpec) -> bool:
     """Whether the store is a tracking server, which has a UI of its own."""
     return urlsplit(store_uri(spec)).scheme in ("http", "https")
@@ -60,9 +71,13 @@ def ui_command(spec: SweepSpec, *, port: int = 5000) -> list[str]:
 
     One server process: the default of four holds over 1 GiB. Where the store is a tracking
     server, its page is opened in the browser instead.
+
+    Raises:
+        MissingExtraError: If MLflow is to be started and is not installed.
     """
     if is_server(spec):
         return [sys.executable, "-m", "webbrowser", without_password(store_uri(spec))]
+    require("mlflow")
     artifacts = artifact_uri(spec)
     assert artifacts is not None
     command = [sys.executable, "-m", "mlflow", "ui"]
@@ -80,7 +95,7 @@ def ui_environment(spec: SweepSpec) -> dict[str, str]:
     """
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     if not (is_server(spec) or _holds_no_secret(spec)):
-        environment["MLFLOW_BACKEND_STORE_URI"] = store_uri(spec)
+        environment["MLFLOW_BACKEND_STORE_URI"] = with_driver(store_uri(spec))
     return environment
 
 
@@ -119,9 +134,12 @@ def check_tracking(spec: SweepSpec) -> None:
 
     Raises:
         StudyError: If it cannot be opened or written.
+        MissingExtraError: If MLflow is not installed.
     """
     if not spec.tracking.enabled:
         return
+    if lack := extra_lack("mlflow"):
+        raise MissingExtraError(f"{lack}, and tracking.enabled: false does without")
     uri = store_uri(spec)
     try:
         _check(uri)

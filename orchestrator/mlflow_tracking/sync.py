@@ -6,6 +6,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.listener import quieten
 from orchestrator.mlflow_tracking.store import store_uri
 from search_spaces.errors import StudyError
+from search_spaces.extras import require
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.addresses import without_password, without_secrets
 
@@ -18,7 +19,9 @@ def add_what_is_missing(state: SweepState, model: ModelFacts | None) -> int:
 
     Raises:
         StudyError: If the store cannot be written.
+        MissingExtraError: If MLflow is not installed.
     """
+    require("mlflow")
     quieten()
     # here, since importing mlflow takes seconds
     from orchestrator.mlflow_tracking.writer import TRACKING_ERRORS, StudyWriter

@@ -20,13 +20,14 @@ from orchestrator.mlflow_tracking.database import made_once
 from orchestrator.mlflow_tracking.experiment import find_experiment
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.mlflow_tracking.store import store_uri
-from orchestrator.places import snapshot_of
+from orchestrator.places import snapshot_of, with_driver
 from orchestrator.study.databases import DATABASE_ERRORS
+from search_spaces.errors import MissingExtraError
 from search_spaces.facts import ModelFacts
 from search_spaces.record import Fingerprint, Record
 
 # What a store or a server that breaks raises; requests' errors are OSErrors.
-TRACKING_ERRORS = (MlflowException, *DATABASE_ERRORS, OSError)
+TRACKING_ERRORS = (MlflowException, MissingExtraError, *DATABASE_ERRORS, OSError)
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
@@ -48,7 +49,7 @@ class StudyWriter:
     """
 
     def __init__(self, state: SweepState, model: ModelFacts | None) -> None:
-        uri = store_uri(state.spec)
+        uri = with_driver(store_uri(state.spec))
         self._client: MlflowClient = made_once(uri, lambda: MlflowClient(tracking_uri=uri))
         self._model = model
         self._described: Fingerprint | None = None
