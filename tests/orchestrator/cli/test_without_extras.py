@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -55,7 +54,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
     """Exit code, stdout and stderr of each command."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "sweep.yaml").write_text(SPEC, encoding="utf-8")
-    plan = a_plan(micro_batch=1, accumulation=2, attention="eager", precision="fp32")
+    plan = a_plan(micro_batch=1, accumulation=2, data=1, attention="eager")
     (folder / "plan.json").write_text(json.dumps(plan.as_dict()), encoding="utf-8")
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT],
