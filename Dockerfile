@@ -20,10 +20,11 @@ WORKDIR /opt/plimsoll
 COPY constraints.txt ./
 RUN pip install --constraint constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
-RUN pip install --constraint constraints.txt '.[8bit,s3]'
+RUN pip install --constraint constraints.txt '.[all]'
 COPY search_spaces search_spaces
 COPY workers workers
 COPY orchestrator orchestrator
+COPY plimsoll plimsoll
 RUN pip install --constraint constraints.txt --no-deps --force-reinstall . \
     && bash -lc 'command -v ray plimsoll mlflow'
 

@@ -31,6 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
 	@$(PIP_INSTALL) torch
+	@$(BIN)/python -m pip uninstall --quiet --quiet --yes plimsoll # the name before plimsoll-tune
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 

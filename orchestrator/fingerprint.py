@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.schema import GIB
 from workers.nvml import nvml
 
@@ -22,7 +23,7 @@ KEY_PACKAGES = (
     "numpy",
     "nvidia-ml-py",
     "optuna",
-    "plimsoll",
+    DISTRIBUTION,
     "pydantic",
     "ray",
     "tokenizers",

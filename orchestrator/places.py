@@ -41,6 +41,15 @@ def snapshot_of(spec: SweepSpec, study: str, number: int, *, proof: bool = False
     return next(iter(sorted(stem.parent.glob(f"{stem.name}.rank-*.pickle"))), None)
 
 
+def with_driver(url: str) -> str:
+    """The URL as SQLAlchemy takes it: PostgreSQL by way of psycopg where it names no driver.
+
+    SQLAlchemy 2.1 does the same; 2.0 takes psycopg2, which nothing here installs.
+    """
+    scheme, mark, rest = url.partition("://")
+    return f"postgresql+psycopg://{rest}" if mark and scheme == "postgresql" else url
+
+
 def is_file(path: Path) -> bool:
     """Whether there is a file of that name; what can be the name of none is none."""
     try:

@@ -17,6 +17,7 @@ from orchestrator.ray_environment import settle_own_ray, settle_ray, shows_ray_l
 from orchestrator.ray_nodes import RayNodes, await_room
 from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
+from search_spaces.extras import require
 from search_spaces.facts import ClusterFacts
 from search_spaces.spec.schema import SweepSpec
 
@@ -55,7 +56,9 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
 
     Raises:
         ClusterError: If the cluster cannot be reached or offers no CUDA where it is asked for.
+        MissingExtraError: If Ray is not installed.
     """
+    require("ray")
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
     settle_ray()
     if address:

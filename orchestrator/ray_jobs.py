@@ -19,6 +19,7 @@ from orchestrator.core.submission import Job, Status, Submission
 from orchestrator.ray_cluster import settle_token
 from orchestrator.ray_environment import settle_ray
 from search_spaces.errors import ClusterError
+from search_spaces.extras import require
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -141,6 +142,7 @@ class JobServer:
             log.take(text)
 
     def _connected(self) -> JobSubmissionClient:
+        require("ray")
         from ray.job_submission import JobSubmissionClient
 
         mute_progress()

@@ -7,7 +7,8 @@
     ├── DataError      data that cannot be read or turned into samples
     ├── ClusterError   a cluster that cannot be reached or cannot hold the sweep
     ├── DeviceError    a device that nobody knows (search_spaces/hardware/names.py)
-    └── StudyError     a study or tracking store that cannot be opened
+    ├── StudyError     a study or tracking store that cannot be opened
+    └── MissingExtraError  a feature whose optional package is not installed
 
 Each message is for the person who typed the input: what was wrong, where, and what would
 be right. The command line prints it alone, without a traceback, and exits with 2.
@@ -77,3 +78,7 @@ class ClusterError(UserError):
 
 class StudyError(UserError):
     """A study or tracking store that cannot be opened or does not match the sweep."""
+
+
+class MissingExtraError(UserError):
+    """A feature that needs a package which is not installed; names the extra that brings it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from search_spaces.extras import extra_lack
 from search_spaces.plan import Optimizer
 from search_spaces.spec.train_section import TrainSpec
 from workers.engines.gradients import local_tensor
@@ -39,9 +39,7 @@ def make_optimizer(module: nn.Module, kind: Optimizer, train: TrainSpec) -> torc
 
 def eight_bit_lack() -> str | None:
     """Why there is no 8-bit AdamW, None if there is."""
-    if importlib.util.find_spec("bitsandbytes") is not None:
-        return None
-    return "8-bit AdamW needs bitsandbytes: pip install 'plimsoll[8bit]'"
+    return extra_lack("bitsandbytes")
 
 
 def load_eight_bit() -> None:

@@ -32,6 +32,7 @@ from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
 from orchestrator.cli.verify import verify
 from search_spaces.errors import UserError
+from search_spaces.extras import DISTRIBUTION
 
 app = typer.Typer(
     name="plimsoll",
@@ -66,7 +67,7 @@ for command in (
 
 def _say_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"plimsoll {version('plimsoll')}")
+        typer.echo(f"plimsoll {version(DISTRIBUTION)}")
         raise typer.Exit
 
 

@@ -21,6 +21,7 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.fingerprint import package_versions, system_facts
 from search_spaces.errors import UserError
+from search_spaces.extras import OPTIONAL_PACKAGES, extra_lack
 from search_spaces.hardware import Device, device_to_yaml, user_folder
 from search_spaces.spec.schema import GIB
 
@@ -50,10 +51,16 @@ def doctor(
         return _probe(out, drive or Path())
     if out or drive:
         raise UserError("--out and --drive say how to measure; add --probe")
-    from workers.doctor import cuda_devices, survey
+    from workers.doctor import Feature, cuda_devices, survey
 
     devices = cuda_devices()
     features = survey("cuda" if devices else "cpu")
+    shown = {feature.serves for feature in features}
+    features += tuple(
+        Feature(name=package.module, serves=package.serves, lack=extra_lack(package.module))
+        for package in OPTIONAL_PACKAGES
+        if package.serves not in shown
+    )
     if not as_json:
         _show(devices, features)
     return Result(
@@ -85,9 +92,12 @@ def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
     table.add_column("for")
     table.add_column("here")
     for feature in features:
-        here = Text("yes", "green") if feature.lack is None else Text(feature.lack, "yellow")
-        table.add_row(feature.name, feature.serves, here)
+        table.add_row(feature.name, feature.serves, _here(feature.lack))
     page().print(table)
+
+
+def _here(lack: str | None) -> Text:
+    return Text("yes", "green") if lack is None else Text(lack, "yellow")
 
 
 def _probe(out: Path | None, drive: Path) -> Result:

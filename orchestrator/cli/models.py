@@ -10,28 +10,23 @@ from orchestrator.cli.console import stdout
 from orchestrator.cli.figures import count_words
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
-from search_spaces.presets import preset_config, preset_names
-from search_spaces.spec.schema import ModelSpec, Task
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.presets import preset_config, preset_facts
+from search_spaces.spec.schema import Task
 
 
 def models(as_json: Json = False) -> Result:
     """List the shipped model presets: parameters, and those that one token meets."""
-    from workers.models import describe
-
-    train = TrainSpec(global_batch=1, sequence_length=1)
     content = []
-    for name in preset_names():
-        task = _task(preset_config(name))
-        facts = describe(ModelSpec(name=name, task=task), train)
+    for name, facts in preset_facts().items():
+        architecture = " ".join(preset_config(name)["architectures"])
         content.append(
             {
                 "name": name,
                 "parameters": facts.parameters,
                 "active_parameters": facts.active or facts.parameters,
                 "blocks": facts.blocks,
-                "task": task,
-                "architecture": facts.architecture,
+                "task": _task(architecture),
+                "architecture": architecture,
             }
         )
     if not as_json:
@@ -53,6 +48,5 @@ def _show(rows: list[dict[str, Any]]) -> None:
     stdout().print(table)
 
 
-def _task(config: dict[str, Any]) -> Task:
-    architectures = " ".join(config.get("architectures", ()))
-    return "masked-lm" if "MaskedLM" in architectures else "causal-lm"
+def _task(architecture: str) -> Task:
+    return "masked-lm" if "MaskedLM" in architecture else "causal-lm"

@@ -26,6 +26,7 @@ from orchestrator.core.submission import (
 )
 from orchestrator.ray_environment import shows_ray_logs
 from search_spaces.errors import UserError
+from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
@@ -246,7 +247,7 @@ def _metadata(
 ) -> tuple[tuple[str, str], ...]:
     told = {
         STUDY: study,
-        "plimsoll_version": version("plimsoll"),
+        "plimsoll_version": version(DISTRIBUTION),
         "plimsoll_spec": spec_path.name,
         "model": spec.model.name,
         "git_commit": f"{code.commit}{'-dirty' * code.modified}" if code else "",

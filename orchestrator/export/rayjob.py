@@ -12,6 +12,7 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title
 from orchestrator.export.taken import Taken
 from search_spaces.exported import EXPORTED_FILE, SPEC_FILE
+from search_spaces.extras import DISTRIBUTION, require
 from search_spaces.plan import Plan
 
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
@@ -32,6 +33,7 @@ def refusals(plan: Plan) -> Iterator[str]:
 
 def export(taken: Taken) -> Bundle:
     """The job, and a kustomization that puts the script's files where the job reads them."""
+    require("ray")  # the job's image has the version that is installed here
     files, plan = ray_train.files_of(taken), taken.plan
     here = math.ceil(plan.world_size / taken.hosts)
     words = {
@@ -48,7 +50,7 @@ def export(taken: Taken) -> Bundle:
         "accelerator": plan.accelerator,
         "nvme": taken.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
-        "version": version("plimsoll"),
+        "version": version(DISTRIBUTION),
         "ray_version": version("ray"),
     }
     made = {JOB: filled("rayjob.yaml.jinja", **words)}

@@ -12,7 +12,9 @@ from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import RequestException, RetryError
 
 from orchestrator.mlflow_tracking.database import made_once
+from orchestrator.places import with_driver
 from orchestrator.study.databases import DATABASE_ERRORS
+from search_spaces.errors import MissingExtraError
 from search_spaces.spec.addresses import without_secrets
 
 NoSuchStore = UnsupportedModelRegistryStoreURIException  # of addresses that nothing serves
@@ -44,12 +46,13 @@ def tracking_errors() -> tuple[type[Exception], ...]:
     """
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _BUCKET_ERRORS)
     loaded = tuple(one for one in classes if one is not None)
-    return (MlflowException, *DATABASE_ERRORS, OSError, ImportError, *loaded)
+    return (MlflowException, MissingExtraError, *DATABASE_ERRORS, OSError, ImportError, *loaded)
 
 
 def open_client(uri: str) -> MlflowClient:
     """A client of a store, whose tables are made if it is an empty database."""
-    return made_once(uri, lambda: MlflowClient(tracking_uri=uri))
+    opened = with_driver(uri)
+    return made_once(opened, lambda: MlflowClient(tracking_uri=opened))
 
 
 def probe_store(uri: str) -> str | None:

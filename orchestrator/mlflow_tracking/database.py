@@ -33,7 +33,7 @@ def check_database(uri: str) -> None:
     shown = without_password(uri)
     try:
         there, found = tables(uri), revision(uri)
-    except ImportError as error:
+    except ImportError as error:  # of MySQL's or another database's
         raise StudyError(f"the MLflow store {shown} needs a driver: {error}") from error
     except DATABASE_ERRORS as error:
         told = without_secrets(reason(error), uri)

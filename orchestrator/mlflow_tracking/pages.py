@@ -14,7 +14,8 @@ from orchestrator.mlflow_tracking.store import (
     store_uri,
 )
 from orchestrator.mlflow_tracking.view_state import KIND_QUERY, VIEW_QUERY
-from orchestrator.places import experiment_name
+from orchestrator.places import experiment_name, with_driver
+from search_spaces.extras import require
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -59,9 +60,13 @@ def ui_command(spec: SweepSpec, pages: Pages, *, port: int = 5000) -> list[str]:
 
     One server process: the default of four holds over 1 GiB. Where the store is a tracking
     server, its page is opened in the browser instead.
+
+    Raises:
+        MissingExtraError: If MLflow is to be started and is not installed.
     """
     if is_server(spec):
         return [sys.executable, "-m", "webbrowser", pages.trials]
+    require("mlflow")
     artifacts = artifact_uri(spec)
     assert artifacts is not None
     command = [sys.executable, "-m", "mlflow", "ui"]
@@ -79,7 +84,7 @@ def ui_environment(spec: SweepSpec) -> dict[str, str]:
     """
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     if not (is_server(spec) or _holds_no_secret(spec)):
-        environment["MLFLOW_BACKEND_STORE_URI"] = store_uri(spec)
+        environment["MLFLOW_BACKEND_STORE_URI"] = with_driver(store_uri(spec))
     return environment
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from orchestrator.mlflow_tracking.database import check_database
 from orchestrator.mlflow_tracking.environment import brief_requests
 from orchestrator.mlflow_tracking.store import is_database, is_folder, sqlite_file, store_uri
-from search_spaces.errors import StudyError
+from search_spaces.errors import MissingExtraError, StudyError
+from search_spaces.extras import extra_lack
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -22,9 +23,12 @@ def check_tracking(spec: SweepSpec) -> None:
 
     Raises:
         StudyError: If it cannot be opened or written.
+        MissingExtraError: If MLflow is not installed.
     """
     if not spec.tracking.enabled:
         return
+    if lack := extra_lack("mlflow"):
+        raise MissingExtraError(f"{lack}, and tracking.enabled: false does without")
     uri = store_uri(spec)
     try:
         _check(uri)

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.places import tracking_uri
+from search_spaces.extras import require
 from search_spaces.spec.schema import SweepSpec
 
 SQLITE = "sqlite:///"
@@ -28,6 +29,16 @@ def artifact_uri(spec: SweepSpec) -> str | None:
     if is_server(spec):
         return None
     return (study_folder(spec) / "mlartifacts").as_uri()
+
+
+def check_artifacts(location: str) -> None:
+    """Checks that files can be put where an experiment keeps its artifacts.
+
+    Raises:
+        MissingExtraError: If that is S3 and boto3 is not installed.
+    """
+    if urlsplit(location).scheme == "s3":
+        require("boto3")
 
 
 def is_server(spec: SweepSpec) -> bool:

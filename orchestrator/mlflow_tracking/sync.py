@@ -8,6 +8,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.environment import settle_mlflow
 from orchestrator.mlflow_tracking.store import store_uri
 from search_spaces.errors import StudyError
+from search_spaces.extras import require
 from search_spaces.facts import ModelFacts
 from search_spaces.provenance import Provenance
 from search_spaces.spec.addresses import without_password
@@ -23,7 +24,9 @@ def add_what_is_missing(
 
     Raises:
         StudyError: If the store cannot be written.
+        MissingExtraError: If MLflow is not installed.
     """
+    require("mlflow")
     settle_mlflow()
     # here, since importing mlflow takes seconds
     from orchestrator.mlflow_tracking.client import in_short, tracking_errors

@@ -1,5 +1,9 @@
 """The study: every trial of a sweep, kept by Optuna. The one package that knows Optuna."""
 
+from search_spaces.extras import require
+
+require("optuna", "sqlalchemy")
+
 from orchestrator.study.dashboard import serve_dashboard
 from orchestrator.study.earlier import earlier_studies
 from orchestrator.study.locks import sole_driver

@@ -17,7 +17,8 @@ from sqlalchemy import Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from orchestrator.study.postgres import IMPATIENT
+from orchestrator.places import with_driver
+from search_spaces.extras import require
 
 DATABASE_ERRORS = (SQLAlchemyError,)
 
@@ -41,19 +42,28 @@ def is_postgres(url: str) -> bool:
 
 
 def engine_options(url: str) -> dict[str, Any]:
-    """What `create_engine` is to be given beside the URL."""
+    """What `create_engine` is to be given beside the URL.
+
+    Raises:
+        MissingExtraError: If the database is PostgreSQL and psycopg is not installed.
+    """
     if url.startswith("sqlite:"):
         return {"connect_args": {"timeout": _BUSY_SECONDS}}
     if not is_postgres(url):
         return {"pool_pre_ping": True}
     options = {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
-    return options | ({"module": IMPATIENT} if _driver(url) in _PSYCOPG else {})
+    if _driver(url) not in _PSYCOPG:
+        return options
+    require("psycopg")
+    from orchestrator.study.postgres import IMPATIENT  # psycopg is no package of everybody's
+
+    return options | {"module": IMPATIENT}
 
 
 def open_engine(url: str) -> Engine:
     """An engine that keeps no connection of its own."""
     options = {name: value for name, value in engine_options(url).items() if name != "pool_size"}
-    return create_engine(url, poolclass=NullPool, **options)
+    return create_engine(with_driver(url), poolclass=NullPool, **options)
 
 
 def is_away(error: BaseException | None) -> bool:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from orchestrator.places import STORAGE_VARIABLE, study_storage
+from orchestrator.places import STORAGE_VARIABLE, study_storage, with_driver
 from orchestrator.study.databases import engine_options, reason, root_of, tables
 from search_spaces.errors import StudyError
 from search_spaces.spec.addresses import without_password, without_secrets
@@ -109,7 +109,9 @@ class _Storage(RDBStorage):
 
 def _storage(url: str, *, make: bool) -> RDBStorage:
     return _Storage(
-        url.replace("{", "{{").replace("}", "}}"),  # Optuna fills in what stands between them
+        with_driver(url)
+        .replace("{", "{{")
+        .replace("}", "}}"),  # Optuna fills in what stands between them
         engine_kwargs=engine_options(url),
         skip_table_creation=not make,  # an older schema must not get newer tables
         skip_compatibility_check=True,  # `_check_version` says more

@@ -10,10 +10,31 @@ from __future__ import annotations
 
 import difflib
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import yaml
+
 from search_spaces.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetFacts:
+    """A preset's size: how many parameters and repeated blocks a model of its shape has.
+
+    `active` are the parameters that one token meets, 0 where it meets all of them.
+    """
+
+    parameters: int
+    blocks: int
+    active: int = 0
+
+
+def preset_facts() -> dict[str, PresetFacts]:
+    """The size of each preset, by name in alphabetical order; as kept, without building one."""
+    kept = yaml.safe_load((files(__name__) / "facts.yaml").read_text("utf-8"))
+    return {name: PresetFacts(**kept[name]) for name in preset_names()}
 
 
 def preset_names() -> tuple[str, ...]:

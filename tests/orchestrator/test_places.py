@@ -12,8 +12,10 @@ from orchestrator.places import (
     STORAGE_VARIABLE,
     TRACKING_VARIABLE,
     experiment_name,
+    with_driver,
 )
 from orchestrator.study import storage_url
+from orchestrator.study.databases import open_engine
 from search_spaces.spec.load import parse_spec, spec_to_yaml
 from tests.orchestrator.records import make_spec
 
@@ -73,7 +75,7 @@ def test_no_argument_of_a_process_holds_a_password(uri: str) -> None:
 
     assert "hunter2" not in " ".join(ui_command(spec, Pages(trials="http://ann@mlflow:5000")))
     told = ui_environment(spec).get("MLFLOW_BACKEND_STORE_URI")
-    assert told == (None if uri == SERVER else uri)
+    assert told == (None if uri == SERVER else with_driver(uri))
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,21 @@ def test_the_specification_names_the_experiment_then_the_environment_then_the_st
         monkeypatch.setenv(EXPERIMENT_VARIABLE, environment)
 
     assert experiment_name(make_spec(tracking={"experiment": named}), "demo") == experiment
+
+
+@pytest.mark.parametrize(
+    ("url", "opened"),
+    [
+        (SHARED, "postgresql+psycopg://ann:hunter2@db:5432/sweeps"),
+        ("postgresql+psycopg2://db/sweeps", "postgresql+psycopg2://db/sweeps"),
+        ("sqlite:///study.db", "sqlite:///study.db"),
+        ("mysql://db/sweeps", "mysql://db/sweeps"),
+    ],
+)
+def test_postgres_is_opened_by_psycopg_where_no_driver_is_named(url: str, opened: str) -> None:
+    """SQLAlchemy 2.0 would take psycopg2, which is not installed."""
+    assert with_driver(url) == opened
+
+
+def test_the_storage_and_other_engines_are_opened_by_that_driver() -> None:
+    assert open_engine(SHARED).url.drivername == "postgresql+psycopg"

@@ -227,8 +227,11 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
     ),
     "deepspeed_can_be_used": (
         a_zero(),
-        lacking("deepspeed", "deepspeed is not installed: pip install deepspeed"),
-        "deepspeed is not installed: pip install deepspeed",
+        lacking(
+            "deepspeed",
+            "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
+        ),
+        "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
     ),
     "attention_is_offered": (
         a_plan(attention="eager"),
@@ -261,8 +264,11 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
     ),
     "eight_bit_can_be_used": (
         a_plan(optimizer="adamw_8bit"),
-        lacking("eight_bit", "bitsandbytes is not installed: pip install bitsandbytes"),
-        "bitsandbytes is not installed: pip install bitsandbytes",
+        lacking(
+            "eight_bit",
+            "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+        ),
+        "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
     ),
     "optimizer_fits_engine": (
         a_plan(zero_stage=2, optimizer="adafactor"),

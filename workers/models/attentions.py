@@ -12,7 +12,12 @@ from transformers.utils.import_utils import (
 
 from search_spaces.plan import Attention
 
-_PACKAGES = {2: "flash-attn", 3: "flash-attn-3"}
+_MISSING = {
+    2: "flash-attn is not installed; `pip install flash-attn --no-build-isolation` brings it",
+    # no index has it
+    3: "flash-attn-3 is not installed; `python setup.py install` in the folder hopper of"
+    " https://github.com/Dao-AILab/flash-attention brings it",
+}
 
 
 def attentions_of(module: Any) -> tuple[Attention, ...]:
@@ -38,4 +43,4 @@ def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
     available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
     if available():
         return None
-    return f"{_PACKAGES[generation]} is not installed: pip install {_PACKAGES[generation]}"
+    return _MISSING[generation]

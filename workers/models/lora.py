@@ -11,6 +11,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from transformers.pytorch_utils import Conv1D
 
 from search_spaces.errors import ModelError
+from search_spaces.extras import require
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
 from workers.models.blocks import find_blocks
 from workers.models.config import one_sentence
@@ -33,11 +34,11 @@ def add_adapters(name: str, module: nn.Module, lora: LoraSpec) -> None:
     Raises:
         ModelError: If `lora.target_modules` names something that is no linear layer, naming the
             nearest that are; if there is none to adapt, or peft refuses one.
+        MissingExtraError: If peft is not installed.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model  # takes seconds
-    except ImportError as error:
-        raise ModelError("train.method lora needs peft: pip install peft") from error
+    require("peft")
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds
+
     chosen = _chosen(name, module, lora)
     exactly = "|".join(map(re.escape, chosen))
     config = LoraConfig(

@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
+from search_spaces.extras import extra_lack
+
 _MODULES = (  # DeepSpeed, and what it would import in the middle of a trial
     "functorch.compile",
     "deepspeed",
@@ -66,9 +68,7 @@ def _load_extension(builder_name: str) -> None:
 
 def deepspeed_lack() -> str | None:
     """Why engine deepspeed does not run here, None if it does."""
-    if importlib.util.find_spec("deepspeed") is None:
-        return "DeepSpeed is not installed: pip install deepspeed"
-    return None
+    return extra_lack("deepspeed")
 
 
 def fp16_lack(device: torch.device) -> str | None:

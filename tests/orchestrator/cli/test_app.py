@@ -97,7 +97,15 @@ def test_help_and_faults_import_nothing_heavy(tmp_path: Path) -> None:
     script = f"""
 import sys
 from orchestrator.cli import main
-for arguments in (["--help"], ["tune", "missing.yaml"], ["trial", "missing.yaml", "--plan", "x"]):
+for arguments in (
+    ["--help"],
+    ["tune", "missing.yaml"],
+    ["trial", "missing.yaml", "--plan", "x"],
+    ["check", "missing.yaml"],
+    ["check", "--unknown"],
+    ["models"],
+    ["schema"],
+):
     try:
         main(arguments)
     except SystemExit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.errors import ModelError
-from search_spaces.presets import preset_config, preset_names
+from search_spaces.presets import PresetFacts, preset_config, preset_facts, preset_names
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
 from workers.models import describe
@@ -50,13 +50,19 @@ def test_a_token_meets_the_published_active_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_has_the_published_parameters(name: str) -> None:
-    assert describe(ModelSpec(name=name), TRAIN).parameters == PUBLISHED[name]
+    facts = describe(ModelSpec(name=name), TRAIN)
+
+    assert facts.parameters == PUBLISHED[name]
+    assert preset_facts()[name] == PresetFacts(parameters=facts.parameters, blocks=facts.blocks)
+    assert [facts.architecture] == preset_config(name)["architectures"]
 
 
 def test_bert_large_has_about_the_published_parameters() -> None:
     facts = describe(ModelSpec(name="bert-large", task="masked-lm"), TRAIN)
 
     assert 334e6 < facts.parameters < 341e6  # Devlin et al. 2018: 340M, with a pooler
+    assert preset_facts()["bert-large"].parameters == facts.parameters
+    assert preset_facts()["bert-large"].blocks == facts.blocks
     assert (facts.blocks, facts.max_sequence_length, facts.packing) == (24, 512, False)
 
 

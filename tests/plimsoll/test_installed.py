@@ -1,0 +1,116 @@
+"""What the command looks at before it imports anything: collisions and versions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plimsoll.installed import collisions, unsupported_versions
+
+ROOT = Path(__file__).parent.parent.parent
+OURS = {
+    "METADATA": """Metadata-Version: 2.4
+Name: plimsoll-tune
+Version: 0.1.0
+Provides-Extra: ray
+Provides-Extra: dev
+Requires-Dist: torch<2.15,>=2.11
+Requires-Dist: plimsoll-tune[ray]; extra == "dev"
+Requires-Dist: ray[tune]<2.61,>=2.60; extra == "ray"
+Requires-Dist: ruff>=0.15; extra == "dev"
+""",
+    "top_level.txt": "orchestrator\nplimsoll\nsearch_spaces\nworkers\n",
+}
+
+
+def install(site: Path, name: str, version: str = "1.0", **files: str) -> None:
+    """Puts a distribution's metadata into a folder of packages."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n"
+    for file, text in ({"METADATA": metadata} | files).items():
+        (folder / file).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of packages with this distribution."""
+    install(tmp_path, "plimsoll-tune", "0.1.0", **OURS)
+    return tmp_path
+
+
+def test_alone_nothing_collides(site: Path) -> None:
+    install(site, "numpy", "2.0", RECORD="numpy/__init__.py,,\nnumpy/orchestrator/a.py,,\n")
+
+    assert collisions([str(site)]) == ""
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"top_level.txt": "orchestrator\n"},
+        {"RECORD": "orchestrator/__init__.py,sha256=x,1\nado_core-1.8.0.dist-info/METADATA,,\n"},
+    ],
+    ids=["setuptools", "others"],
+)
+def test_another_distribution_with_a_package_of_the_same_name(
+    site: Path, files: dict[str, str]
+) -> None:
+    install(site, "ado_core", "1.8.0", **files)
+
+    assert collisions([str(site)]) == (
+        "plimsoll-tune shares an environment with ado-core (orchestrator), which installs packages"
+        " of the same name, and each overwrites files of the other; `pip uninstall ado-core`, then"
+        " `pip install --force-reinstall --no-deps plimsoll-tune`, or give each an environment of"
+        " its own"
+    )
+
+
+@pytest.mark.parametrize("command", ["doctor", "--help"])
+def test_the_command_says_so_though_orchestrator_is_another_s(site: Path, command: str) -> None:
+    """Theirs lies where Python finds it first, and cannot even be imported."""
+    install(site, "ado-core", "1.8.0", **{"top_level.txt": "orchestrator"})
+    (site / "orchestrator").mkdir()
+    (site / "orchestrator" / "__init__.py").write_text("raise RuntimeError('of ado-core')")
+    (site / "plimsoll").symlink_to(ROOT / "plimsoll")
+    ended = subprocess.run(
+        [sys.executable, "-m", "plimsoll", command],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "ado-core (orchestrator)" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_versions_within_bounds_are_not_mentioned(site: Path) -> None:
+    install(site, "torch", "2.13.0+cpu")
+    install(site, "ray", "2.60.4")
+    install(site, "ruff", "0.1")  # a developer's tool
+
+    assert unsupported_versions([str(site)]) == ""
+
+
+def test_versions_outside_are_one_sentence(site: Path) -> None:
+    install(site, "torch", "2.15.0.dev20261101")
+    install(site, "ray", "2.61.0")
+
+    assert unsupported_versions([str(site)]) == (
+        "note: not tested with torch 2.15.0.dev20261101 (<2.15,>=2.11 is), ray 2.61.0 (<2.61,>=2.60"
+        " is); results and failures may be strange"
+    )
+
+
+def test_a_checkout_that_is_not_installed_has_no_bounds(tmp_path: Path) -> None:
+    install(tmp_path, "ray", "2.61.0")
+
+    assert unsupported_versions([str(tmp_path)]) == ""
