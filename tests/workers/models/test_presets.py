@@ -53,7 +53,9 @@ def test_has_the_published_parameters(name: str) -> None:
     facts = describe(ModelSpec(name=name), TRAIN)
 
     assert facts.parameters == PUBLISHED[name]
-    assert preset_facts()[name] == PresetFacts(parameters=facts.parameters, blocks=facts.blocks)
+    assert preset_facts()[name] == PresetFacts(
+        parameters=facts.parameters, blocks=facts.blocks, active=facts.active or 0
+    )
     assert [facts.architecture] == preset_config(name)["architectures"]
 
 
