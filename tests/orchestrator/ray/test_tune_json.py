@@ -19,6 +19,7 @@ objective: {max_seconds: 0.5}
 budget: {trials: 2}
 proof: {enabled: false}
 """
+ROOT = str(Path(__file__).parents[3])  # the code of this checkout, wherever it is installed from
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
@@ -26,7 +27,9 @@ def test_stdout_is_the_report_of_what_the_command_line_asked_for(tmp_path: Path)
     (tmp_path / "sweep.yaml").write_text(SPEC)
     changed = ("--set", "train.global_batch=8", "--set", "study.sampler=random")
 
-    swept = plimsoll("tune", "sweep.yaml", *changed, "--json", "--debug", folder=tmp_path)
+    swept = plimsoll(
+        "tune", "sweep.yaml", *changed, "--json", "--debug", folder=tmp_path, PYTHONPATH=ROOT
+    )
 
     assert swept.returncode == 0, swept.stderr
     result = json.loads(swept.stdout)["result"]
@@ -40,7 +43,7 @@ def test_stdout_is_the_report_of_what_the_command_line_asked_for(tmp_path: Path)
     assert (kept.train.global_batch, kept.study.sampler) == (8, "random")
 
     # the file alone is another job, which the study refuses
-    refused = plimsoll("tune", "sweep.yaml", "--json", folder=tmp_path)
+    refused = plimsoll("tune", "sweep.yaml", "--json", folder=tmp_path, PYTHONPATH=ROOT)
 
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "train.global_batch changed" in refused.stderr
