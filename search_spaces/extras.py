@@ -1,6 +1,6 @@
 """Optional packages: the extra that installs each, and the one sentence about a missing one.
 
-`docs/decisions/0025-extras.md` says which package belongs to which extra, and why.
+`docs/decisions/0026-extras.md` says which package belongs to which extra, and why.
 """
 
 from __future__ import annotations
