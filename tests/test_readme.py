@@ -16,14 +16,17 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.partition("#")[0].strip()
-    for line in re.findall(r"^ {4}(make demo\b.*|\.venv/bin/plimsoll .*)$", README, re.MULTILINE)
+    for line in re.findall(
+        r"^ {4}(make demo\b.*|cd demo|\.\./\.venv/bin/plimsoll .*)$", README, re.MULTILINE
+    )
 ]
 
 
 def test_the_way_goes_from_the_demo_to_folders_that_are_verified() -> None:
-    demo, *words = (command.split() for command in COMMANDS)
+    demo, there, *words = (command.split() for command in COMMANDS)
 
     assert demo == ["make", "demo"]
+    assert there == ["cd", "demo"]
     verbs = [each[1] for each in words]
     assert verbs[:2] == ["report", "explain"]
     assert set(verbs[2:]) == {"export", "verify"}
@@ -53,11 +56,15 @@ def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
     }
 
+    folder = clone
     for command in COMMANDS:
+        if command.startswith("cd "):
+            folder /= command.removeprefix("cd ")
+            continue
         ran = subprocess.run(
             command,
             shell=True,
-            cwd=clone,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
