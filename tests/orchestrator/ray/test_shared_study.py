@@ -14,7 +14,7 @@ import pytest
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
-from orchestrator.cli.tune import EXIT_STUDY_LOST
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
 from orchestrator.study import load_records
 from orchestrator.study.untold import UNTOLD_FILE
@@ -125,7 +125,7 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
             if "trial 1 starts" in line:
                 postgres.stop()
     said = "".join(lines)
-    assert sweep.wait(60) == EXIT_STUDY_LOST, said
+    assert sweep.wait(60) == ExitCode.STUDY_LOST, said
     assert "the same command goes on where the sweep stopped" in lines[-1]
     assert "Traceback" not in said
     (untold,) = tmp_path.rglob(UNTOLD_FILE)
