@@ -27,7 +27,7 @@ from benchmarks.rigs.ray_head import free_port
 from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking, sweep_pages
 from tests.orchestrator.cli.commands import command
-from tests.orchestrator.cli.studies import swept
+from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec
 from tests.orchestrator.test_mlflow_shared import logged, runs_of, shared, trials_of, wait_for
 from tests.orchestrator.test_mlflow_tracking import log
