@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("search_spaces", "workers", "orchestrator")
+PACKAGES = ("search_spaces", "workers", "orchestrator", "plimsoll")
 SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 MAX_LINES = 500
 

@@ -117,13 +117,10 @@ def test_each_optional_package_has_a_sentence_and_a_test() -> None:
 
 
 def test_what_is_installed_lacks_nothing() -> None:
-    assert [
-        extra_lack(package.module) for package in OPTIONAL_PACKAGES if here(package.module)
-    ] == [None for package in OPTIONAL_PACKAGES if here(package.module)]
+    installed = metadata.packages_distributions()
+    here = [package.module for package in OPTIONAL_PACKAGES if package.module in installed]
 
-
-def here(module: str) -> bool:
-    return module in metadata.packages_distributions()
+    assert [extra_lack(module) for module in here] == [None] * len(here)
 
 
 def test_the_extra_that_a_sentence_names_installs_the_package() -> None:
