@@ -18,6 +18,7 @@ from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.launch import Group
+from tests.workers.tracing.experts import MIXTRAL
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec
 from workers.data import batch_source
 from workers.engines.pipeline_training import PipelineTraining
@@ -59,6 +60,7 @@ MODELS = {
     "gpt2": small("gpt2", "causal-lm"),
     "bert": small("bert-large", "masked-lm"),
     "gpt2-classes": small("gpt2", "sequence-classification"),
+    "experts": MIXTRAL | {"config": MIXTRAL["config"] | {"vocab_size": 512}},
     "function": {"name": "tests.workers.parallel.stacked_model:make"},
 }
 TIED = {"lm_head.weight": "transformer.wte.weight"}  # of GPT-2
@@ -109,6 +111,7 @@ def two_stages(**knobs: Any) -> Plan:
         ("gpt2", two_stages(batching="grouped", checkpoint_ratio=1.0)),
         ("bert", two_stages()),
         ("gpt2-classes", two_stages(micro_batch=1)),
+        ("experts", two_stages(pipeline_schedule="1f1b", checkpoint_ratio=0.5)),
         ("function", two_stages(pipeline_schedule="interleaved")),
     ],
     ids=lambda value: value if isinstance(value, str) else value.pipeline_schedule,
