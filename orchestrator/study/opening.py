@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import optuna
@@ -59,4 +60,6 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
     """Names the study's values, as the axes of Optuna's plots and of optuna-dashboard show them."""
     names = [VALUE_NAMES[metric]]
     if study.metric_names != names:
-        study.set_metric_names(names)
+        with warnings.catch_warnings():  # Optuna's that it may still change this, in each sweep
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(names)

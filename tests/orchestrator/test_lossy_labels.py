@@ -15,6 +15,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.explaining import fate, render_fate, render_won, why_it_won
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
+from orchestrator.export.inputs import collect_inputs
 from orchestrator.mlflow_tracking.fields import trial_tags
 from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
 from orchestrator.mlflow_tracking.view_state import view_state
@@ -104,8 +105,10 @@ def test_mlflow_has_a_tag_and_a_column() -> None:
 def test_an_exported_folder_says_so() -> None:
     lossless, lossy = (taken_of(make_plan(precision=word)) for word in ("fp32", "bf16"))
 
-    assert "Lossy: it trains with bf16" in readme(exported(lossy), lossy)
-    assert "Lossy" not in readme(exported(lossless), lossless)
+    assert "Lossy: it trains with bf16" in readme(
+        exported(lossy), lossy, collect_inputs(lossy.spec)
+    )
+    assert "Lossy" not in readme(exported(lossless), lossless, collect_inputs(lossless.spec))
 
 
 def test_a_forecast_plan_is_labelled() -> None:

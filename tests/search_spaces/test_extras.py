@@ -29,8 +29,8 @@ from orchestrator.study.databases import engine_options
 engine_options("postgresql://db/studies")
 """,
     "mlflow": """
-from orchestrator.mlflow_tracking import ui_command
-ui_command(spec)
+from orchestrator.mlflow_tracking import Pages, ui_command
+ui_command(spec, Pages(trials="http://127.0.0.1:5000"))
 """,
     "boto3": """
 from orchestrator.mlflow_tracking.store import check_artifacts

@@ -30,7 +30,7 @@ COMMANDS = (
     ("doctor",),
     ("check", "sweep.yaml"),
     ("plan", "sweep.yaml", "--gpu", "H100"),
-    ("trial", "sweep.yaml", "--plan", "plan.json"),
+    ("trial", "sweep.yaml", "--plan", "plan.json", "--json"),
 )
 NEEDS_THEM = (("tune", "sweep.yaml"), ("report", "sweep.yaml"), ("record", "sweep.yaml"))
 SCRIPT = f"""
@@ -84,7 +84,7 @@ def test_runs_without_optional_packages(
 def test_a_trial_is_measured_without_optional_packages(
     ended: dict[str, tuple[int, str, str]],
 ) -> None:
-    assert json.loads(ended["trial"][1])["kind"] == "measured"
+    assert json.loads(ended["trial"][1])["result"]["kind"] == "measured"
 
 
 @pytest.mark.parametrize("package", ["Ray", "Optuna", "MLflow", "psycopg", "DeepSpeed", "PEFT"])
