@@ -16,18 +16,16 @@ from orchestrator.explaining import fate, render_fate, render_won, why_it_won
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
+from orchestrator.export.taken import Taken
 from orchestrator.mlflow_tracking.fields import trial_tags
 from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
 from orchestrator.mlflow_tracking.view_state import view_state
-from orchestrator.planning.planner import Planner
-from orchestrator.planning.render import render_planned
 from orchestrator.report import render_report
 from orchestrator.report_page import Told, report_page
 from orchestrator.view.panel import picture
 from orchestrator.view.plain import lines
 from orchestrator.view.plan_words import may_be_lossy
 from tests.orchestrator.export.folders import taken_of
-from tests.orchestrator.planning.values import a_belief, a_footprint, a_question, a_spec
 from tests.orchestrator.records import (
     BEGAN,
     make_measured,
@@ -105,19 +103,9 @@ def test_mlflow_has_a_tag_and_a_column() -> None:
 def test_an_exported_folder_says_so() -> None:
     lossless, lossy = (taken_of(make_plan(precision=word)) for word in ("fp32", "bf16"))
 
-    assert "Lossy: it trains with bf16" in readme(
-        exported(lossy), lossy, collect_inputs(lossy.spec)
-    )
-    assert "Lossy" not in readme(exported(lossless), lossless, collect_inputs(lossless.spec))
+    assert "Lossy: it trains with bf16" in page(lossy)
+    assert "Lossy" not in page(lossless)
 
 
-def test_a_forecast_plan_is_labelled() -> None:
-    spec = a_spec(space={"precision": ["bf16", "fp32"]})
-    question = replace(a_question(), spec=spec)
-    told = Planner(question, a_footprint, a_belief()).plan()
-
-    shown = printed(render_planned(told))
-
-    assert ("(lossy: fp32)" in shown) == any(
-        each.plan.precision != spec.train.precision for each in told.answer.best
-    )
+def page(what: Taken) -> str:
+    return readme(exported(what), what, collect_inputs(what.spec))
