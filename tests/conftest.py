@@ -51,15 +51,22 @@ _ALONE = tuple(
     f"{_WORKERS}{name}" for name in ("probing/", "test_standalone.py", "test_trace.py", "tracing/")
 )
 _SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
+# These look at one sweep, and share a head, which each process would start for itself
+_ON_ONE_HEAD = tuple(
+    f"{_SWEEPS}test_{name}.py"
+    for name in ("awkward_sweep", "metrics", "proof", "shared_study", "submit")
+)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In a parallel run, one process takes the tests of workers, the others file after file."""
+    """In a parallel run, tests that share ranks or a head stay in one process; else by file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(_ON_ONE_HEAD):
+                return _SWEEPS
             return _WORKERS if _shares_ranks(nodeid) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
@@ -75,7 +82,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    return 0 if _shares_ranks(item.nodeid) else 1 if item.nodeid.startswith(_SWEEPS) else 2
+    if _shares_ranks(item.nodeid):
+        return 0
+    if item.nodeid.startswith(_ON_ONE_HEAD):
+        return 1
+    return 2 if item.nodeid.startswith(_SWEEPS) else 3
 
 
 def _shares_ranks(nodeid: str) -> bool:

@@ -40,6 +40,7 @@ def sweeps_of(storage: str, folder: Path) -> SweepSpec:
     return study_spec(folder, "random", study={"storage": storage})
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_guide_from_an_empty_server_to_a_sweep(
     postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

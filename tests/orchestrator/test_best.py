@@ -74,6 +74,7 @@ def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> 
     return ran.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_example_of_a_loop_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,6 +86,7 @@ def test_the_example_of_a_loop_trains(tmp_path: Path, monkeypatch: pytest.Monkey
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_example_of_trainer_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

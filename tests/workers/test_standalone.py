@@ -65,6 +65,7 @@ def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) ->
     assert len(outcome.losses) == STEPS
 
 
+@pytest.mark.thorough
 def test_a_proof_evaluates_and_saves(folder: Path) -> None:
     proof = run(folder, ["plimsoll", *arguments(folder, data=1, micro_batch=4), "--proof"])
     outcome = outcome_in(proof)

@@ -18,6 +18,7 @@ from benchmarks.gpu.command import Asked
 from search_spaces.hardware import find_device, known_device, load_device_file
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_probe_is_a_device_file_that_forecasts_find(
     asked: Asked, monkeypatch: pytest.MonkeyPatch

@@ -30,6 +30,7 @@ def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PLIMSOLL_TEST_B" not in os.environ
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_trials_follow_each_other_on_one_process(asked: Asked) -> None:
     spec = LLAMA_1B.spec(tiny=True, objective=QUICK)

@@ -161,6 +161,7 @@ def test_without_time_nothing_is_measured_and_it_is_told(asked: Asked) -> None:
     assert left == "112 plans are not measured"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_plans_of_tiny_models_are_measured_once_and_judged(asked: Asked) -> None:
     """Real trials of two models, some of which run out of memory for real."""

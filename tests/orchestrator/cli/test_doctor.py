@@ -62,6 +62,7 @@ def test_a_probe_writes_a_device_that_forecasts_find(
         assert words in told
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_probe_may_write_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

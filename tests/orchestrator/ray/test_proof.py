@@ -125,6 +125,7 @@ def test_mlflow_has_the_proofs_as_runs_of_their_own_kind(eventful: Eventful) -> 
     assert sum(run.data.tags.get("kind") == "trial" for run in runs) == 10  # one died and ran again
 
 
+@pytest.mark.thorough
 def test_the_same_command_again_proves_nothing_again(
     eventful: Eventful, cluster: dict[str, str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
     assert not counting.running
 
 
+@pytest.mark.thorough
 def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     left: object,
 ) -> None:
@@ -266,6 +267,7 @@ def crowded(left: Path) -> tuple[Crowded, list[str]]:
     return deciding, [file.name for file in left.iterdir()]
 
 
+@pytest.mark.thorough
 def test_workers_in_the_way_are_let_go(crowded: tuple[Crowded, list[str]]) -> None:
     """Of the two groups that wait one takes the large trial, the other lets its workers go."""
     driver, gone = crowded
@@ -276,6 +278,7 @@ def test_workers_in_the_way_are_let_go(crowded: tuple[Crowded, list[str]]) -> No
     assert gone == list(small - {driver.ended[2][0]})
 
 
+@pytest.mark.thorough
 def test_a_trial_whose_node_is_awaited_runs_on_the_workers_that_are_there(
     crowded: tuple[Crowded, list[str]],
 ) -> None:

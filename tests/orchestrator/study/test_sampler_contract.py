@@ -15,6 +15,7 @@ from optuna.testing.pytest_samplers import (
 from orchestrator.study import PlimsollSampler
 
 
+@pytest.mark.thorough
 class TestPlimsollSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:

@@ -34,6 +34,8 @@ from tests.orchestrator.study.values import (
 )
 
 SAMPLERS = ("tpe", "gp", "random")
+GP_THOROUGH = pytest.param("gp", marks=pytest.mark.thorough)  # each of its asks takes long
+SLOW_LAST = ("tpe", "random", GP_THOROUGH)
 SMALL = {"micro_batch": [1, 2, 4], "zero_stage": [0], "attention": ["sdpa"], "batching": ["padded"]}
 
 
@@ -210,7 +212,7 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SLOW_LAST)
 def test_knobs_that_do_not_always_matter_are_proposed_and_kept(
     sampler: str, tmp_path: Path
 ) -> None:
@@ -230,7 +232,7 @@ def test_knobs_that_do_not_always_matter_are_proposed_and_kept(
     assert run(Study(narrower, NAME, make_space(narrower, 4)), 3)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SLOW_LAST)
 def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
     runs = [
         run(open_study(study_spec(tmp_path / folder, sampler, study={"seed": seed})), 12)
@@ -258,7 +260,7 @@ def test_a_study_goes_on_where_it_stopped(sampler: str, tmp_path: Path) -> None:
     assert [record.number for record in second.records()] == list(range(13))
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", GP_THOROUGH])
 def test_a_space_that_changes_on_resume(sampler: str, tmp_path: Path) -> None:
     small = study_spec(tmp_path, sampler, space=SMALL)
     run(open_study(small), 10)
@@ -446,7 +448,7 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
     assert ran_out.constraints["samples_per_second"] == 1.0
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "plimsoll"])
+@pytest.mark.parametrize("sampler", ["tpe", "plimsoll", GP_THOROUGH])
 def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path) -> None:
     """Twenty trials, and the memory that is left among those fast enough is near the most."""
     asked = {"metric": "headroom", "at_least": {"samples_per_second": 40.0}}

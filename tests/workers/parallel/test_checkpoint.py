@@ -277,6 +277,7 @@ def test_ranks_that_recompute_train_the_same(
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_what_deepspeed_computes_in_place_is_recomputed_right(pair: Group, alone: Group) -> None:
     plan = a_plan(
         engine="deepspeed",
