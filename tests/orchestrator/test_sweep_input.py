@@ -180,6 +180,7 @@ def test_another_job_leaves_the_studys_specification_alone(tmp_path: Path) -> No
 # ---------------------------------------------------------------- what only a cluster can tell
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
     write(

@@ -88,6 +88,7 @@ def test_a_reference_that_is_slower_afterwards_is_missed_and_noise_is_not_judged
     assert out_of_memory.judged(rows, [1.0], [1.0], wanted=3).left == "2 of 3 were not tried"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_six_in_a_row_on_one_worker(asked: Asked) -> None:
     found = out_of_memory.measure(asked)

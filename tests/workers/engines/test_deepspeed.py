@@ -148,6 +148,7 @@ def test_states_fall_with_the_stage(pair: Group) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_engines_in_turn_leave_nothing_to_each_other(pair: Group) -> None:
     in_turn = [("torch", 3), *(("deepspeed", stage) for stage in (1, 2, 3)), ("torch", 3)]
     for engine, zero_stage in in_turn:  # caches that come with the first
