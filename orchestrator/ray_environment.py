@@ -60,7 +60,7 @@ def settle_own_ray() -> None:
 
 
 def shows_ray_logs() -> bool:
-    """Whether Ray's own messages and those of its workers are shown."""
+    """Tells whether Ray's own messages and those of its workers are shown."""
     return RAY_LOGS_VARIABLE in os.environ
 
 

@@ -82,7 +82,7 @@ def _size_words(model: ModelFacts) -> str:
 
 
 def _forecast_lack(spec: SweepSpec, space: Space) -> str | None:
-    """Why trials will have no forecast, in a sentence; None if they will have one."""
+    """Says in a sentence why trials will have no forecast; None if they will have one."""
     from orchestrator.planning import Footprints
     from search_spaces.forecast.planned import variants_of
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class ExitCode(IntEnum):
-    """How a command ended, as a shell is told."""
+    """The end of a command, as a shell is told."""
 
     DONE = 0
     NOTHING_FOUND = 1

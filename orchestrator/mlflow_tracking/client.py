@@ -121,7 +121,7 @@ def of_study(study: str) -> str:
 
 
 def _request_error(error: BaseException) -> RequestException | None:
-    """What `requests` raised, where MLflow wrapped it."""
+    """The error of `requests` that MLflow wrapped, if it did."""
     inner = error if isinstance(error, RequestException) else error.__cause__ or error.__context__
     return inner if isinstance(inner, RequestException) else None
 

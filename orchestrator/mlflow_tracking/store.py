@@ -42,17 +42,17 @@ def check_artifacts(location: str) -> None:
 
 
 def is_server(spec: SweepSpec) -> bool:
-    """Whether the store is a tracking server, which has a UI of its own."""
+    """Tells whether the store is a tracking server, which has a UI of its own."""
     return urlsplit(store_uri(spec)).scheme in ("http", "https")
 
 
 def is_database(uri: str) -> bool:
-    """Whether the store is a database that this machine opens itself."""
+    """Tells whether the store is a database that this machine opens itself."""
     return urlsplit(uri).scheme.partition("+")[0] in _DATABASES
 
 
 def is_folder(uri: str) -> bool:
-    """Whether the store is a folder of files."""
+    """Tells whether the store is a folder of files."""
     return urlsplit(uri).scheme in ("", "file") and uri != _DATABRICKS
 
 
