@@ -48,7 +48,7 @@ class DataProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What a driver knew of user, code and data when it began.
+    """User, code and data of a sweep, as a driver knew them when it began.
 
     `is_job` says whether a scheduler ran it: a Ray job or Slurm. `context` are the tags of
     `MLFLOW_RUN_CONTEXT`, which go before all others. `data` is None for models that make their

@@ -70,7 +70,7 @@ def any_fault_as(
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; nothing if its own code fails to say it."""
+    """Text of an error; nothing if its own code fails to give it."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an error's own code may raise anything

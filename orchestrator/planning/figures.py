@@ -159,7 +159,7 @@ def _time(shown: Sequence[Expected]) -> Figure:
 
 
 def _labels(shown: Sequence[Expected]) -> list[str]:
-    """As the table of the best plans numbers them."""
+    """Numbers plans as the table of the best plans does."""
     return [f"plan {number}" for number in range(1, len(shown) + 1)]
 
 

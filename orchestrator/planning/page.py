@@ -53,7 +53,7 @@ def planned_page(planned: Planned) -> str:
 
 
 def _shortfall(planned: Planned) -> tuple[str, ...]:
-    """What is missing where nothing fits."""
+    """Says what is missing where nothing fits."""
     nearest = planned.answer.nearest
     if nearest is None:
         return ()

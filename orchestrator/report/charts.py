@@ -126,7 +126,7 @@ class Shape(TypedDict):
 
 
 class Legend(TypedDict):
-    """Where the names of the traces stand."""
+    """Places the names of the traces."""
 
     orientation: Literal["h"]
     traceorder: Literal["normal"]

@@ -239,7 +239,7 @@ def _trials(state: SweepState) -> Table:
 
 
 def _machine(state: SweepState) -> str:
-    """What the trials ran on; empty where no worker told."""
+    """The hardware that the trials ran on; empty where no worker told."""
     seen = _fingerprint(state)
     if seen is None:
         return ""

@@ -42,7 +42,7 @@ def is_postgres(url: str) -> bool:
 
 
 def engine_options(url: str) -> dict[str, Any]:
-    """What `create_engine` is to be given beside the URL.
+    """Arguments of `create_engine` besides the URL.
 
     Raises:
         MissingExtraError: If the database is PostgreSQL and psycopg is not installed.

@@ -1,4 +1,4 @@
-"""NVML on whatever machine this is; with a GPU, held against what torch says of it."""
+"""NVML on whatever machine this is; with a GPU, compared with what torch says of it."""
 
 from __future__ import annotations
 
