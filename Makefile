@@ -12,6 +12,15 @@ IN_PARALLEL := --numprocesses 2 --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
+# what DeepSpeed would compile when a trial, or a test, is the first to ask for it
+define COMPILE
+from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
+for builder in (CPUAdamBuilder(), ShareMemCommBuilder(), AsyncIOBuilder()):
+    if builder.is_compatible():  # the last one wants libaio's headers
+        builder.load()
+endef
+export COMPILE
+
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +42,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) torch
 	@$(BIN)/python -m pip uninstall --quiet --quiet --yes plimsoll # the name before plimsoll-tune
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@echo "Compiling DeepSpeed's operators for CPUs (a minute or, with libaio's headers, three, once on a machine) ..."
+	@PATH="$(CURDIR)/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c "$$COMPILE" >/dev/null 2>&1 \
+		|| echo "That failed; what needs them says why."
 	@touch $@
 
 demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under five minutes

@@ -80,6 +80,7 @@ def write(folder: Path, name: str, **sections: object) -> None:
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
 
 
+KEPT = "kept"  # a study that has a trial
 # name: what is wrong, and the words that have to be said of it
 FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "missing-model": ({"model": "no-such-model"}, ("no-such-model",)),
@@ -112,17 +113,38 @@ FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         {"tracking": {"uri": "pigeon://ann:hunter2@loft"}},
         ("tracking.uri", "MLflow has no such store"),
     ),
+    "address-nobody-answers": (  # Ray would wait for it for minutes
+        {"cluster": {"address": "127.0.0.1:1", "device": "cpu"}},
+        ("cluster.address is 127.0.0.1:1: no Ray cluster answers there",),
+    ),
+    "study-of-another-job": (
+        {
+            "study": {"name": KEPT, "folder": "runs"},
+            "train": {"global_batch": 4, "sequence_length": 32, "precision": "fp32"},
+        },
+        ("train.global_batch changed",),
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds a specification for each fault, and a study that was begun with another one."""
     folder = tmp_path_factory.mktemp("faults")
     words = Tokenizer(WordLevel({f"w{n}": n for n in range(299)} | {"?": 299}, unk_token="?"))
     words.save(str(folder / "words.json"))
     (folder / "text.txt").write_text("w1 w2 w3\n\nw4 w5\n" * 400, encoding="utf-8")
     for name, (sections, _) in FAULTS.items():
         write(folder, name, **sections)
+    write(folder, "first", study={"name": KEPT, "folder": str(folder / "runs")})
+    spec = load_spec(folder / "first.yaml")
+    run(Study(spec, KEPT, make_space(spec)), 1)
+    (folder / "runs" / KEPT / "spec.yaml").write_text("the first one's", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def faults(folder: Path) -> dict[str, Ended]:
     return tuned(folder, *FAULTS, seconds=300)
 
 
@@ -158,22 +180,10 @@ def test_the_command_itself_exits_with_2(tmp_path: Path) -> None:
     assert len(ran.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_another_job_leaves_the_studys_specification_alone(tmp_path: Path) -> None:
+def test_another_job_leaves_the_studys_specification_alone(folder: Path, faults: object) -> None:
     """A study that holds measurements keeps the specification that they were made with."""
-    write(tmp_path, "first", study={"name": "one", "folder": str(tmp_path / "runs")})
-    spec = load_spec(tmp_path / "first.yaml")
-    run(Study(spec, "one", make_space(spec)), 1)
-    kept = tmp_path / "runs" / "one" / "spec.yaml"
-    kept.write_text("the first one's", encoding="utf-8")
-    train = {"global_batch": 4, "sequence_length": 32, "precision": "fp32"}
-    study = {"name": "one", "folder": str(tmp_path / "runs")}
-    write(tmp_path, "second", study=study, train=train)
+    kept = folder / "runs" / KEPT / "spec.yaml"
 
-    ended = tuned(tmp_path, "second", seconds=240)["second"]
-
-    assert ended.code == 2
-    assert "train.global_batch changed" in ended.err
     assert kept.read_text(encoding="utf-8") == "the first one's"
 
 
@@ -202,17 +212,6 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
         assert ended["cuda"].code == 2
         assert "cluster.device is cuda, but no node" in ended["cuda"].err
     assert all(len(end.err.splitlines()) <= 2 for end in ended.values())
-
-
-@pytest.mark.slow
-def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
-    write(tmp_path, "away", cluster={"address": "127.0.0.1:1", "device": "cpu"})
-
-    ended = tuned(tmp_path, "away", seconds=300)["away"]
-
-    assert ended.code == 2
-    assert "cluster.address is 127.0.0.1:1: no Ray cluster answers there" in ended.err
-    assert not ended.ray  # which would have waited for minutes
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,37 @@ def test_a_proof_evaluates_and_saves(folder: Path) -> None:
     assert not list(folder.rglob("plimsoll-checkpoint*"))
 
 
-def test_the_command_in_the_message_runs_the_plan_in_its_ranks(folder: Path) -> None:
-    refused = run(folder, ["plimsoll", *arguments(folder, zero_stage=3)])
+Told = tuple[int, str, str]  # exit code, standard output and error
 
-    assert refused.returncode == 2
-    assert refused.stdout == ""
-    (sentence,) = refused.stderr.splitlines()
+
+@pytest.fixture
+def told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Told]:
+    """The command in this process, which has imported everything."""
+    from orchestrator.cli import main
+
+    def run_it(world_size: int, **knobs: Any) -> Told:
+        typed = arguments(folder, **knobs)
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+        monkeypatch.setattr(sys, "argv", ["plimsoll", *typed])
+        with pytest.raises(SystemExit) as ended:
+            main(typed)
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run_it
+
+
+def test_the_command_in_the_message_runs_the_plan_in_its_ranks(
+    folder: Path, told: Callable[..., Told]
+) -> None:
+    code, out, err = told(1, zero_stage=3)
+
+    assert code == 2
+    assert out == ""
+    (sentence,) = err.splitlines()
     said, _, command = sentence.partition("; use: ")
     assert said == "the plan needs 2 ranks and 1 were started"
     outcome = outcome_in(run(folder, shlex.split(command)))
@@ -92,26 +118,17 @@ def test_the_command_in_the_message_runs_the_plan_in_its_ranks(folder: Path) -> 
     assert outcome.memory.anatomy.weights == pytest.approx(4 * 106_048 / 2)  # its half
 
 
-def test_a_plan_that_a_rule_forbids_is_refused_by_name(folder: Path) -> None:
-    outcome = outcome_in(run(folder, ["plimsoll", *arguments(folder, data=1, zero_stage=3)]))
+def test_a_plan_that_a_rule_forbids_is_refused_by_name(told: Callable[..., Told]) -> None:
+    code, out, _ = told(1, data=1, zero_stage=3)
 
+    assert code == 0
+    outcome = outcome_from_json(json.loads(out)["result"])
     assert isinstance(outcome, Refused)
     assert outcome.rule == "sharding_needs_ranks"
 
 
-def test_too_many_ranks_are_told_the_command_without_torchrun(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from orchestrator.cli import main
+def test_too_many_ranks_are_told_the_command_without_torchrun(told: Callable[..., Told]) -> None:
+    code, _, err = told(2, data=1)
 
-    typed = arguments(folder, data=1)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(sys, "argv", ["plimsoll", *typed])
-
-    with pytest.raises(SystemExit) as caught:
-        main(typed)
-
-    assert caught.value.code == 2
-    said = capsys.readouterr().err
-    assert said.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json --json")
+    assert code == 2
+    assert err.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json --json")

@@ -17,7 +17,7 @@ from torch import nn
 
 WIDTH = 64
 MEMORY_GROUP = "MEMORY_GROUP"  # a folder of a control group with a limit
-BEHAVIOURS = ("raises", "diverges", "dies", "too_large", "hangs", "hoards", "swells", "forgets")
+BEHAVIOURS = ("raises", "diverges", "dies", "too_large", "hangs", "hoards", "forgets")
 
 
 class Awkward(nn.Module):
@@ -59,8 +59,6 @@ class Awkward(nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         if behaviour == "too_large":
             loss.add_(torch.ones(2**29).sum())  # 2 GiB
-        if behaviour == "swells" and not self.training:
-            loss.add_(torch.ones(2**28).sum())  # 1 GiB, in an evaluation alone
         if behaviour == "hoards":
             _hoard()
 

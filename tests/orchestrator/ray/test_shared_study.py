@@ -88,7 +88,7 @@ def test_no_secret_is_left(
         monkeypatch.setenv(STORAGE_VARIABLE, eventful.storage)
         code, table = reported(capsys)
         assert code == 0, table
-        assert re.search(r"measured +4\b", table), table
+        assert re.search(r"measured +3\b", table), table
         written = [*texts_in(eventful.folder), *texts_in(eventful.session)]
     finally:
         asked.write_text(text)
