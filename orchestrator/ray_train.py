@@ -11,6 +11,7 @@ This module, `ray_trainer` and `ray_train_deaths` are those that know Ray Train.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import shutil
@@ -73,6 +74,7 @@ class GroupLost(Exception):  # an event more than an error
 
 def serve(config: dict[str, Any]) -> None:
     """What each worker of a group does: takes requests until it is asked to leave."""
+    gc.disable()  # what is imported stays: to look through it meanwhile takes a tenth of a start
     from ray.train import get_context
 
     from workers.entry import rehearse, run_trial
@@ -92,6 +94,7 @@ def serve(config: dict[str, Any]) -> None:
     devices = tuple(visible_device_use().items()) if has_gpu else ()
     ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
+    gc.enable()
     rehearse(config["spec"], worker)
     seen = Fingerprint(
         device=worker.device.type,

@@ -29,7 +29,6 @@ from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
 
 _DETAIL_LETTERS = 300
-NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
 _ORDERLY = (Measured, Diverged)  # endings in which no rank left another in a collective
 
 
@@ -89,8 +88,7 @@ def rehearse(spec: SweepSpec, worker: Worker) -> None:
 
 def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
     """What an exception means. It is not kept: its frames hold the model."""
-    nearly_full = held_bytes > NEARLY_FULL * worker.meter.limit_bytes
-    if wanted := memory_wanted(error, worker.device, nearly_full=nearly_full):
+    if wanted := memory_wanted(error, worker.device, nearly_full=worker.meter.nearly_full()):
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,

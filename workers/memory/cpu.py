@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from workers.memory.meter import AbstractMeter, Peak
+from workers.memory.meter import NEARLY_FULL, AbstractMeter, Peak
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -64,6 +64,11 @@ class CpuMeter(AbstractMeter):
 
     def held(self) -> int:
         return max(_status("VmRSS") - self._baseline_bytes, 0)
+
+    def nearly_full(self) -> bool:
+        # the limit that an allocation meets is of address space, which need not be resident
+        used = _status("VmData") - self._ground_bytes
+        return used > NEARLY_FULL * self.limit_bytes or super().nearly_full()
 
     def peak(self) -> Peak:
         resident = max(_status("VmHWM") - self._baseline_bytes, 0)

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 
+NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
     """The most memory held since the last reset, in bytes.
@@ -67,6 +70,10 @@ class AbstractMeter(ABC):
     @abstractmethod
     def held(self) -> int:
         """Bytes held now that count against the limit."""
+
+    def nearly_full(self) -> bool:
+        """Whether so much of the limit is used that an error which names no reason may be it."""
+        return self.held() > NEARLY_FULL * self.limit_bytes
 
     @abstractmethod
     def peak(self) -> Peak:

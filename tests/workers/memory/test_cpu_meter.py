@@ -141,3 +141,22 @@ def test_without_a_budget_ranks_share_the_free_memory(alone: Group) -> None:
     assert given == BUDGET_BYTES
     assert shared == pytest.approx(free / 4, rel=0.2)
     assert capped == pytest.approx(free, rel=0.2)
+
+
+def _nearly_full_with(_: Worker, size_bytes: int) -> tuple[bool, int]:
+    """And how many bytes are resident: of memory that nothing was written to, next to none."""
+    meter = CpuMeter(8 * BUDGET_BYTES, 1)
+    with meter.enforced():
+        tensor = torch.empty(size_bytes, dtype=torch.uint8)
+        found = meter.nearly_full(), meter.held()
+        del tensor
+        return found
+
+
+def test_memory_that_is_not_resident_fills_the_limit_too(alone: Group) -> None:
+    """An allocation meets the limit of address space, and oneDNN does not say that it did."""
+    ((full, held_bytes),) = alone.call(_nearly_full_with, 480 * MIB)
+    ((roomy, _),) = alone.call(_nearly_full_with, 128 * MIB)
+
+    assert held_bytes < 8 * MIB
+    assert (full, roomy) == (True, False)
