@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-
 NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
 
 
