@@ -8,7 +8,7 @@ AUDIT := $(VENV)/audit
 STAMP := $(VENV)/.installed
 VERSION := 0.1.0
 # two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
-IN_PARALLEL := --numprocesses 2 --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 3 --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 

@@ -63,6 +63,11 @@ _ALONE = tuple(
     f"{_WORKERS}{name}" for name in ("probing/", "test_standalone.py", "test_trace.py", "tracing/")
 )
 _SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
+# and these take minutes each
+_LONG = (
+    *("tests/test_readme.py", "tests/test_shared_guide.py", "tests/test_tutorial.py"),
+    *("tests/benchmarks/chaos/test_campaign.py", "tests/plimsoll/test_base_install.py"),
+)
 # These look at one sweep, and share a head, which each process would start for itself
 _ON_ONE_HEAD = tuple(
     f"{_SWEEPS}test_{name}.py"
@@ -98,7 +103,7 @@ def _turn(item: pytest.Item) -> int:
         return 0
     if item.nodeid.startswith(_ON_ONE_HEAD):
         return 1
-    return 2 if item.nodeid.startswith(_SWEEPS) else 3
+    return 2 if item.nodeid.startswith((_SWEEPS, *_LONG)) else 3
 
 
 def _shares_ranks(nodeid: str) -> bool:
