@@ -6,6 +6,8 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
+from math import dist
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,18 @@ def test_a_proposal_counts_before_its_parameters_are_suggested() -> None:
             trial.suggest_int(name, grid.low, grid.high)
 
     assert not repeated(study)
+
+
+def test_trials_asked_for_at_once_are_not_neighbours() -> None:
+    """Each learns from the others as if they had ended as expected: it looks elsewhere."""
+    study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(None, GRID, seed=0))
+    study.enqueue_trial({"batch": 32, "ratio": 5})
+    study.tell(study.ask(GRID), 1.0)
+
+    trials = [study.ask(GRID).params for _ in range(4)]
+
+    places = [(one["batch"] / 64, one["ratio"] / 9) for one in trials]
+    assert min(dist(one, other) for one, other in combinations(places, 2)) > 0.5
 
 
 def test_enqueued_parameters_are_left_to_their_trial() -> None:
