@@ -223,7 +223,7 @@ def test_any_name_is_a_study_or_a_sentence(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
         find_study(name)
-    says_where(caught.value, "neither a specification nor a study")
+    says_where(caught.value, "neither a specification nor a study", "does not exist")
     assert listing(tmp_path) == []
 
 

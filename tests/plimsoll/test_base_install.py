@@ -39,10 +39,10 @@ def test_plan_and_trial_run_from_the_base_alone(tmp_path: Path) -> None:
     (site / "plan.json").write_text(json.dumps(plan.as_dict()), encoding="utf-8")
     plimsoll = str(python.with_name("plimsoll"))
     done([plimsoll, "plan", "sweep.yaml", "--gpu", "H100"], site)
-    trial = done([plimsoll, "trial", "sweep.yaml", "--plan", "plan.json"], site)
+    trial = done([plimsoll, "trial", "sweep.yaml", "--plan", "plan.json", "--json"], site)
 
     assert (site / "plimsoll-runs" / "sweep" / "plan.json").is_file()
-    assert json.loads(trial)["kind"] == "measured"
+    assert json.loads(trial)["result"]["kind"] == "measured"
 
 
 def done(command: list[str], folder: Path = ROOT) -> str:

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -60,10 +61,25 @@ def _load_extension(builder_name: str) -> None:
     """
     builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), builder_name)()
     folder = Path(cpp_extension._get_build_directory(builder.name, verbose=False))
-    with (folder / "plimsoll.lock").open("w") as lock:
+    with (folder / "plimsoll.lock").open("w") as lock, _one_ninja():
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "lock").unlink(missing_ok=True)
         builder.load(verbose=False)
+
+
+@contextlib.contextmanager
+def _one_ninja() -> Iterator[None]:
+    """Lets torch find this environment's ninja, whether or not the environment is activated.
+
+    Two versions do not know each other's records: each would compile again what the other has.
+    """
+    before = os.environ.get("PATH", "")
+    with contextlib.suppress(ModuleNotFoundError):  # then there is a system's, or `_compiler_lack`
+        os.environ["PATH"] = os.pathsep.join((importlib.import_module("ninja").BIN_DIR, before))
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 def deepspeed_lack() -> str | None:

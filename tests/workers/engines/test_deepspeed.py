@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import cpp_extension
 
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.request import TrialRequest
@@ -219,6 +223,24 @@ OFFLOADED = a_request(
     offload_optimizer="cpu",
     offload_parameters="cpu",
 )
+
+
+def _out_of_date(_: Worker) -> str:
+    """What ninja would still have to do for DeepSpeed's Adam, by the environment's own records."""
+    folder = cpp_extension._get_build_directory("cpu_adam", verbose=False)
+    ninja = Path(sys.executable).with_name("ninja")
+    return subprocess.run(
+        [ninja, "-n"], cwd=folder, capture_output=True, check=True
+    ).stdout.decode()
+
+
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+def test_what_is_compiled_is_known_to_the_environments_ninja(alone: Group) -> None:
+    """Not to one that the machine has beside it: they would compile again in turns."""
+    alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
+
+    assert alone.call(_out_of_date) == ["ninja: no work to do.\n"]
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 60)
