@@ -67,6 +67,7 @@ def refusal(url: str) -> str:
     return tried.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -88,6 +89,7 @@ def test_mlflow_answers_to_its_names_and_to_no_other(
     assert asked(services.mlflow_port, EXPERIMENT, host) == status
 
 
+@pytest.mark.thorough
 def test_the_readiness_probe_sees_a_refused_name(services: Services) -> None:
     """It calls the API under the name that the sweep uses; /health would answer any name."""
     container = the(services.resources, "Deployment")["spec"]["template"]["spec"]["containers"][0]
@@ -113,6 +115,7 @@ def test_the_names_are_those_of_the_services_namespace() -> None:
     assert {"mlflow", "mlflow:*", called, f"{called}:*"} <= {*names}
 
 
+@pytest.mark.thorough
 def test_artifacts_go_through_the_server(services: Services, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("a note")
     client = mlflow.MlflowClient(f"http://127.0.0.1:{services.mlflow_port}")

@@ -59,6 +59,7 @@ def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:
     return outcome_from_json(json.loads(finished.stdout)["result"])
 
 
+@pytest.mark.thorough
 def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) -> None:
     outcome = outcome_in(run(folder, ["plimsoll", *arguments(folder, data=1)]))
 

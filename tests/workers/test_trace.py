@@ -17,6 +17,7 @@ from search_spaces.errors import ModelError
 from search_spaces.footprint import Compute, Footprint, Part, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
+from tests.covering import every_value
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.values import LLAMA, a_spec, odd_model
 from workers.trace import trace
@@ -67,23 +68,18 @@ def block(footprint: Footprint) -> Part:
     return footprint.variants[-1].blocks[-1].part
 
 
-@pytest.mark.parametrize("compute", ["cast", "autocast"])
 @pytest.mark.parametrize(
-    ("model", "train"),
-    [
-        (GPT2, {}),
-        (LLAMA, {}),
-        (BERT, {}),
-        (STACKED, {}),
-        (LLAMA, {"method": "lora"}),
-    ],
-    ids=["gpt2", "llama", "bert", "function", "lora"],
+    **every_value(
+        case=((GPT2, {}), (LLAMA, {}), (BERT, {}), (STACKED, {}), (LLAMA, {"method": "lora"})),
+        compute=("cast", "autocast"),
+    )
 )
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_the_whole_model_sharded_is_as_torch_tracks_it(
-    model: dict[str, Any], train: dict[str, Any], compute: Compute, tmp_path: Path
+    case: tuple[dict[str, Any], dict[str, Any]], compute: Compute, tmp_path: Path
 ) -> None:
     """At a micro-batch that was not traced, and at full depth."""
+    model, train = case
     checked = check(spec_of(model, **train), compute=compute, micro_batch=7, cache=tmp_path)
 
     assert checked.saved_bytes == pytest.approx(checked.tracked_saved_bytes, rel=TOLERANCE)
@@ -91,7 +87,7 @@ def test_the_whole_model_sharded_is_as_torch_tracks_it(
     assert checked.flops == checked.tracked_flops
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.thorough), "sdpa"])
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
     attention: Attention, tmp_path: Path

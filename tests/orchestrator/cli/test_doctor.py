@@ -43,6 +43,7 @@ def test_without_a_compiler_blocks_cannot_be_compiled(monkeypatch: pytest.Monkey
     assert "compile" in dict(lacks("cpu"))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_probe_writes_a_device_that_forecasts_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

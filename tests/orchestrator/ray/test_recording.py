@@ -21,6 +21,7 @@ from benchmarks.search.surfaces import surfaces_in
 from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
+pytestmark = pytest.mark.thorough
 SPEC = """
 model: {name: "awkward_model:make", config: {raises: 2, too_large: 16}}
 cluster: {device: cpu, workers: 2, memory_gib: 0.5}
@@ -99,7 +100,6 @@ def test_nothing_is_left_running(stopped: object, folder: Path) -> None:
     assert left == []
 
 
-@pytest.mark.thorough
 def test_what_was_measured_is_kept_when_a_scheduler_ends_it(tmp_path: Path) -> None:
     """As `ray job stop` does."""
     assert_kept(stopped_by(lambda driver: os.kill(driver, signal.SIGTERM), prepared(tmp_path)))
@@ -113,7 +113,6 @@ def assert_kept(stopped: Stop) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.thorough
 def test_the_same_command_measures_what_is_left(
     stopped: Stop, resumed: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
@@ -129,7 +128,6 @@ def test_the_same_command_measures_what_is_left(
     assert {row["ranking_sets"] for row in found} == {found[0]["ranking_sets"]}
 
 
-@pytest.mark.thorough
 def test_every_plan_has_its_ending(resumed: object, folder: Path) -> None:
     for row in rows(folder):
         assert row["outcome"] == ENDINGS[row["micro_batch"]]
@@ -142,7 +140,6 @@ def test_every_plan_has_its_ending(resumed: object, folder: Path) -> None:
     assert min(wanted) >= 2
 
 
-@pytest.mark.thorough
 def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
     (surface,) = surfaces_in(folder / "out", lambda _: ConstantMfu(), least=4)
 
@@ -151,7 +148,6 @@ def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
     assert (folder / "out" / "all.yaml").is_file()
 
 
-@pytest.mark.thorough
 def test_the_best_alone_are_measured_again(resumed: object, folder: Path) -> None:
     before = rows(folder)
 

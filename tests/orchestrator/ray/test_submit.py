@@ -96,6 +96,7 @@ def _driver(work: Path) -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.thorough
 def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[str, str]) -> None:
     """A specification that is sound here, and whose model is not found there."""
     (work / ".gitignore").write_text("awkward_model.py\n")

@@ -142,6 +142,7 @@ class Treacherous(GroupRunner):
         return _report(given)
 
 
+@pytest.mark.thorough
 def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object) -> None:
     counting = Counting()
 

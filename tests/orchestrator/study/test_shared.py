@@ -32,7 +32,7 @@ def begin_together(processes: Iterable[subprocess.Popen[str]]) -> list[tuple[int
 
 
 def test_processes_that_make_the_tables_at_the_same_time(storage: str, tmp_path: Path) -> None:
-    names = [f"study-{number}" for number in range(5)]
+    names = [f"study-{number}" for number in range(3)]
 
     ended = begin_together([driver("open", storage, tmp_path, name, 0) for name in names])
 

@@ -87,7 +87,10 @@ def assert_same_losses(group: Group, alone: Group, name: str, plan: Plan) -> Non
 
 @pytest.mark.parametrize(
     ("name", "knobs"),
-    [("llama", {"sequence_parallel": True}), ("gpt2", {})],
+    [
+        pytest.param("llama", {"sequence_parallel": True}, marks=pytest.mark.thorough),
+        ("gpt2", {}),
+    ],
     ids=["llama-sequence", "gpt2"],
 )
 def test_tensor_ranks_split_stages_too(

@@ -97,7 +97,7 @@ def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) ->
 
 
 @ALL
-@pytest.mark.parametrize("compute", ["cast", "autocast"])
+@pytest.mark.parametrize("compute", ["cast", pytest.param("autocast", marks=pytest.mark.thorough)])
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_sharded_it_is_as_torch_tracks_it(
     model: dict[str, Any], compute: Compute, tmp_path: Path
