@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 AUDIT := $(VENV)/audit
 STAMP := $(VENV)/.installed
 VERSION := 0.1.0
-# two processes: one for the tests of workers, one for those of sweeps under Ray (tests/conftest.py)
+# three processes, for tests of workers, for those of sweeps under Ray, and for the rest, while those
+# wait (tests/conftest.py)
 IN_PARALLEL := --numprocesses 3 --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
