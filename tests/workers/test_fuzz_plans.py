@@ -24,9 +24,8 @@ def sample(ranks: int, count: int) -> list[tuple[str, Plan]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "count"), [(2, 2), pytest.param(4, 6, marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("ranks", "count"), [(2, 2), (4, 6)])
 def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count: int) -> None:
     references: dict[str, tuple[float, ...]] = {}
     for model, plan in sample(ranks, count):

@@ -150,6 +150,7 @@ for part in {parts}:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_no_part_needs_ray_or_mlflow_to_start() -> None:
     command = [sys.executable, "-c", _WITHOUT.format(parts=PARTS)]
 

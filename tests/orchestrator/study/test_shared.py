@@ -31,8 +31,9 @@ def begin_together(processes: Iterable[subprocess.Popen[str]]) -> list[tuple[int
     return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
 
 
+@pytest.mark.thorough
 def test_processes_that_make_the_tables_at_the_same_time(storage: str, tmp_path: Path) -> None:
-    names = [f"study-{number}" for number in range(3)]
+    names = [f"study-{number}" for number in range(5)]
 
     ended = begin_together([driver("open", storage, tmp_path, name, 0) for name in names])
 
