@@ -9,7 +9,7 @@ import gc
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, _collective_utils, _redistribute
+from torch.distributed.tensor import _collective_utils, _redistribute
 
 from search_spaces.layout import MESH_DIMENSIONS, mesh_shape, place_of
 from search_spaces.plan import Plan
@@ -125,16 +125,11 @@ def _touch(group: dist.ProcessGroup, device: torch.device) -> None:
 
 def forget_meshes() -> None:
     """Empties DTensor's caches, whose keys hold the device mesh, and with it the group."""
-    # As torch.distributed.tensor.debug does, whose import loads torch's compiler: half a second of
-    # every start of a worker. Private, and may go away.
-    dispatcher = getattr(DTensor, "_op_dispatcher", None)
-    propagator = getattr(dispatcher, "sharding_propagator", None)
-    for clear in (
-        getattr(getattr(propagator, "propagate_op_sharding", None), "cache_clear", None),
-        getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None),
-    ):
-        if clear is not None:
-            clear()
+    from torch.distributed.tensor import debug  # loads torch's compiler, as the first optimizer does
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)  # private, may go away
+    if clear is not None:
+        clear()
     clear = getattr(_redistribute, "clear_redistribute_planner_cache", None)  # as private
     if clear is not None:
         clear()
