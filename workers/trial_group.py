@@ -125,7 +125,8 @@ def _touch(group: dist.ProcessGroup, device: torch.device) -> None:
 
 def forget_meshes() -> None:
     """Empties DTensor's caches, whose keys hold the device mesh, and with it the group."""
-    from torch.distributed.tensor import debug  # loads torch's compiler, as the first optimizer does
+    # its import loads torch's compiler, as the first optimizer does anyway
+    from torch.distributed.tensor import debug
 
     clear = getattr(debug, "_clear_sharding_prop_cache", None)  # private, may go away
     if clear is not None:
