@@ -94,8 +94,8 @@ def serve(config: dict[str, Any]) -> None:
     devices = tuple(visible_device_use().items()) if has_gpu else ()
     ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
-    gc.enable()
     rehearse(config["spec"], worker)
+    gc.enable()
     seen = Fingerprint(
         device=worker.device.type,
         device_name=worker.device_name,

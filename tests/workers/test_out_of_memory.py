@@ -97,6 +97,7 @@ def _held(worker: Worker) -> tuple[int, int]:
     return malloc.uordblks + malloc.hblkhd, psutil.Process().memory_info().rss
 
 
+@pytest.mark.thorough
 def test_failures_in_a_row_leave_nothing_behind(pair: Group) -> None:
     """What a failure leaves grows in every round; a cache comes once, in any of them."""
     for zero_stage in (0, 2, 3):

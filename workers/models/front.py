@@ -1,4 +1,7 @@
-"""The front door of models: a preset, a folder, a Hub id or a function of the user's."""
+"""The front door of models: a preset, a folder, a Hub id or a function of the user's.
+
+transformers takes more than a second to import, a third of a rank's start: only its models do so.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
 from workers.importing import users_code
-from workers.models import function, hub
+from workers.models import function
 from workers.models.built import BuiltModel
 
 
@@ -24,6 +27,8 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     with users_code(f"{spec.name} cannot be built"):
         if function.is_function(spec):
             return function.describe_function(spec, train)
+        from workers.models import hub
+
         return hub.describe_hub(spec, train)
 
 
@@ -41,6 +46,8 @@ def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltMo
     """
     if function.is_function(spec):
         return function.build_function(spec, train)
+    from workers.models import hub
+
     return hub.build_hub(spec, train, attention=attention)
 
 
@@ -63,6 +70,8 @@ def build_fake(
     """
     if function.is_function(spec):
         return function.build_fake_function(spec, train, mode)
+    from workers.models import hub
+
     model = hub.build_hub(spec, train, attention=attention)
     with mode:
         model.module.to_empty(device=torch.device("cpu"))

@@ -8,13 +8,13 @@ import warnings
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from transformers.pytorch_utils import Conv1D
 
 from search_spaces.errors import ModelError
 from search_spaces.extras import require
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
 from workers.models.blocks import find_blocks
 from workers.models.config import one_sentence
+from workers.models.conv1d import is_conv1d
 
 _NAMED = 3  # of the nearest modules in a sentence
 
@@ -82,9 +82,8 @@ def _chosen(name: str, module: nn.Module, lora: LoraSpec) -> tuple[str, ...]:
 
 def _is_linear(part: nn.Module) -> bool:
     """Whether it is called as a linear layer: that in `nn.MultiheadAttention` is not."""
-    return isinstance(part, nn.Linear | Conv1D) and not isinstance(
-        part, NonDynamicallyQuantizableLinear
-    )
+    linear = isinstance(part, nn.Linear) or is_conv1d(part)
+    return linear and not isinstance(part, NonDynamicallyQuantizableLinear)
 
 
 def _names(target: str, path: str) -> bool:

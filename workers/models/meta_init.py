@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.initialization import TORCH_INIT_FUNCTIONS
 
 _WHOLE_ONLY = ("dirac_", "orthogonal_", "sparse_")  # cannot be done on a part of a weight
 _TRUNCATED = "_no_grad_trunc_normal_"  # what `trunc_normal_` looks up when it is called
@@ -23,6 +22,8 @@ Note = Callable[..., None]
 @contextmanager
 def telling(note: Note) -> Iterator[None]:
     """Calls `note(name, tensor, ...)` for each such initialisation of a tensor on meta."""
+    from transformers.initialization import TORCH_INIT_FUNCTIONS  # as `front` says
+
     functions: dict[str, Any] = vars(nn.init)
     drawn: Callable[..., torch.Tensor] = functions[_TRUNCATED]
 

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from search_spaces.facts import TensorFacts
 from workers.models.blocks import find_blocks
+from workers.models.conv1d import is_conv1d
 from workers.models.experts import expert_layers
 from workers.models.tensor_styles import (
     ALIASES,
@@ -101,7 +101,7 @@ def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorF
 
 def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
     """Inputs and outputs of a linear projection; None for anything else."""
-    if isinstance(projection, Conv1D):
+    if is_conv1d(projection):
         return projection.nx, projection.nf
     if isinstance(projection, nn.Linear):
         return projection.in_features, projection.out_features

@@ -24,7 +24,8 @@ from search_spaces.presets import preset_config, preset_names
 from search_spaces.spec.schema import SweepSpec
 from workers.importing import importable_from_here
 
-FORMAT = 5  # of what tracing finds: another number makes all that is cached worthless
+_CODE = Path(__file__).parents[2]
+_PACKAGES = ("search_spaces", "workers")  # whose code decides what tracing finds
 _SOFTWARE = ("torch", "transformers", "peft")
 _DIGITS = 24
 
@@ -38,15 +39,15 @@ def default_folder() -> Path:
 def digest_of(spec: SweepSpec, device: str) -> str:
     """The name of all that a footprint depends on, variants apart.
 
-    That is the model's configuration or source, the longest sample, adapters, the device and the
-    versions of what is traced with.
+    That is the model's configuration or source, the longest sample, adapters, the device, our own
+    code and the versions of what is traced with.
 
     Raises:
         ModelError: If there is no such model.
     """
     train = spec.train
     told = {
-        "format": FORMAT,
+        "code": _code(),
         "device": device,
         "model": spec.model.model_dump(mode="json"),
         "source": _source(spec),
@@ -80,6 +81,13 @@ def save(folder: Path, footprint: Footprint) -> None:
 @cache
 def _adapter() -> TypeAdapter[Footprint]:
     return TypeAdapter(Footprint)
+
+
+@cache
+def _code() -> str:
+    """Changes with any line of ours: nobody has to remember to."""
+    files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @cache

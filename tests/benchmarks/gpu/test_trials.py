@@ -254,6 +254,7 @@ def test_the_spread_is_of_plans_with_all_repeats() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_small_grid_is_recorded_and_goes_on(asked: Asked) -> None:
     late = replace(asked, until=asked.clock() - 1)
     begun = surfaces.measure(late)

@@ -17,19 +17,16 @@ from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_lon
 from tests.workers.values import a_plan
 
 
-def thorough(*values: object) -> Any:
-    return pytest.param(*values, marks=pytest.mark.thorough)
-
-
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "knobs",
     [
         {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
-        thorough({"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
-        thorough({"checkpoint_ratio": 1.0, "micro_batch": 1}),
-        thorough({"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1}),
-        thorough({"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0}),
+        {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1},
+        {"checkpoint_ratio": 1.0, "micro_batch": 1},
+        {"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1},
+        {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0},
     ],
     ids=str,
 )

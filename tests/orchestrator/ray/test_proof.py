@@ -10,8 +10,6 @@ import re
 import pytest
 from mlflow.tracking import MlflowClient
 
-from orchestrator.places import TRACKING_VARIABLE
-from orchestrator.study import load_proofs
 from search_spaces.outcome import Measured
 from tests.orchestrator.ray.awkward_model import WIDTH
 from tests.orchestrator.ray.cli import plimsoll
@@ -112,17 +110,3 @@ def test_mlflow_has_the_proofs_as_runs_of_their_own_kind(eventful: Eventful) -> 
     assert parent.data.tags["proven"] == f"trial {eventful.proofs[-1].number}"
     trials = [run for run in runs if run.data.tags.get("kind") == "trial"]
     assert len(trials) == len(MICRO_BATCHES) + 1  # one died and ran again
-
-
-@pytest.mark.thorough
-def test_the_same_command_again_proves_nothing_again(
-    eventful: Eventful, cluster: dict[str, str]
-) -> None:
-    there = {**cluster, TRACKING_VARIABLE: eventful.tracking}
-    again = plimsoll("tune", "sweep.yaml", folder=eventful.folder, **there)
-
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "none of them new" in again.stdout
-    assert " starts" not in again.stdout
-    assert "proven in workers of its own" in again.stdout
-    assert load_proofs(eventful.spec, "sweep") == eventful.proofs

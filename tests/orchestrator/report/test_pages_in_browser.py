@@ -15,7 +15,6 @@ import pytest
 from tests.orchestrator.report.pages import HOSTILE, figures_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WIDTHS = (390, 820, 1400)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -28,12 +27,14 @@ pytestmark = [
 ]
 
 
-def browse(pages: dict[str, str], folder: Path) -> tuple[dict[str, Any], list[str]]:
+def browse(
+    pages: dict[str, str], widths: tuple[int, ...], folder: Path
+) -> tuple[dict[str, Any], list[str]]:
     """What `look.js` finds of each page at each width, and what was written to the console."""
     for number, page in enumerate(pages.values()):
         (folder / f"{number}.html").write_text(page, encoding="utf-8")
     given = f"const PAGES = {[f'{at}.html' for at in range(len(pages))]};"
-    given += f"const WIDTHS = {list(WIDTHS)};"
+    given += f"const WIDTHS = {list(widths)};"
     script = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
     (folder / "all.html").write_text(f"<body><script>{given}{script}</script></body>")
     ran = subprocess.run(
@@ -53,12 +54,17 @@ def browse(pages: dict[str, str], folder: Path) -> tuple[dict[str, Any], list[st
     return by_name, [line for line in ran.stderr.splitlines() if ":CONSOLE:" in line]
 
 
-def test_every_chart_is_drawn_at_every_width(pages: dict[str, str], tmp_path: Path) -> None:
-    found, console = browse(pages, tmp_path)
+@pytest.mark.parametrize(
+    "widths", [(390, 1400), pytest.param((820, 1000, 2000), marks=pytest.mark.thorough)], ids=str
+)
+def test_every_chart_is_drawn_at_every_width(
+    pages: dict[str, str], widths: tuple[int, ...], tmp_path: Path
+) -> None:
+    found, console = browse(pages, widths, tmp_path)
 
     assert not console
     for name, page in pages.items():
-        for width in WIDTHS:
+        for width in widths:
             seen = found[name][str(width)]
             where = f"{name} at {width} pixels"
             for chart, figure in figures_of(page).items():

@@ -10,6 +10,7 @@ import pytest
 
 from search_spaces.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
+from workers.tracing import store
 from workers.tracing.store import default_folder, digest_of, load, save
 
 ONE = Extent(fixed=1)
@@ -73,6 +74,22 @@ def test_a_folder_that_cannot_be_written_to_is_no_fault(tmp_path: Path) -> None:
 )
 def test_what_changes_a_footprint_changes_its_name(other: SweepSpec) -> None:
     assert digest_of(other, "cuda") != digest_of(spec(), "cuda")
+
+
+def test_so_does_a_change_of_the_code_that_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workers" / "tracing").mkdir(parents=True)
+    step = tmp_path / "workers" / "tracing" / "step.py"
+    monkeypatch.setattr(store, "_CODE", tmp_path)
+    names = []
+    for text in ("BYTES = 4\n", "BYTES = 2\n"):
+        step.write_text(text)
+        store._code.cache_clear()
+        names.append(digest_of(spec(), "cpu"))
+    store._code.cache_clear()
+
+    assert len(set(names)) == 2
 
 
 def test_a_device_has_its_own() -> None:

