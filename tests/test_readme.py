@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch.utils.cpp_extension import get_default_build_root
 
 from orchestrator.export import FORMATS
 from tests.documented import said_by
@@ -46,9 +45,7 @@ def test_the_way_goes_from_the_demo_to_folders_that_are_verified() -> None:
 @pytest.mark.timeout(1800)
 def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
     clone, home = tmp_path / "clone", tmp_path / "home"
-    compiled = home / ".cache" / "torch_extensions"  # what DeepSpeed compiles takes minutes
-    compiled.parent.mkdir(parents=True)
-    compiled.symlink_to(get_default_build_root())
+    home.mkdir()
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     (clone / ".venv").symlink_to(Path(sys.prefix))
     for name in ("pyproject.toml", "constraints.txt"):  # older than what is installed: no setup

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
@@ -34,8 +35,9 @@ def _invent() -> None:
     """A figure is another than was measured."""
 
     def faster(record: Record, told: Measured) -> Record:
-        rate = replace(told.samples_per_second, value=2 * told.samples_per_second.value)
-        return replace(record, outcome=replace(told, samples_per_second=rate))
+        rate = told.samples_per_second
+        twice = Estimate(value=2 * rate.value, low=2 * rate.low, high=2 * rate.high)
+        return replace(record, outcome=replace(told, samples_per_second=twice))
 
     _tell_instead(faster)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +45,7 @@ study: {{storage: "{storage}", folder: "{folder}/runs", wait_minutes: 2}}
 tracking: {tracking}
 """
 SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
+_SHARED = Path("/dev/shm")
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
 _AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is tried again
 _DRIVERS = 12  # that are started, one after the other, before it is given up
@@ -239,7 +242,8 @@ class _Sweep:
         left = rig.wait_gone(60)
         report.leaked += [f"process {_words(p)}" for p in left]
         send(left, signal.SIGKILL)
-        report.leaked += [f"shared memory {name}" for name in _shared_memory() - self._shm]
+        new = _shared_memory() - self._shm - _mapped()
+        report.leaked += [f"shared memory {name}" for name in sorted(new)]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
         if self._setting.nodes:
             report.leaked += [f"{left} of the cluster" for left in self._setting.nodes.left()]
@@ -298,5 +302,14 @@ def _words(process: psutil.Process) -> str:
 
 def _shared_memory() -> set[str]:
     """Names of what is there, but for what servers of PostgreSQL and MLflow make for themselves."""
-    names = {path.name for path in Path("/dev/shm").iterdir()}
+    names = {path.name for path in _SHARED.iterdir()}
     return {name for name in names if not name.startswith(("PostgreSQL.", "tmp"))}
+
+
+def _mapped() -> set[str]:
+    """Names in shared memory that living processes use: those of others, when ours are gone."""
+    found: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # of another user, or gone by now
+            found.update(re.findall(rf"{_SHARED}/(\S+)", maps.read_text()))
+    return found

@@ -27,10 +27,10 @@ def test_growth_is_that_after_a_tenth_of_the_way() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_hundred_trials_on_a_group_leave_nothing_open() -> None:
-    found = measure(100, 10)
+def test_sixty_trials_on_a_group_leave_nothing_open() -> None:
+    found = measure(60, 10)
 
-    assert found["outcomes"] == {"measured": 100}
+    assert found["outcomes"] == {"measured": 60}
     assert {name.split()[0] for name in found["processes"]} >= {
         "driver",
         "RayTrainWorker",

@@ -24,8 +24,6 @@ from tests.workers.values import a_plan
     [
         {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
         {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1},
-        {"checkpoint_ratio": 1.0, "micro_batch": 1},
-        {"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1},
         {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0},
     ],
     ids=str,

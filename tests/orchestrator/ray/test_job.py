@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.ray_head import BIN, ray_head
+from benchmarks.rigs.ray_head import BIN
 from orchestrator.study import load_records
 from search_spaces.outcome import Crashed, Measured
 from search_spaces.spec.load import load_spec
@@ -28,22 +28,21 @@ SUBMIT = ("job", "submit", "--working-dir", ".", "--")
 
 
 @pytest.mark.thorough
-def test_a_job_gives_the_same_result(tmp_path: Path) -> None:
+def test_a_job_gives_the_same_result(tmp_path: Path, cluster: dict[str, str]) -> None:
     work = tmp_path / "work"
     work.mkdir()
     shutil.copy(awkward_model.__file__, work / "awkward_model.py")
     (work / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
 
-    with ray_head(tmp_path, token=True) as environ:
-        job = subprocess.run(
-            [str(BIN / "ray"), *SUBMIT, "plimsoll", "tune", "sweep.yaml"],
-            cwd=work,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    job = subprocess.run(
+        [str(BIN / "ray"), *SUBMIT, "plimsoll", "tune", "sweep.yaml"],
+        cwd=work,
+        env=cluster,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
     assert job.returncode == 0, job.stdout + job.stderr
     records = {

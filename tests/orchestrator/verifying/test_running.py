@@ -77,7 +77,10 @@ import os, sys, time
 rank = int(os.environ["RANK"])
 print("rank", rank, "begins", flush=True)
 if rank == 0:
+    open("begun", "w").close()
     time.sleep(60)
+while not os.path.exists("begun"):  # what it says is not the last that is said
+    time.sleep(0.1)
 {fault}
 """
 
