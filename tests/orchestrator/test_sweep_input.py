@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from orchestrator.cli import main
 from orchestrator.study import Study
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.records import make_space
@@ -199,25 +201,21 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_for_temporary_files_with_a_name_too_long_for_rays_sockets(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "deep", cluster={"workers": 1, "device": "cpu"})
     deep = tmp_path / ("a" * 100)
     deep.mkdir()
-    command = [Path(sys.executable).with_name("plimsoll"), "tune", "deep.yaml"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(deep))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which Python asks the environment for once
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(deep)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "deep.yaml", "--plain"])
 
-    assert ended.returncode == 2
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert ended.stderr.startswith("Ray does not start on this machine")
-    assert f"set RAY_TMPDIR to a short folder, as /tmp, in place of {deep}" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert len(said.splitlines()) == 1, said
+    assert said.startswith("Ray does not start on this machine")
+    assert f"set RAY_TMPDIR to a short folder, as /tmp, in place of {deep}" in said

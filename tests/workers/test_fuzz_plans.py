@@ -36,6 +36,7 @@ def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count:
         assert ran.fault is None, f"{model} {plan}: {ran.fault}"
 
 
+@pytest.mark.thorough
 def test_a_draw_reaches_every_value_of_the_knobs_that_are_words() -> None:
     rng = random.Random(SEED)
     plans = [draw(model, 8, rng) for model in MODELS for _ in range(40)]

@@ -33,7 +33,7 @@ def thorough(*values: object) -> Any:
         thorough("torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
         thorough("torchrun", {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
         thorough("torchrun", {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_offload": True}),
-        (
+        thorough(
             "deepspeed",
             {"engine": "deepspeed", "zero_stage": 1, "data": 1, "checkpoint_ratio": 0.5},
         ),

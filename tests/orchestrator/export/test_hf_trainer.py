@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import HfArgumentParser, TrainingArguments
 
 from orchestrator.export import exported, write_bundle
 from search_spaces.errors import UserError
@@ -69,6 +68,8 @@ def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
     what = taken_of(a_plan(data=1, micro_batch=4), warmup_steps=3, schedule="cosine")
     file = tmp_path / "training_arguments.json"
     file.write_text(exported(what, "hf-trainer").files[file.name])
+
+    from transformers import HfArgumentParser, TrainingArguments  # with peft: a second
 
     (read,) = HfArgumentParser(TrainingArguments).parse_json_file(str(file))
 

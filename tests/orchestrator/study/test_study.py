@@ -421,6 +421,7 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
 # ---------------------------------------------------------------- what is many
 
 
+@pytest.mark.thorough
 def test_a_hundred_trials_are_kept_and_none_repeats(tmp_path: Path) -> None:
     train = {"global_batch": 128, "sequence_length": 128}
     study = open_study(study_spec(tmp_path, train=train))

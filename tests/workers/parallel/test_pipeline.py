@@ -113,7 +113,7 @@ def two_stages(**knobs: Any) -> Plan:
         ("llama", two_stages(pipeline_schedule="interleaved", checkpoint_ratio=0.5)),
         ("gpt2", two_stages(batching="grouped", checkpoint_ratio=1.0)),
         ("bert", two_stages()),
-        ("gpt2-classes", two_stages(micro_batch=1)),
+        pytest.param("gpt2-classes", two_stages(micro_batch=1), marks=pytest.mark.thorough),
         ("experts", two_stages(pipeline_schedule="1f1b", checkpoint_ratio=0.5)),
         ("function", two_stages(pipeline_schedule="interleaved")),
     ],
@@ -212,6 +212,7 @@ def test_a_tied_weight_counts_once_in_the_norm_that_is_clipped(pair: Group, alon
             assert abs(by - expected[TIED.get(name, name)]).max() < GRADIENT_TOLERANCE * largest
 
 
+@pytest.mark.thorough
 def test_adapters_are_trained_in_stages(pair: Group, alone: Group) -> None:
     spec = a_spec(model=MODELS["gpt2"], train={"method": "lora"})
     whole = alone.run(TrialRequest(number=0, plan=a_plan(data=1, micro_batch=4), spec=spec))

@@ -73,6 +73,7 @@ def test_a_cpu_becomes_a_device_that_a_user_could_have_written(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rank_alone_has_nobody_to_talk_to(tmp_path: Path) -> None:
     alone = dataclasses.replace(TINY, ranks=1)
     found = probe_ranks(alone, drive=tmp_path)

@@ -96,14 +96,18 @@ def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) ->
     assert peak_bytes(variant, MICRO_BATCH) == pytest.approx(whole.peak_bytes, rel=0.01)
 
 
-@ALL
-@pytest.mark.parametrize("compute", ["cast", pytest.param("autocast", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("name", "compute"),
+    [
+        ("gpt-oss", "cast"),
+        *(pytest.param(name, "cast", marks=pytest.mark.thorough) for name in ("mixtral", "qwen")),
+        *(pytest.param(name, "autocast", marks=pytest.mark.thorough) for name in EXPERTS),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
-def test_sharded_it_is_as_torch_tracks_it(
-    model: dict[str, Any], compute: Compute, tmp_path: Path
-) -> None:
+def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path: Path) -> None:
     """Peaks under autocast are left out: of Mixtral the tracker sees up to 9 % more than we."""
-    spec = spec_of(model)
+    spec = spec_of(EXPERTS[name])
     checked = check(
         spec,
         attention=attention_of(spec),
