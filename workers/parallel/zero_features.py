@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -39,6 +40,8 @@ def load_deepspeed(device: torch.device) -> None:
     for module in _MODULES:
         with contextlib.suppress(ModuleNotFoundError):  # of another version
             importlib.import_module(module)
+    if device.type == "cpu" and cpu_adam_lack() is None:
+        _load_extension("ShareMemCommBuilder")  # else DeepSpeed does when ranks meet
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
 
@@ -52,8 +55,9 @@ def load_nvme() -> None:
     _load_extension("AsyncIOBuilder")
 
 
+@cache
 def _load_extension(builder_name: str) -> None:
-    """Compiles in one rank while the others wait.
+    """Compiles in one rank while the others wait; what is loaded waits for nobody.
 
     torch leaves a lock file when a process is killed while it compiles, on which all later ones
     would wait without end. The kernel's own lock goes with its process: who holds that one may

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,11 +30,12 @@ from tests.workers.values import LLAMA, a_plan, a_request, a_short_request, a_sp
 from workers.data import batch_source
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
-from workers.parallel.zero_features import cpu_adam_lack, nvme_lack
+from workers.parallel.zero_features import cpu_adam_lack, load_cpu_adam, nvme_lack
 from workers.preparation import prepare
 from workers.training import load_engine
 from workers.worker import Worker
 
+ROOT = Path(__file__).parents[3]
 MIB = 2**20
 CPU_ADAM_TOLERANCE = 1e-4  # relative; it is compiled with other roundings than torch's AdamW
 BUILD_SECONDS = 600.0  # DeepSpeedCPUAdam is compiled once on a machine, 50 s on idle cores
@@ -241,6 +245,42 @@ def test_what_is_compiled_is_known_to_the_environments_ninja(alone: Group) -> No
     alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
 
     assert alone.call(_out_of_date) == ["ninja: no work to do.\n"]
+
+
+def _load_again(_: Worker) -> None:
+    load_cpu_adam()
+
+
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
+    """Another environment on the machine may take minutes, in the middle of a trial of ours."""
+    alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
+    folder = Path(cpp_extension._get_build_directory("cpu_adam", verbose=False))
+
+    with (folder / "plimsoll.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        alone.call(_load_again)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    """torch's lock, which DeepSpeed itself meets when its ranks do."""
+    compiled = Path(cpp_extension._get_build_directory("deepspeed_shm_comm", verbose=False))
+    shutil.copytree(compiled, tmp_path / compiled.name)
+    (tmp_path / compiled.name / "lock").touch()
+    script = """
+import torch
+from workers.parallel.zero_features import load_deepspeed
+load_deepspeed(torch.device("cpu"))
+import deepspeed
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+deepspeed.init_distributed()
+"""
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=300, check=True)
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 60)
