@@ -85,7 +85,7 @@ def _adapter() -> TypeAdapter[Footprint]:
 
 @cache
 def _code() -> str:
-    """Changes with any line of ours: nobody has to remember to."""
+    """Hashes the code that decides what tracing finds, so that any change of it traces anew."""
     files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
