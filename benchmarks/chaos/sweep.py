@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -47,6 +48,7 @@ tracking: {tracking}
 SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
 _SHARED = Path("/dev/shm")
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
+_LOOK_SECONDS = 1.0  # between two looks at the shared memory in use
 _AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is tried again
 _DRIVERS = 12  # that are started, one after the other, before it is given up
 
@@ -133,7 +135,7 @@ class _Sweep:
         self._draw = random.Random(seed)
         self._injected: list[Injected] = []
         self._report = Report(seed=seed, setting=where.name)
-        self._shm = _shared_memory()
+        self._shared: set[str] = set()  # names of shared memory that its processes were seen to use
 
     def run(self, seconds: float) -> Report:
         began = time.monotonic()
@@ -193,6 +195,7 @@ class _Sweep:
     def _through(self, rig: Rig, until: float) -> None:
         """Injects what is due, and starts the same command again where the driver was ended."""
         since: dict[int, float] = {}  # when the trial of a number was first seen to be under way
+        looked = -math.inf
         while True:
             if time.monotonic() > until:
                 self._report.hung = True
@@ -205,7 +208,11 @@ class _Sweep:
             started = rig.trials_started()
             for number in range(1, started + 1):
                 since.setdefault(number, time.monotonic())
-            if self._faults and self._is_due(self._faults[0], since):
+            due = self._faults and self._is_due(self._faults[0], since)
+            if due or time.monotonic() > looked + _LOOK_SECONDS:
+                self._shared |= _shared_memory(rig)
+                looked = time.monotonic()
+            if due:
                 self._inject(self._faults.pop(0), rig)
             time.sleep(0.05)
 
@@ -242,8 +249,8 @@ class _Sweep:
         left = rig.wait_gone(60)
         report.leaked += [f"process {_words(p)}" for p in left]
         send(left, signal.SIGKILL)
-        new = _shared_memory() - self._shm - _mapped()
-        report.leaked += [f"shared memory {name}" for name in sorted(new)]
+        kept = sorted(name for name in self._shared if (_SHARED / name).exists())
+        report.leaked += [f"shared memory {name}" for name in kept]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
         if self._setting.nodes:
             report.leaked += [f"{left} of the cluster" for left in self._setting.nodes.left()]
@@ -300,16 +307,11 @@ def _words(process: psutil.Process) -> str:
         return "that is gone by now"
 
 
-def _shared_memory() -> set[str]:
-    """Names of what is there, but for what servers of PostgreSQL and MLflow make for themselves."""
-    names = {path.name for path in _SHARED.iterdir()}
-    return {name for name in names if not name.startswith(("PostgreSQL.", "tmp"))}
-
-
-def _mapped() -> set[str]:
-    """Names in shared memory that living processes use: those of others, when ours are gone."""
+def _shared_memory(rig: Rig) -> set[str]:
+    """Names in shared memory that the sweep's processes use at this moment."""
     found: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # of another user, or gone by now
-            found.update(re.findall(rf"{_SHARED}/(\S+)", maps.read_text()))
+    for process in rig.processes():
+        with contextlib.suppress(OSError):  # gone by now
+            maps = Path("/proc", str(process.pid), "maps").read_text()
+            found.update(re.findall(rf"{_SHARED}/(\S+)", maps))
     return found

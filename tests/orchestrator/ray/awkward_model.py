@@ -5,6 +5,7 @@ A specification's `model.config` says at how many rows it does what: `{raises: 2
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import time
@@ -64,12 +65,16 @@ class Awkward(nn.Module):
 
 
 def _hoard() -> None:
-    """Takes host memory bit by bit, far past what the test lets Ray or the kernel allow."""
+    """Takes host memory bit by bit, far past what the test lets Ray or the kernel allow.
+
+    It is shared memory, which a rank's own budget does not limit: that would be met first wherever
+    other processes gave memory back meanwhile.
+    """
     if group := os.environ.get(MEMORY_GROUP):
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     held = []
     for _ in range(128):
-        held.append(torch.ones(2**25))  # 128 MiB
+        held.append(torch.frombuffer(mmap.mmap(-1, 2**27), dtype=torch.uint8).fill_(1))
         time.sleep(0.1)
 
 
