@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,13 @@ def _has_room(folder: Path) -> bool:
 
 if _has_room(_IN_MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))  # of pytest's own folders
+
+# What `make setup` compiled for DeepSpeed is found by tests whose processes have another home too
+_BUILD = version("torch").partition("+")[2]
+if _BUILD == "cpu":
+    _PYTHON = f"py{sys.version_info.major}{sys.version_info.minor}"
+    _COMPILED = Path.home() / ".cache" / "torch_extensions" / f"{_PYTHON}_cpu"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_COMPILED))
 
 # These stay in one process of a parallel run: they share groups of ranks
 _WORKERS = "tests/workers/"
