@@ -34,7 +34,9 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=7, help="of each sweep")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=sorted(FAULTS), choices=sorted(FAULTS))
-    parser.add_argument("--plant", default="", choices=sorted(PLANTS), help="a bug of ours")
+    parser.add_argument(
+        "--plant", nargs="*", default=[], choices=sorted(PLANTS), help="bugs of ours"
+    )
     parser.add_argument(
         "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
@@ -69,7 +71,7 @@ def _one(seed: int, asked: argparse.Namespace) -> Report:
         seed,
         planned(seed, able, asked.faults),
         kept_in,
-        plant=asked.plant,
+        plants=asked.plant,
         seconds=asked.seconds,
     )
     if not report.clean:

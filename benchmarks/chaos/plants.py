@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -17,18 +17,18 @@ from search_spaces.outcome import Measured
 from search_spaces.record import Record
 
 VARIABLE = "CHAOS_PLANT"
-VICTIM = 2  # which of the measurements a record's bug is about
+DROPPED, INVENTED = 2, 3  # which of a sweep's measurements a record's bug is about
 
 
-def plant(name: str) -> None:
-    """Plants one of `PLANTS` in this process; nothing if there is no name."""
-    if name:
+def plant(names: Sequence[str]) -> None:
+    """Plants some of `PLANTS` in this process."""
+    for name in names:
         PLANTS[name]()
 
 
 def _drop_record() -> None:
     """A measurement is not told to the study."""
-    _tell_instead(lambda *_: None)
+    _tell_instead(DROPPED, lambda *_: None)
 
 
 def _invent() -> None:
@@ -39,18 +39,18 @@ def _invent() -> None:
         twice = Estimate(value=2 * rate.value, low=2 * rate.low, high=2 * rate.high)
         return replace(record, outcome=replace(told, samples_per_second=twice))
 
-    _tell_instead(faster)
+    _tell_instead(INVENTED, faster)
 
 
-def _tell_instead(changed: Callable[[Record, Measured], Record | None]) -> None:
-    """Of the measurements that a driver tells, the one at `VICTIM` is changed."""
+def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | None]) -> None:
+    """Of the measurements that a driver tells, the one of that number is changed."""
     from orchestrator.study import Study
 
     tell, measured = Study.tell, count(1)
 
     def told(study: Study, record: Record) -> None:
         outcome = record.outcome
-        if isinstance(outcome, Measured) and next(measured) == VICTIM:
+        if isinstance(outcome, Measured) and next(measured) == victim:
             instead = changed(record, outcome)
         else:
             instead = record
@@ -86,11 +86,11 @@ PLANTS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def planted_in(environment: Mapping[str, str], name: str) -> dict[str, str]:
-    """The environment of a sweep with a bug."""
-    return {**environment, VARIABLE: name} if name else dict(environment)
+def planted_in(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The environment of a sweep with these bugs."""
+    return {**environment, VARIABLE: " ".join(names)}
 
 
-def named() -> str:
-    """The bug that this process is to have."""
-    return os.environ.get(VARIABLE, "")
+def named() -> list[str]:
+    """The bugs that this process is to have."""
+    return os.environ.get(VARIABLE, "").split()

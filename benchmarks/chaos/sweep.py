@@ -109,7 +109,7 @@ def run(
     faults: Sequence[Planned],
     kept_in: str = "sqlite",
     *,
-    plant: str = "",
+    plants: Sequence[str] = (),
     seconds: float = SWEEP_SECONDS,
 ) -> Report:
     """Runs a sweep to its end, through all its faults.
@@ -119,19 +119,24 @@ def run(
         seed: Of what the faults draw.
         faults: In their order.
         kept_in: One of `SETTINGS`; `disk` needs the right to mount.
-        plant: A bug that it is to have, of `PLANTS`.
+        plants: Bugs that it is to have, of `PLANTS`.
         seconds: After which it hangs.
     """
     with setting(kept_in, folder) as where:
-        return _Sweep(folder, seed, list(faults), where, plant).run(seconds)
+        return _Sweep(folder, seed, list(faults), where, plants).run(seconds)
 
 
 class _Sweep:
     def __init__(
-        self, folder: Path, seed: int, faults: list[Planned], where: Setting, plant: str
+        self,
+        folder: Path,
+        seed: int,
+        faults: list[Planned],
+        where: Setting,
+        plants: Sequence[str],
     ) -> None:
         self._folder, self._faults, self._setting = folder, faults, where
-        self._plant = plant
+        self._plants = plants
         self._draw = random.Random(seed)
         self._injected: list[Injected] = []
         self._report = Report(seed=seed, setting=where.name)
@@ -174,7 +179,7 @@ class _Sweep:
             for name, value in (nodes.environ.items() if nodes else ())
             if name.startswith("RAY_")
         }
-        return planted_in({**os.environ, **own, **cluster}, self._plant)
+        return planted_in({**os.environ, **own, **cluster}, self._plants)
 
     def _start(self, before: Rig | None) -> Rig:
         driver = subprocess.Popen(

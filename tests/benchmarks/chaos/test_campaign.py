@@ -61,18 +61,31 @@ def test_sweeps_keep_what_they_measured_through_faults(
     assert sum(found["faults"].values()) >= 3
 
 
-@pytest.mark.parametrize(
-    ("plant", "kind", "problem"),
-    [
-        ("drop_record", "loss_is_nan", "lost"),
-        ("invent", "loss_is_nan", "invented"),
-        ("skip_deadline", "endless_loop", "hangs"),
-        ("leave_process", "rank_killed", "leaked"),
-    ],
-)
-def test_a_bug_of_ours_is_found(tmp_path: Path, plant: str, kind: str, problem: str) -> None:
-    options = ("--sweeps", "1", "--faults", "1", "--seed", "5", "--seconds", "180")
+# a fault in the middle of a sweep's first trial, and one in its last
+EARLY = ("--sweeps", "1", "--faults", "1", "--seed", "25")
+LATE = ("--sweeps", "1", "--faults", "1", "--seed", "5")
 
-    found = campaign(tmp_path, *options, "--kinds", kind, "--plant", plant)
 
-    assert found[problem] > 0, found
+def test_records_that_are_dropped_or_changed_are_found(tmp_path: Path) -> None:
+    bugs = ("--plant", "drop_record", "invent")
+
+    found = campaign(tmp_path, *EARLY, "--kinds", "loss_is_nan", *bugs)
+
+    assert found["lost"] == 1, found
+    assert found["invented"] == 1, found
+
+
+def test_trials_without_a_deadline_are_found(tmp_path: Path) -> None:
+    bug = ("--plant", "skip_deadline", "--seconds", "180")
+
+    found = campaign(tmp_path, *EARLY, "--kinds", "endless_loop", *bug)
+
+    assert found["hangs"] == 1, found
+
+
+def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
+    bug = ("--plant", "leave_process")
+
+    found = campaign(tmp_path, *LATE, "--kinds", "rank_killed", *bug)
+
+    assert found["leaked"] > 0, found

@@ -77,6 +77,7 @@ def memory_group() -> Iterator[Path]:
 
 
 @pytest.mark.thorough
+@pytest.mark.alone  # the kernel counts for the whole machine: whoever loses a worker now is misled
 def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
     tmp_path: Path, memory_group: Path
 ) -> None:

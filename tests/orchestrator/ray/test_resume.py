@@ -21,7 +21,7 @@ from tests.orchestrator.ray import awkward_model
 from tests.orchestrator.ray.cli import PLIMSOLL, plimsoll
 
 SPEC = """
-model: awkward_model:make
+model: {name: "awkward_model:make", config: {pass_seconds: 0.01}}
 cluster: {device: cpu, workers: 2, memory_gib: 0.5}
 train: {global_batch: 128, sequence_length: 8, precision: fp32}
 space: {zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}

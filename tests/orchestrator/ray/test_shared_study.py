@@ -25,7 +25,7 @@ from tests.orchestrator.ray.conftest import AWAY, TOKENS, Eventful
 ROOT = Path(__file__).parents[3]
 # the address is named once in the file and once in the environment
 SPEC = """
-model: awkward_model:make
+model: {{name: "awkward_model:make", config: {{pass_seconds: 0.01}}}}
 cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
 train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
