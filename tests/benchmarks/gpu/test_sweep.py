@@ -146,7 +146,11 @@ def test_under_ray_it_is_what_users_run(asked: Asked) -> None:
     mine, theirs = (WAYS[way](under_ray, spec, 1.0) for way in (OURS, OPTUNA))
 
     assert (mine.how, theirs.how) == ("under Ray", "Ray Tune with OptunaSearch")
-    assert [ending.kind for ending in mine.endings] == ["measured"] * 3
+    kinds = [ending.kind for ending in mine.endings]
+    assert kinds[0] == "measured"
+    # what is tried after it depends on speeds, and some plans do not fit
+    assert len(kinds) == 3
+    assert set(kinds) <= {"measured", "out_of_memory"}
     assert mine.best is not None
     assert mine.best["tokens_per_second"] > 0
     assert any(ending.rate > 0 for ending in theirs.endings)
