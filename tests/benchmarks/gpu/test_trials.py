@@ -298,19 +298,13 @@ def test_medians_of_each_way_are_compared() -> None:
 
 
 @pytest.mark.thorough
-def test_warm_trials_cost_less_than_cold_ones(asked: Asked) -> None:
-    found = overhead.measure(asked)
+def test_warm_trials_cost_less_than_cold_ones_and_so_they_do_under_ray(asked: Asked) -> None:
+    found = overhead.measure(replace(asked, ray=True))
 
     assert [verdict.holds for verdict in found.verdicts] == [True, True]
     ways = found.figures["ways"]
     assert ways["cold worker"]["worker_seconds"] > 1
     assert ways["warm worker"]["worker_seconds"] < 1
-
-
-@pytest.mark.thorough
-def test_trials_under_ray_are_told_beside_them(asked: Asked) -> None:
-    found = overhead.measure(replace(asked, ray=True))
-
     warm, cold = found.figures["under_ray"]
     assert (warm["trials"], cold["trials"]) == (overhead.TINY_WARM - 1, 1)
     assert warm["median_seconds"] < cold["median_seconds"]

@@ -34,8 +34,10 @@ def home() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"},
-        {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"},
+        {
+            **{"checkpoint_ratio": 0.5, "batching": "grouped", "allocator": "mmap"},
+            **{"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"},
+        },
         {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5},
     ],
 )
