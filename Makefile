@@ -10,8 +10,6 @@ VERSION := 0.1.0
 # three processes, for tests of workers, for those of sweeps under Ray, and for the rest, while those
 # wait (tests/conftest.py)
 IN_PARALLEL := --numprocesses 3 --no-loadscope-reorder
-# of minutes, which a thorough test may take before its stack is of interest
-LIMITS_OF_THEIR_OWN := --override-ini faulthandler_timeout=1800
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
@@ -58,8 +56,8 @@ test: setup ## Run the test suite
 	@$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-thorough: setup ## Run the tests that prove the same at greater length
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) $(LIMITS_OF_THEIR_OWN) \
-		-m '(thorough or property) and not alone'
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) \
+		--override-ini faulthandler_timeout=1800 -m '(thorough or property) and not alone'
 	@$(BIN)/python -m pytest -m alone
 
 fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
