@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
+from orchestrator.cluster.worker_group import GroupLost, WorkerGroup
 from orchestrator.core.processes import Processes
 from orchestrator.core.reactions import reaction_to
-from orchestrator.ray_train import GroupLost, WorkerGroup
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Measured, Outcome
 from search_spaces.plan import Plan

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
+from orchestrator.cluster.worker_group import WorkerGroup
 from orchestrator.core.processes import Processes
 from orchestrator.core.reactions import reaction_to
-from orchestrator.ray_train import WorkerGroup
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest

@@ -58,7 +58,7 @@ class NapReport(TrialReport):
 
 def sleeper() -> type[Any]:
     """Who stands where a group of workers would run trials."""
-    from orchestrator.ray_tune import GroupRunner  # imports Ray, which reads its environment then
+    from orchestrator.cluster.loop import GroupRunner
 
     class Sleeper(GroupRunner):
         def run(self, given: Assignment) -> NapReport:

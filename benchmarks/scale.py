@@ -35,7 +35,7 @@ from benchmarks.scale_fronts import (
 )
 from benchmarks.tune_cost import local_ray, plain_seconds, plimsoll_seconds
 from benchmarks.virtual import Clock, Tally, simulate
-from orchestrator.ray_environment import settle_ray
+from orchestrator.cluster.runtime import settle_ray
 
 
 def ours(nodes: int, trials: int, clock: Clock, tune_seconds: float) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from typing import Any, final
 from benchmarks.naps import BATCH, LIMIT_BYTES, Nap, NapReport, SleepingDriver, Told
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
 from benchmarks.virtual import AbstractFront, Clock
+from orchestrator.cluster.channels import Order
+from orchestrator.cluster.loop import AbstractDesk
+from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.needs import Need, Wanted
 from orchestrator.core.placement import Node
 from orchestrator.event_log import EventFile
-from orchestrator.mailboxes import Order
 from orchestrator.nodes import AbstractNodes
 from orchestrator.placing import PlacingDriver
-from orchestrator.ray_desk import AbstractDesk
-from orchestrator.ray_metrics import RayMetrics
 from orchestrator.study import Study
 from orchestrator.trials import Assignment
 from search_spaces.facts import ClusterFacts
@@ -112,7 +112,7 @@ class PlimsollFront(AbstractFront):
     def __init__(
         self, spec: SweepSpec, space: Space, nodes: int, clock: Clock, tune_seconds: float
     ) -> None:
-        from orchestrator.ray_tune import PlanSearcher
+        from orchestrator.cluster.loop import PlanSearcher
 
         study = Study(spec, "naps", space)
         begun = SweepStarted(

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told, sleeper
 from benchmarks.output import write
+from orchestrator.cluster.runtime import settle_ray
 from orchestrator.core.events import SweepStarted
-from orchestrator.ray_environment import settle_ray
 from orchestrator.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules import Surroundings
@@ -73,7 +73,7 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
     settle_ray()
     import ray
 
-    from orchestrator.ray_tune import run_trials
+    from orchestrator.cluster.loop import run_trials
 
     with tempfile.TemporaryDirectory() as folder:
         spec = spec_for(folder, groups, trials)

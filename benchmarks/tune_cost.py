@@ -88,7 +88,7 @@ def _counted(within: list[float], call: Callable[..., Any], *given: Any, **named
 
 def plimsoll_seconds(trials: int) -> float:
     """The same where a Tune trial is the life of a group, and each plan one more result."""
-    from orchestrator.ray_tune import GroupRunner, run_trials
+    from orchestrator.cluster.loop import GroupRunner, run_trials
     from orchestrator.trials import AbstractDriver
     from search_spaces.outcome import Cancelled
 

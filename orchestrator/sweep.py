@@ -7,6 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.cluster.background_trace import BackgroundTrace
+from orchestrator.cluster.metrics import RayMetrics
+from orchestrator.cluster.nodes import RayNodes
+from orchestrator.cluster.runtime import connected
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.needs import Wanted
 from orchestrator.core.placement import Node, on_kind, room_for_groups, words
@@ -19,10 +23,6 @@ from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.places import study_storage
 from orchestrator.placing import PlacingDriver
 from orchestrator.provenance import provenance
-from orchestrator.ray_cluster import connected
-from orchestrator.ray_metrics import RayMetrics
-from orchestrator.ray_nodes import RayNodes
-from orchestrator.ray_trace import BackgroundTrace
 from orchestrator.study import Study, check_study, earlier_studies, sole_driver
 from orchestrator.termination import Termination, termination_as_interrupt
 from search_spaces.errors import Fault, SpecError
@@ -225,7 +225,7 @@ def _run(
     groups: int,
     stopped: Termination,
 ) -> None:
-    from orchestrator.ray_tune import run_trials  # imports Ray, which reads its environment then
+    from orchestrator.cluster.loop import run_trials
 
     asked = driver.state.spec.cluster
     placing = PlacingDriver(driver, nodes, wanted=wanted, wait_seconds=asked.wait_minutes * 60)

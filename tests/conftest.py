@@ -71,7 +71,7 @@ _WORKERS = "tests/workers/"
 _ALONE = tuple(
     f"{_WORKERS}{name}" for name in ("probing/", "test_standalone.py", "test_trace.py", "tracing/")
 )
-_SWEEPS = "tests/orchestrator/ray/"  # take longest beside them
+_SWEEPS = "tests/orchestrator/cluster/"  # take longest beside them
 # and these take minutes each
 _LONG = (
     *("tests/test_readme.py", "tests/test_shared_guide.py", "tests/test_tutorial.py"),

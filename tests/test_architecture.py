@@ -17,9 +17,7 @@ MAX_LINES = 500
 
 # who may name it, itself or something below it; a path ends with / if it is a package
 ONLY_IN = {
-    "ray.tune": ("orchestrator/ray_tune",),
-    "ray.train": ("orchestrator/ray_train",),
-    "ray.util.metrics": ("orchestrator/ray_metrics",),
+    "ray": ("orchestrator/cluster/",),
     "optuna": ("orchestrator/study",),
     "sqlalchemy": ("orchestrator/study",),
     "psycopg": ("orchestrator/study/postgres",),

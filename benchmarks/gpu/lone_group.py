@@ -1,7 +1,7 @@
 """A worker in a process of its own, without Ray: kept while it serves, replaced when it must be.
 
-It does for one rank what `orchestrator.ray_groups.KeptGroup` does for many, by the same decisions
-(`orchestrator.core`), so that a GPU can be measured where Ray is not installed.
+It does for one rank what `KeptGroup` of `orchestrator.cluster.worker_group` does for many, by the
+same decisions (`orchestrator.core`), so that a GPU can be measured where Ray is not installed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.serving import serve
+from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.endings import Death, outcome_of_death
 from orchestrator.core.processes import Processes, reason_to_change
 from orchestrator.core.reactions import reaction_to
 from orchestrator.device_memory import device_use, unreleased
 from orchestrator.oom_kills import oom_kills
-from orchestrator.ray_environment import WORKER_ENVIRONMENT
 from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts

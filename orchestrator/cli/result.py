@@ -21,7 +21,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
-from orchestrator.ray_environment import RAY_LOGS_VARIABLE
+from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
 
 JSON_VERSION = 1  # of all documents; grows when a field goes or changes its meaning
 _STDOUT, _STDERR = 1, 2

@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.console import say, say_error
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Overrides, SpecPath
-from orchestrator.core.submission import (
+from orchestrator.cluster.jobs import (
     EXCLUDED,
     STOP_SECONDS,
     STUDY,
@@ -24,15 +24,14 @@ from orchestrator.core.submission import (
     job_id,
     under_way,
 )
-from orchestrator.ray_environment import shows_ray_logs
+from orchestrator.cluster.runtime import shows_ray_logs
 from search_spaces.errors import UserError
 from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
-    from orchestrator.core.submission import Job
-    from orchestrator.ray_jobs import JobServer
+    from orchestrator.cluster.jobs import Job, JobServer
     from search_spaces.provenance import CodeVersion
     from search_spaces.spec.schema import SweepSpec
 
@@ -119,7 +118,7 @@ def submit(
         metadata=_metadata(spec, study_name(spec, spec_path), spec_path, code),
     )
 
-    from orchestrator.ray_jobs import JobServer
+    from orchestrator.cluster.jobs import JobServer
 
     server = JobServer(address)
     job = _begin(server, submission)

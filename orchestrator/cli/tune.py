@@ -16,9 +16,9 @@ from orchestrator.cli.console import command_line, page, say_error, ui_hint
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
 from orchestrator.cli.result import Result, reserved_stdout
+from orchestrator.cluster.runtime import shows_ray_logs
 from orchestrator.core.ranking import counts, measured
 from orchestrator.latest import remember
-from orchestrator.ray_environment import shows_ray_logs
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 

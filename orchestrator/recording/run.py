@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.ray_cluster import connected
+from orchestrator.cluster.runtime import connected
 from orchestrator.recording.fastest import fastest
 from orchestrator.recording.order import Turn, sample, turns
 from orchestrator.recording.progress import Progress
@@ -33,7 +33,7 @@ from workers.models.shape import shape_of
 from workers.preparation import prepare
 
 if TYPE_CHECKING:
-    from orchestrator.ray_groups import KeptGroup
+    from orchestrator.cluster.worker_group import KeptGroup
 
 MOST_PLANS = 1000  # measured without being told how many
 _STARTS = 2  # of a group, before it is given up that one comes up
@@ -135,7 +135,7 @@ def _measure(
     cluster: ClusterFacts,
     progress: Progress,
 ) -> None:
-    from orchestrator.ray_groups import KeptGroup  # imports Ray, which reads its environment then
+    from orchestrator.cluster.worker_group import KeptGroup
 
     group = KeptGroup()
     try:

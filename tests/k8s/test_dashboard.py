@@ -1,6 +1,6 @@
 """The Grafana dashboard: every expression is PromQL over metrics and labels that there are.
 
-That these are what a cluster exports is shown by tests/orchestrator/ray/test_metrics.py.
+That these are what a cluster exports is shown by tests/orchestrator/cluster/test_metrics.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ check_artifacts("file:///tmp")
 check_artifacts("s3://bucket/folder")
 """,
     "ray": """
-from orchestrator.ray_cluster import connected
+from orchestrator.cluster.runtime import connected
 with connected(spec):
     pass
 """,

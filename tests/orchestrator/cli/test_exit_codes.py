@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
-from orchestrator.ray_environment import RAY_LOGS_VARIABLE
+from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
 from search_spaces.spec import json_schema
 from tests.orchestrator.cli.test_app import run
 

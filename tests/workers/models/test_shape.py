@@ -35,4 +35,4 @@ def test_names_of_an_architecture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_function_tells_nothing() -> None:
-    assert shape_of(ModelSpec(name="tests.orchestrator.ray.awkward_model:make")) == ModelShape()
+    assert shape_of(ModelSpec(name="tests.orchestrator.cluster.awkward_model:make")) == ModelShape()

@@ -1,0 +1,1 @@
+"""Ray: clusters, nodes, worker groups, jobs. The one package that imports it."""

@@ -1,0 +1,212 @@
+"""A sweep on a cluster without room, whose autoscaler (Ray's own) brings nodes and takes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import combinations, groupby
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rigs.ray_head import Brought, ray_head
+from orchestrator.study import load_records
+from search_spaces.outcome import Measured
+from search_spaces.record import Record
+from search_spaces.spec.load import load_spec
+from tests.orchestrator.cluster.cli import PLIMSOLL
+
+pytestmark = pytest.mark.thorough
+GONE_SECONDS = 60
+# Two groups of one rank, on nodes with room for two: each group has a node to itself. One trial
+# tells as much of nodes as more would, and starts one group.
+SPEC = """
+model: placed_model:make
+cluster: {{device: cpu, workers: 1, groups: 2, memory_gib: 0.5, wait_minutes: 1}}
+train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
+space: {{micro_batch: [1, 4], zero_stage: [0], optimizer: [adamw_fused]}}
+objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000, racing: false}}
+proof: {{enabled: false}}
+budget: {{trials: 1}}
+study: {{storage: "sqlite:///{folder}/study.db"}}
+tracking: {{enabled: false}}
+"""
+# Tells where it is built, and with whom
+MODEL = """
+import os
+import torch
+from torch import nn
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+def make():
+    if "RANK" in os.environ:
+        import ray
+        node = ray.get_runtime_context().get_node_id()
+        group, size = os.environ["MASTER_PORT"], os.environ["WORLD_SIZE"]
+        with open("{folder}/built", "a") as file:
+            print(node, f"{{os.environ['MASTER_ADDR']}}:{{group}}", size, file=file)
+    return Tiny(), lambda numbers: {{"x": torch.ones(len(numbers), 8)}}
+"""
+
+
+def overlap(one: Record, other: Record) -> bool:
+    return one.started_at < other.ended_at and other.started_at < one.ended_at
+
+
+def states(environ: dict[str, str]) -> Counter[str]:
+    """Of all nodes that ever were."""
+    url = f"{environ['RAY_API_SERVER_ADDRESS']}/api/v0/nodes?detail=false"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = json.load(answer)["data"]["result"]["result"]
+    return Counter(node["state"] for node in found if not node["is_head_node"])
+
+
+def tune(name: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PLIMSOLL, "tune", name, "--plain"],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A head without room for a rank; its autoscaler may bring one node more than is needed.
+
+    It has memory for one group.
+    """
+    folder = tmp_path_factory.mktemp("autoscaling")
+    (folder / "placed_model.py").write_text(MODEL.format(folder=folder))
+    (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
+    brought = Brought(cpus=2, most=3)
+    with ray_head(folder, token=False, cpus=0, memory_bytes=3 << 30, brought=brought) as environ:
+        yield environ
+
+
+@pytest.fixture(scope="module")
+def folder(environ: dict[str, str]) -> Path:
+    return Path(environ["HOME"])
+
+
+def tune_from_nothing(
+    name: str, folder: Path, environ: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """A sweep while no node is up, and how many were brought for it."""
+    await_none(environ)
+    before = states(environ).total()
+    return tune(name, folder, environ), states(environ).total() - before
+
+
+def await_none(environ: dict[str, str]) -> None:
+    until = time.monotonic() + GONE_SECONDS
+    while "ALIVE" in (left := states(environ)):
+        assert time.monotonic() < until, left
+        time.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
+    """What the sweep said, and how many nodes were brought for it."""
+    done, brought = tune_from_nothing("sweep.yaml", folder, environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr, brought
+
+
+def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
+    log, _ = swept
+
+    assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on nodes of" in log
+    assert "waits for room" not in log  # no node went, idle as it was before the first trial
+    assert "was lost" not in log
+    assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
+
+
+def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
+    """None went and came back: idle ones may go after eight seconds, and one is never used."""
+    _, brought = swept
+
+    assert brought == 2
+
+
+def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> None:
+    (record,) = load_records(load_spec(folder / "sweep.yaml"), "sweep")
+
+    assert isinstance(record.outcome, Measured)
+    assert len({line.split()[0] for line in (folder / "built").read_text().splitlines()}) == 1
+
+
+def test_nodes_may_go_after_the_sweep(swept: object, environ: dict[str, str]) -> None:
+    await_none(environ)
+
+
+def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
+    folder: Path, environ: dict[str, str]
+) -> None:
+    """On no node two groups take turns: one has gone before the next one comes."""
+    text = SPEC.replace("workers: 1", "workers: 2").replace("space: {{", "space: {{data: [1, 2], ")
+    text = text.replace("trials: 1", "trials: 4")
+    (folder / "sizes.yaml").write_text(text.format(folder=folder))
+    (folder / "built").unlink(missing_ok=True)
+    done, brought = tune_from_nothing("sizes.yaml", folder, environ)
+
+    log = done.stdout + done.stderr
+    assert done.returncode == 0, log
+    assert "2 groups of 2 ranks" in log
+    assert "waits for room" not in log
+    assert brought == 2
+    records = load_records(load_spec(folder / "sizes.yaml"), "sizes")
+    assert Counter((r.plan.world_size, type(r.outcome)) for r in records) == {
+        (1, Measured): 2,
+        (2, Measured): 2,
+    }
+    assert any(overlap(*pair) for pair in combinations(records, 2))
+    seen, sizes = defaultdict[str, list[str]](list), set()
+    for line in (folder / "built").read_text().splitlines():
+        node, group, size = line.split()
+        seen[node].append(group)
+        sizes.add(size)
+    assert sizes == {"1", "2"}
+    assert len(seen) == 2
+    for groups in seen.values():
+        turns = [group for group, _ in groupby(groups)]
+        assert len(turns) == len(set(turns))
+    report = subprocess.run(
+        [PLIMSOLL, "report", "sizes.yaml"],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert report.returncode == 0, report.stderr
+    assert "measured        4" in report.stdout
+
+
+def test_more_than_the_autoscaler_can_bring_is_refused_after_a_while(
+    folder: Path, environ: dict[str, str]
+) -> None:
+    """The last one here: nodes that it asked for may still come when it has given up."""
+    text = SPEC.format(folder=folder).replace("groups: 2", "groups: 4")
+    (folder / "much.yaml").write_text(text.replace("wait_minutes: 1", "wait_minutes: 0.05"))
+    refused = tune("much.yaml", folder, environ)
+
+    assert refused.returncode == 2
+    assert "for room for 4 groups of 1 rank on nodes of their own: there is" in refused.stderr
+    assert "cluster.workers is 1 and cluster.groups 4, and after 0.05 minutes" in refused.stderr
+    assert "lower it, or add nodes" in refused.stderr
+    assert "Traceback" not in refused.stderr

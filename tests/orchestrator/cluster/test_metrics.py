@@ -1,0 +1,116 @@
+"""Metrics of the eventful sweep, scraped as Prometheus would, beside the study that it left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+
+import pytest
+
+from orchestrator.core.metrics import METRICS
+from orchestrator.event_log.lines import TrialEndedLine, TrialStartedLine
+from search_spaces.outcome import Measured
+from tests.dashboard import expressions, names_and_labels
+from tests.orchestrator.cluster.conftest import MICRO_BATCHES, OURS, Eventful
+
+
+def rate(eventful: Eventful, rows: int) -> float:
+    outcome = eventful.by_rows[rows].outcome
+    assert isinstance(outcome, Measured)
+    return outcome.samples_per_second.value
+
+
+def ends(eventful: Eventful) -> list[TrialEndedLine]:
+    return [line for line in eventful.events if isinstance(line, TrialEndedLine)]
+
+
+def test_values_are_those_of_the_study(eventful: Eventful) -> None:
+    kinds = Counter(record.outcome.kind for record in eventful.trials)
+    ended = Counter(line.outcome for line in ends(eventful) if not line.proof)
+    assert ended == kinds + Counter(cancelled=1)  # cut short by a worker's death, and run again
+    assert ended["out_of_memory"] == 1
+    best = eventful.proofs[-1].plan.micro_batch
+
+    assert {kind: eventful.value("trials_total", outcome=kind) for kind in ended} == ended
+    assert eventful.value("best_samples_per_second") == pytest.approx(rate(eventful, best))
+    assert eventful.value("baseline_samples_per_second") == pytest.approx(rate(eventful, 1))
+    assert eventful.value("best_objective", metric="samples_per_second") == pytest.approx(
+        rate(eventful, best)
+    )
+    assert eventful.value("out_of_memory_share") == pytest.approx(1 / sum(ended.values()))
+    assert eventful.value("trials_running") == 0
+    assert eventful.value("groups") == 1
+    assert eventful.value("proof_state", state="proven") == 1
+    assert eventful.value("proof_state", state="open") == 0
+
+
+def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
+    starts = [line for line in eventful.events if isinstance(line, TrialStartedLine)]
+    asks = [line.ask_seconds for line in starts if line.ask_seconds is not None]
+    waits = [line.waited_seconds for line in ends(eventful) if line.waited_seconds is not None]
+    assert len(asks) == len(MICRO_BATCHES) - 1  # the first plan is nobody's choice
+    assert len(waits) >= len(MICRO_BATCHES) + len(eventful.proofs)
+
+    for name, values in (("ask_seconds", asks), ("wait_seconds", waits)):
+        assert eventful.value(f"{name}_count") == len(values)
+        bounds = next(metric.buckets for metric in METRICS if metric.name == f"plimsoll_{name}")
+        for bound in bounds:
+            below = sum(value <= bound for value in values)
+            assert eventful.value(f"{name}_bucket", le=str(bound)) == below
+
+    # workers are started for the first trial, after a death or a deadline, and for each proof
+    replaced, cold, warm = True, [], []
+    for line in ends(eventful):
+        if line.waited_seconds is not None:
+            (cold if replaced or line.proof else warm).append(line.waited_seconds)
+        replaced = line.outcome in ("cancelled", "timed_out") or "died" in line.detail
+    assert len(cold) >= 1 + len(eventful.proofs)
+    assert min(cold) > 10 * median(warm)
+
+
+def test_the_busy_share_is_that_of_trials_and_proofs(eventful: Eventful) -> None:
+    starts = [line for line in eventful.events if isinstance(line, TrialStartedLine)]
+    # when the workers had ended, which the driver hears of later
+    records = [*eventful.trials, *eventful.proofs]
+    ended = {(record.number, record.proof): record.ended_at for record in records}
+    ran = 0.0
+    for start, end in zip(starts, ends(eventful), strict=True):
+        assert (start.trial, start.proof) == (end.trial, end.proof)
+        if end.waited_seconds is not None:  # else nobody knows when it began
+            at = ended.get((end.trial, end.proof), end.time.timestamp())
+            ran += at - start.time.timestamp() - end.waited_seconds
+
+    over = (eventful.events[-1].time - starts[0].time).total_seconds()
+    assert eventful.value("busy_share") == pytest.approx(ran / over, rel=0.1)
+
+
+def test_gauges_stay_while_nothing_happens(eventful: Eventful) -> None:
+    """Ray's agent forgets what is not set again; workers that start take longer than that."""
+    there = [any(f.name == f"{OURS}groups" for f in scrape) for scrape in eventful.scrapes]
+    first = there.index(True)
+    last = len(there) - there[::-1].index(True)
+
+    assert last - first > 8
+    assert sum(there[first:last]) / (last - first) > 0.9
+
+
+def test_what_the_dashboard_asks_for_is_there(eventful: Eventful) -> None:
+    exported = {
+        sample.name: set(sample.labels)
+        for scrape in eventful.scrapes
+        for family in scrape
+        for sample in family.samples
+    }
+
+    for expression in expressions():
+        for name, labels in names_and_labels(expression):
+            assert labels <= exported.get(name, set()), f"{name} in {expression}"
+
+
+def test_what_is_exported_is_described(eventful: Eventful) -> None:
+    families = {family.name: family for scrape in eventful.scrapes for family in scrape}
+
+    assert {f"{OURS.removesuffix('plimsoll_')}{metric.name}" for metric in METRICS} == set(families)
+    for metric in METRICS:
+        family = families[f"ray_{metric.name}"]
+        assert (family.documentation, family.type) == (metric.help, metric.kind)

@@ -1,0 +1,97 @@
+"""A sweep on a cluster of several nodes, as a job with token authentication; one node is killed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rigs.ray_head import can_be_apart, kill, ray_head, ray_node
+from orchestrator.study import load_records
+from search_spaces.outcome import Measured
+from search_spaces.record import Record
+from search_spaces.spec.load import load_spec
+from tests.orchestrator.cluster.cli import submitted
+from tests.orchestrator.cluster.where import where_model
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
+    ),
+]
+GONE_SECONDS = 60
+# The head has no room for a rank; each group has a node to itself, and nobody says how many
+SPEC = """
+model: where_model:make
+cluster: {{device: cpu, workers: 1, memory_gib: 0.5}}
+train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
+space: {{micro_batch: [1, 2, 4], optimizer: [adamw_fused, adamw_foreach]}}
+objective: {{max_seconds: 4, interval: 0.0001, max_steps: 100000, racing: false}}
+proof: {{enabled: false}}
+study: {{storage: "sqlite:///{folder}/study.db"}}
+tracking: {{enabled: false}}
+"""
+
+
+def overlap(one: Record, other: Record) -> bool:
+    return one.started_at < other.ended_at and other.started_at < one.ended_at
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a study one of whose last trials lost its node, and the log."""
+    folder = tmp_path_factory.mktemp("nodes")
+    work = folder / "work"
+    work.mkdir()
+    (work / "where_model.py").write_text(where_model(folder))
+    (work / "sweep.yaml").write_text(SPEC.format(folder=folder))
+    with (
+        ray_head(folder, token=True, cpus=0) as environ,
+        ray_node(environ, folder, "first"),
+        ray_node(environ, folder, "second") as second,
+    ):
+        log, code = submitted(work, environ, at="trial 3 starts", do=lambda: kill(second))
+    assert code == 0, log
+    return folder, log
+
+
+def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]) -> None:
+    folder, log = swept
+    records = load_records(load_spec(folder / "work" / "sweep.yaml"), "sweep")
+
+    assert Counter(type(record.outcome) for record in records) == {Measured: 6}
+    assert len({record.plan for record in records}) == 6
+    assert log.count("node second was lost under trial") >= 1
+    assert "Best plans" in log
+
+
+def test_trials_ran_side_by_side_on_nodes_of_their_own(swept: tuple[Path, str]) -> None:
+    folder, _ = swept
+    records = load_records(load_spec(folder / "work" / "sweep.yaml"), "sweep")
+
+    built = set((folder / "nodes").read_text().split())
+    assert len(built - {str(Path("/proc/self/ns/mnt").readlink())}) == 2  # beside the head
+    assert any(overlap(*pair) for pair in combinations(records, 2))
+    for three in combinations(records, 3):
+        assert not all(overlap(*pair) for pair in combinations(three, 2))
+
+
+def test_processes_of_the_nodes_are_gone(swept: tuple[Path, str]) -> None:
+    """What the test started; a killed node leaves nothing that computes."""
+    folder, _ = swept
+    until = time.monotonic() + GONE_SECONDS
+    while left := [at.name for at in Path("/proc").glob("[0-9]*") if _home(at) == str(folder)]:
+        assert time.monotonic() < until, left
+        time.sleep(1)
+
+
+def _home(process: Path) -> str | None:
+    try:
+        variables = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((v[5:].decode() for v in variables if v.startswith(b"HOME=")), None)

@@ -1,0 +1,55 @@
+"""What processes of a Ray are handed, and what they have of the driver that started it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.cluster.runtime import (
+    WORKER_ENVIRONMENT,
+    is_own_ray,
+    settle_own_ray,
+    settle_ray,
+    to_hand_over,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Variables that are set here are gone afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.environ", {"PATH": "/bin", "RAY_DEDUP_LOGS": "1"})
+        yield
+
+
+def test_on_a_cluster_that_is_joined_everything_is_handed_over() -> None:
+    settle_ray()
+
+    assert not is_own_ray()
+    assert to_hand_over({"PATH": "/bin", "A": "1"}) == {"PATH": "/bin", "A": "1"}
+
+
+def test_of_a_ray_of_our_own_processes_are_handed_what_they_would_not_have() -> None:
+    settle_own_ray()
+
+    assert is_own_ray()
+    assert to_hand_over(WORKER_ENVIRONMENT) == {}
+    assert to_hand_over({"PATH": "/bin", "A": "1"}) == {"A": "1"}
+    assert to_hand_over({"PATH": "/usr/bin"}) == {"PATH": "/usr/bin"}  # another value
+
+
+def test_what_the_user_has_set_stays() -> None:
+
+    settle_ray()
+
+    assert os.environ["RAY_DEDUP_LOGS"] == "1"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_the_next_sweep_may_join_where_the_last_one_had_its_own() -> None:
+    settle_own_ray()
+    settle_ray()
+
+    assert not is_own_ray()

@@ -1,0 +1,68 @@
+"""Jobs of a sweep: their names, which one runs it, and after which endings another may follow."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.cluster.jobs import STUDY, Job, died, entrypoint, exit_code, job_id, under_way
+
+RUNNING = Job(id="plimsoll-a", status="running", metadata=((STUDY, "a"),))
+
+
+def test_the_command_survives_the_shell_that_runs_it() -> None:
+    command = entrypoint("my sweeps/$HOME;ls.yaml", {"trials": 3, "minutes": None})
+
+    words = shlex.split(command)
+    assert words == ["plimsoll", "tune", "my sweeps/$HOME;ls.yaml", "--plain", "--trials", "3"]
+
+
+def test_options_are_repeated_and_switches_have_no_value() -> None:
+    command = entrypoint("a.yaml", {"set": ("train.x=[1, 2]", "b=c"), "debug": True, "no": None})
+
+    assert shlex.split(command)[3:] == [
+        *("--plain", "--set", "train.x=[1, 2]", "--set", "b=c", "--debug")
+    ]
+
+
+def test_each_job_of_a_study_has_a_name_of_its_own() -> None:
+    first, others = replace(RUNNING, id="plimsoll-a"), replace(RUNNING, id="raysubmit_x")
+
+    assert job_id("a", []) == job_id("a", [others]) == "plimsoll-a"
+    assert job_id("a", [first, others]) == "plimsoll-a-2"
+    assert job_id("a", [first, replace(first, id="plimsoll-a-2")]) == "plimsoll-a-3"
+
+
+def test_a_study_is_left_to_the_job_that_runs_it() -> None:
+    ended = [replace(RUNNING, status=status) for status in ("stopped", "succeeded", "failed")]
+    waiting = replace(RUNNING, id="plimsoll-a-2", status="pending", started_at=2.0)
+
+    assert under_way("a", ended) is None
+    assert under_way("b", [RUNNING]) is None
+    assert under_way("a", [*ended, RUNNING]) == RUNNING
+    assert under_way("a", [waiting, RUNNING]) == waiting
+    assert under_way("a", [replace(RUNNING, metadata=())]) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "dead", "told"),
+    [
+        ("succeeded", 0, False, 0),
+        ("failed", 1, False, 1),  # nothing was found
+        ("failed", 2, False, 2),  # the specification is at fault
+        ("failed", 127, False, 127),  # Plimsoll is not installed
+        ("failed", 137, True, 137),
+        ("failed", -9, True, 1),
+        ("failed", None, True, 1),  # its node was lost
+        ("stopped", 143, False, 143),  # somebody wanted that
+    ],
+)
+def test_only_what_died_is_followed_by_another(
+    status: str, code: int | None, dead: bool, told: int
+) -> None:
+    job = replace(RUNNING, status=status, exit_code=code)
+
+    assert died(job) is dead
+    assert exit_code(job) == told

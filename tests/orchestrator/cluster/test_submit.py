@@ -1,0 +1,193 @@
+"""`plimsoll submit` against a job server with token authentication."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.rigs.ray_head import PID, Ports, ray_head
+from orchestrator.study import load_records
+from search_spaces.spec.load import load_spec
+from tests.orchestrator.cluster import awkward_model
+from tests.orchestrator.cluster.cli import PLIMSOLL, submitted
+
+SPEC = """
+model: {{name: "awkward_model:make", config: {{pass_seconds: 0.01}}}}
+cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
+train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
+space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
+objective: {{max_seconds: 4, interval: 0.0001, max_steps: 100000}}
+proof: {{enabled: false}}
+study: {{storage: "sqlite:///{folder}/study.db"}}
+tracking: {{enabled: false}}
+"""
+WAIT_SECONDS = 300
+
+
+@pytest.fixture
+def environ(cluster: dict[str, str]) -> dict[str, str]:
+    """Where the cluster is reached, from a process that knows of no other checkout."""
+    return cluster
+
+
+@pytest.fixture
+def work(home: Path, tmp_path: Path) -> Path:
+    """A user's folder, with what has no business on a cluster."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    shutil.copy(awkward_model.__file__, folder / "awkward_model.py")
+    (folder / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
+    (folder / "weights.safetensors").write_bytes(b"x" * 150 * 2**20)
+    return folder
+
+
+def submit(work: Path, environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PLIMSOLL, "submit", "sweep.yaml", *options],
+        cwd=work,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.thorough
+def test_a_job_that_dies_is_followed_by_one_that_goes_on(
+    work: Path, environ: dict[str, str]
+) -> None:
+    """And whoever submits the study meanwhile watches the same job."""
+    begun = submit(work, environ, "--no-follow")
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    assert "Job plimsoll-sweep submitted" in begun.stdout
+
+    log, code = submitted(work, environ, at="trial 1 starts", do=lambda: _driver(work).kill())
+
+    assert code == 0, log
+    assert "Job plimsoll-sweep runs study sweep already" in log
+    assert "another one goes on where it was" in log
+    assert "Job plimsoll-sweep-2 submitted" in log
+    assert "trial 1 was under way when its driver died" in log
+    assert "Best plans" in log
+    assert log.count("trial 0 starts") == 1
+    records = load_records(load_spec(work / "sweep.yaml"), "sweep")
+    assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}
+
+
+def _driver(work: Path) -> psutil.Process:
+    """The sweep's process: its study is in the test's own folder, its code where Ray put it."""
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "tune" in (process.info["cmdline"] or [])
+        and any(str(work.parent) in file.path for file in process.open_files())
+    ]
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.thorough
+def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[str, str]) -> None:
+    """A specification that is sound here, and whose model is not found there."""
+    (work / ".gitignore").write_text("awkward_model.py\n")
+    ended = submit(work, environ)
+
+    assert ended.returncode == 2
+    assert "No module named 'awkward_model'" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert "another one" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "words"),
+    [
+        ((), "0" * 32, "asks for another token: set RAY_AUTH_TOKEN"),
+        (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not take jobs"),
+        (("--address", "head:8265"), None, "name the job server, as http://HEAD:8265"),
+        (("--working-dir", "/usr/share/doc"), None, "is not in --working-dir"),
+        (("--env", "NOT_SET_ANYWHERE"), None, "it is not set here"),
+        (("--requirements", "none.txt"), None, "there is no such file"),
+    ],
+)
+def test_what_a_user_does_wrong_is_one_sentence(
+    options: tuple[str, ...], token: str | None, words: str, work: Path, environ: dict[str, str]
+) -> None:
+    ended = submit(work, environ | ({"RAY_AUTH_TOKEN": token} if token else {}), *options)
+
+    assert ended.returncode == 2
+    assert words in ended.stderr.replace("\n", " ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_files_that_make_it_too_large_are_named(work: Path, environ: dict[str, str]) -> None:
+    (work / "data.bin").write_bytes(b"x" * 110 * 2**20)
+    refused = submit(work, environ)
+
+    assert refused.returncode == 2
+    assert "data.bin (110 MiB)" in refused.stderr
+    assert "weights" not in refused.stderr.split("largest files are")[0]
+
+
+def test_jobs_get_what_is_named_and_tell_where_they_come_from(
+    work: Path, environ: dict[str, str]
+) -> None:
+    """A model whose module says what its environment is, and raises: the sweep never begins."""
+    (work / "awkward_model.py").write_text(
+        "import os\n"
+        "raise ValueError(' '.join([os.environ['GIVEN'], os.environ['KEPT'],"
+        " os.environ['RAY_JOB_STOP_WAIT_TIME_S'],"
+        " *sorted(name for name in os.listdir('.') if name != '__pycache__')]))\n"
+    )
+    ended = submit(
+        work, environ | {"KEPT": "kept"}, "--env", "GIVEN=a b", "--env", "KEPT", "--trials", "1"
+    )
+
+    assert ended.returncode == 2
+    assert "INFO" not in ended.stderr
+    assert "a b kept 30 awkward_model.py sweep.yaml" in ended.stdout
+    asked = (
+        "from ray.job_submission import JobSubmissionClient as C; import os, json;"
+        "print(json.dumps([j.metadata for j in C(os.environ['RAY_API_SERVER_ADDRESS']).list_jobs()"
+        " if '--trials 1' in j.entrypoint]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    for words in ('"plimsoll_study": "sweep"', '"plimsoll_spec": "sweep.yaml"', '"model": "awkwar'):
+        assert words in told
+
+
+@pytest.mark.thorough
+def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path) -> None:
+    """KubeRay brings another one to the same address, which knows nothing of the job."""
+    ports, token = Ports(), "0123456789abcdef0123456789abcdef"
+    spec = work / "sweep.yaml"  # whose trials last longer than the log is behind
+    spec.write_text(spec.read_text().replace("max_seconds: 4", "max_seconds: 20"))
+
+    def head() -> AbstractContextManager[dict[str, str]]:
+        return ray_head(home, token=True, ports=ports, RAY_AUTH_TOKEN=token)
+
+    with ExitStack() as stack:
+        environ = stack.enter_context(head())
+
+        def kill_and_start_another() -> None:
+            os.killpg(int(environ[PID]), signal.SIGKILL)
+            stack.enter_context(head())
+
+        log, code = submitted(work, environ, at="trial 1 starts", do=kill_and_start_another)
+
+    assert code == 0, log
+    assert "whose head has begun anew: another one goes on where it was" in log, log
+    assert "trial 1 was under way when its driver died" in log, log
+    records = load_records(load_spec(work / "sweep.yaml"), "sweep")
+    assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}
