@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.output import write
 from orchestrator.cluster.worker_group import GroupLost, WorkerGroup
-from orchestrator.core.processes import Processes
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import reaction_to
+from orchestrator.core.placement import Processes
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Measured, Outcome
 from search_spaces.plan import Plan

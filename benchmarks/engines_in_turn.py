@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.output import write
 from orchestrator.cluster.worker_group import WorkerGroup
-from orchestrator.core.processes import Processes
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import reaction_to
+from orchestrator.core.placement import Processes
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import AbstractForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study
-from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts

@@ -14,13 +14,11 @@ from orchestrator.cluster.channels import Order
 from orchestrator.cluster.loop import AbstractDesk
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.core.events import SweepStarted
-from orchestrator.core.needs import Need, Wanted
-from orchestrator.core.placement import Node
+from orchestrator.core.messages import Assignment
+from orchestrator.core.placement import AbstractNodes, Need, Node, Wanted
 from orchestrator.event_log import EventFile
-from orchestrator.nodes import AbstractNodes
 from orchestrator.placing import PlacingDriver
 from orchestrator.study import Study
-from orchestrator.trials import Assignment
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Measured
 from search_spaces.request import TrialRequest

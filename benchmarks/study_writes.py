@@ -25,8 +25,8 @@ from sqlalchemy.engine import Engine
 from benchmarks.naps import Told
 from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
+from orchestrator.core.messages import Assignment
 from orchestrator.study import Study
-from orchestrator.trials import Assignment
 from search_spaces.record import Record
 from search_spaces.request import TrialRequest
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator.trials import Assignment, Later, TrialReport
+from orchestrator.core.messages import Assignment, Later, TrialReport
 
 _AT_ONCE = 4
 _SHARE = {"node:__internal_head__": 0.001}
@@ -89,7 +89,7 @@ def _counted(within: list[float], call: Callable[..., Any], *given: Any, **named
 def plimsoll_seconds(trials: int) -> float:
     """The same where a Tune trial is the life of a group, and each plan one more result."""
     from orchestrator.cluster.loop import GroupRunner, run_trials
-    from orchestrator.trials import AbstractDriver
+    from orchestrator.core.messages import AbstractDriver
     from search_spaces.outcome import Cancelled
 
     class Nothing(GroupRunner):

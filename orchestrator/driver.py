@@ -7,8 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.core.deadlines import proof_deadline_seconds, trial_deadline_seconds
-from orchestrator.core.endings import DRIVER_DIED_TWICE, RUNNER_DIED
+from orchestrator.core.budget import (
+    Stop,
+    next_action,
+    proof_deadline_seconds,
+    rival,
+    too_dear,
+    trial_deadline_seconds,
+)
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -18,14 +24,13 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, reaction_to
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
-from orchestrator.core.policy import Stop, next_action, rival, too_dear
-from orchestrator.core.reactions import reaction_to
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Interrupted, Study
-from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

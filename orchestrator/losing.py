@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
-from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.errors import StudyError
 
 

@@ -9,12 +9,19 @@ from dataclasses import replace
 from math import inf
 from typing import final
 
-from orchestrator.core.needs import Wanted, need_of
-from orchestrator.core.placement import Node, Placement, assign, on_kind, words
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import reaction_to
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.placement import (
+    AbstractNodes,
+    Node,
+    Placement,
+    Wanted,
+    assign,
+    need_of,
+    on_kind,
+    words,
+)
 from orchestrator.driver import Driver
-from orchestrator.nodes import AbstractNodes
-from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.plan import Plan
 
 _NOTICE_SECONDS = 120.0  # after which a cluster knows that a node is gone; or it was not

@@ -12,8 +12,7 @@ from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.events import SweepStarted
-from orchestrator.core.needs import Wanted
-from orchestrator.core.placement import Node, on_kind, room_for_groups, words
+from orchestrator.core.placement import Node, Wanted, on_kind, room_for_groups, words
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import TracedForecasts

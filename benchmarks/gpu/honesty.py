@@ -22,9 +22,9 @@ from benchmarks.gpu.plain_run import plain_rate
 from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import say
+from orchestrator.core.messages import TrialReport
 from orchestrator.export import exported, write_bundle
 from orchestrator.export.taken import Taken
-from orchestrator.trials import TrialReport
 from orchestrator.verifying import judged as findings_of
 from orchestrator.verifying import witnessed
 from orchestrator.verifying.judging import seen_speed

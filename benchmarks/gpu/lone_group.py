@@ -16,12 +16,11 @@ from pathlib import Path
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.serving import serve
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
-from orchestrator.core.endings import Death, outcome_of_death
-from orchestrator.core.processes import Processes, reason_to_change
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import Death, outcome_of_death, reaction_to
+from orchestrator.core.messages import Assignment, TrialReport
+from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.device_memory import device_use, unreleased
 from orchestrator.oom_kills import oom_kills
-from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Outcome, TimedOut

@@ -14,7 +14,7 @@ from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
 from orchestrator.cli.console import say
-from orchestrator.trials import TrialReport
+from orchestrator.core.messages import TrialReport
 from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import brief_outcome
 from search_spaces.outcome import Measured, OutOfMemory

@@ -20,7 +20,7 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.lone_group import LoneGroup
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import say
-from orchestrator.core.reactions import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
+from orchestrator.core.failures import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
 from orchestrator.device_memory import device_use
 from search_spaces.errors import ClusterError
 from search_spaces.outcome import Measured, OutOfMemory

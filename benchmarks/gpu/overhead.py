@@ -19,7 +19,7 @@ from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
-from orchestrator.trials import TrialReport
+from orchestrator.core.messages import TrialReport
 from orchestrator.view.plan_words import plan_words
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan

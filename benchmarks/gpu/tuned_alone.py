@@ -13,10 +13,10 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.messages import Later
 from orchestrator.driver import Driver
 from orchestrator.forecasting import TracedForecasts
 from orchestrator.study import Study, check_study, sole_driver
-from orchestrator.trials import Later
 from search_spaces.errors import ModelError
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import shipped_belief

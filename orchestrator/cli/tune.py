@@ -17,7 +17,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.cluster.runtime import shows_ray_logs
-from orchestrator.core.ranking import counts, measured
+from orchestrator.core.objective import counts, measured
 from orchestrator.latest import remember
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget

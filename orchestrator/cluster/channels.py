@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-    from orchestrator.trials import Assignment
+    from orchestrator.core.messages import Assignment
     from search_spaces.outcome import Outcome
     from search_spaces.record import Fingerprint
     from search_spaces.request import TrialRequest

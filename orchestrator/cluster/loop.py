@@ -1,7 +1,7 @@
 """Trials under Ray Tune: a Searcher that asks our driver, and a Trainable that owns a group.
 
 Tune schedules; what is tried, and what an outcome means, is decided by the driver
-(`orchestrator.trials`). Ray's own OptunaSearch cannot carry constraints, hence the Searcher. To
+(`orchestrator.core.messages`). Ray's own OptunaSearch cannot carry constraints, hence the Searcher. To
 Tune, a trial is the life of one group of workers, and each plan that runs on it one more result:
 see decision 19.
 
@@ -31,8 +31,8 @@ from orchestrator.cluster.cleanup import bury, session_folder
 from orchestrator.cluster.nodes import HEAD_SHARE
 from orchestrator.cluster.runtime import is_own_ray
 from orchestrator.cluster.worker_group import KeptGroup
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
-from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
 from search_spaces.errors import ClusterError
 
 _LOOK_SECONDS = 5.0

@@ -10,9 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from orchestrator.core.needs import Need, Wanted, need_of
-from orchestrator.core.placement import Node, of_one_kind, on_kind, room_for_groups, words
-from orchestrator.nodes import AbstractNodes
+from orchestrator.core.placement import (
+    AbstractNodes,
+    Need,
+    Node,
+    Wanted,
+    need_of,
+    of_one_kind,
+    on_kind,
+    room_for_groups,
+    words,
+)
 from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 

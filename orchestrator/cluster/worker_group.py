@@ -42,13 +42,12 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, gone_among
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, to_hand_over
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
-from orchestrator.core.endings import Death, may_be_a_lost_node, outcome_of_death
-from orchestrator.core.processes import Processes, reason_to_change
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import Death, may_be_a_lost_node, outcome_of_death, reaction_to
+from orchestrator.core.messages import Assignment, TrialReport
+from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.device_memory import visible_device_use
 from orchestrator.fingerprint import package_versions
 from orchestrator.oom_kills import oom_kills
-from orchestrator.trials import Assignment, TrialReport
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.goal import PEAKS_APART
+from orchestrator.core.objective import PEAKS_APART
 from orchestrator.core.state import SweepState
 from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.words import KIND_WORDS, outcome_words

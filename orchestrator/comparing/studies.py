@@ -11,7 +11,7 @@ from scipy.stats import kendalltau
 
 from orchestrator.comparing.measured import Measurement, measurement, peaks_apart, rates_apart
 from orchestrator.comparing.plans import Differing
-from orchestrator.core.ranking import counts
+from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import quotient
 from search_spaces.estimate import Estimate

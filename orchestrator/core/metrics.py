@@ -12,9 +12,9 @@ from typing import Literal
 
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.metering import Meter, busy_share
-from orchestrator.core.proving import next_proof
-from orchestrator.core.ranking import record_of, score, throughput
+from orchestrator.core.objective import record_of, score, throughput
 from orchestrator.core.state import SweepState
+from orchestrator.core.validation import next_proof
 from search_spaces.outcome import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric

@@ -15,8 +15,8 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.goal import Goal
-from orchestrator.core.proving import (
+from orchestrator.core.objective import Goal, limit_of, score
+from orchestrator.core.validation import (
     candidates,
     counts_as_proof,
     failures,
@@ -24,7 +24,6 @@ from orchestrator.core.proving import (
     proven_among,
     slowness,
 )
-from orchestrator.core.ranking import limit_of, score
 from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
 

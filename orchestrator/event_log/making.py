@@ -16,7 +16,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.metrics import proof_state
-from orchestrator.core.ranking import throughput
+from orchestrator.core.objective import throughput
 from orchestrator.core.state import SweepState
 from orchestrator.event_log.lines import (
     GroupStartedLine,

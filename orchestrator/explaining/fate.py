@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from orchestrator.core.ranking import ranked
+from orchestrator.core.objective import ranked
 from orchestrator.core.state import SweepState
 from orchestrator.explaining.changes import Change, changes
 from orchestrator.explaining.ground import Ground, anywhere

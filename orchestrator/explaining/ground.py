@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.core.ranking import limit_of
+from orchestrator.core.objective import limit_of
 from orchestrator.core.state import SweepState
 from orchestrator.planning.asking import question_of
 from orchestrator.planning.expected import Expected, expected

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.ranking import ranked, record_of
+from orchestrator.core.objective import ranked, record_of
 from orchestrator.core.state import SweepState
 from orchestrator.explaining.changes import (
     Change,

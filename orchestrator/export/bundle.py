@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from shutil import copyfile
 
-from orchestrator.core.proving import loss_tolerance
+from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.taken import Taken

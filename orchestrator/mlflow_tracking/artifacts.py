@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.core.ranking import counts
+from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.export import every_export, taken
 from orchestrator.fingerprint import package_versions, system_facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from orchestrator.core.goal import Goal
+from orchestrator.core.objective import Goal
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.view_state import SHOWN_PARAMS
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words, strategy

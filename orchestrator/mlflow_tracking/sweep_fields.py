@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.ranking import best, counts, record_of, score, throughput
+from orchestrator.core.objective import best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.fields import MAX_TAG, rounded
 from orchestrator.report.sentences import answer

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.processes import Processes
+from orchestrator.core.placement import Processes
 from search_spaces.plan import Plan
 
 

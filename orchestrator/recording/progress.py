@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from orchestrator.core.messages import TrialReport
 from orchestrator.recording.order import Turn
-from orchestrator.trials import TrialReport
 from orchestrator.view.plan_words import plan_words
 from orchestrator.view.words import brief_outcome, duration
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.runtime import connected
+from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.recording.fastest import fastest
 from orchestrator.recording.order import Turn, sample, turns
 from orchestrator.recording.progress import Progress
@@ -20,7 +21,6 @@ from orchestrator.recording.table import (
     set_id,
 )
 from orchestrator.termination import termination_as_interrupt
-from orchestrator.trials import Assignment, TrialReport
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.outcome import sentence

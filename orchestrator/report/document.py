@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.core.metrics import proof_state
-from orchestrator.core.ranking import counts, limit_of
+from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
 from orchestrator.view.plan_words import lossy_words, plan_words
 from orchestrator.view.words import outcome_words

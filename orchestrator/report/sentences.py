@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.core.goal import WORDS, keeps_headroom
-from orchestrator.core.ranking import best, score, throughput
+from orchestrator.core.objective import WORDS, best, keeps_headroom, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
 from orchestrator.view.plan_words import lossy_words, plan_words

@@ -9,9 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.fronts import front
-from orchestrator.core.goal import keeps_headroom
-from orchestrator.core.ranking import ranked
+from orchestrator.core.objective import front, keeps_headroom, ranked
 from orchestrator.core.state import SweepState
 from orchestrator.view.figures import baseline_record
 from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words

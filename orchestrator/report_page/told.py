@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.core.goal import keeps_headroom
+from orchestrator.core.objective import keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.explaining.changes import Worth, single_changes
 from orchestrator.explaining.ground import Ground, anywhere, ground_of

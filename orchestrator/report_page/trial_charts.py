@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.core.fronts import front
+from orchestrator.core.objective import front
 from orchestrator.planning.shown import cloud
 from orchestrator.report.charts import (
     BEST_COLOUR,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from orchestrator.core.goal import Goal
+from orchestrator.core.objective import Goal
 from orchestrator.search.aim import Aim
 from search_spaces.plan_table import PlanTable
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.core.goal import Goal
+from orchestrator.core.objective import Goal
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Record
 

@@ -10,9 +10,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.goal import Goal
 from orchestrator.core.hopeless import hopeless_rows
-from orchestrator.core.ranking import limit_of
+from orchestrator.core.objective import Goal, limit_of
 from orchestrator.search.evidence import Sight
 from orchestrator.search.options import Choice, Options
 from orchestrator.search.search import Search

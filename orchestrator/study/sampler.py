@@ -15,9 +15,8 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.core.goal import Goal
 from orchestrator.core.hopeless import with_hope
-from orchestrator.core.ranking import measured, score
+from orchestrator.core.objective import Goal, measured, score
 from orchestrator.study.constraint import constraints_of
 from orchestrator.study.features import place
 from orchestrator.study.parameters import distributions, parameters

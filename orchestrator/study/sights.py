@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import reaction_to
 from orchestrator.search.evidence import Sight
 from search_spaces.outcome import Measured, OutOfMemory, TimedOut
 from search_spaces.record import Record

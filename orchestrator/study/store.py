@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from optuna.trial import Trial, TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import score
+from orchestrator.core.objective import Goal, score
 from orchestrator.retrying import Away, Clock, Patience
 from orchestrator.study.constraint import constraints_of
 from orchestrator.study.earlier import EarlierStudy, sources

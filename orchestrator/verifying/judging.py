@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
-from orchestrator.core.proving import losses_apart
+from orchestrator.core.validation import losses_apart
 from orchestrator.verifying.running import SeenRank
 from orchestrator.view.words import spread
 from search_spaces.estimate import Estimate

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.core.ranking import record_of
+from orchestrator.core.objective import record_of
 from orchestrator.core.state import SweepState
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory

@@ -10,8 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.goal import keeps_headroom
-from orchestrator.core.ranking import counts
+from orchestrator.core.objective import counts, keeps_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.view.bars import budget_bar, memory_bar
 from orchestrator.view.figures import baseline_record, progress, speedup

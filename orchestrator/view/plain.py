@@ -14,7 +14,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.ranking import counts
+from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.view.figures import baseline_record, progress, speedup

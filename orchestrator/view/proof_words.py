@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.core.proving import LossCheck, loss_check
 from orchestrator.core.state import SweepState
+from orchestrator.core.validation import LossCheck, loss_check
 from orchestrator.view.words import gib, outcome_words, plural, spread
 from search_spaces.outcome import Measured
 from search_spaces.record import Record

@@ -17,12 +17,12 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecasting import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study, load_records
-from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.rigs.postgres import Server
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.driver import Driver
 from orchestrator.losing import LosableDriver
 from orchestrator.study import Study, StudyLost
-from orchestrator.trials import Assignment, TrialReport
 from search_spaces.facts import ClusterFacts
 from tests.orchestrator.records import (
     BEGAN,

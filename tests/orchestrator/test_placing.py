@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.events import Noted, TrialEnded
-from orchestrator.core.needs import Need, Wanted
-from orchestrator.core.placement import Node, Placement
-from orchestrator.nodes import AbstractNodes
+from orchestrator.core.messages import Assignment, Later, TrialReport
+from orchestrator.core.placement import AbstractNodes, Need, Node, Placement, Wanted
 from orchestrator.placing import PlacingDriver
-from orchestrator.trials import Assignment, Later, TrialReport
 from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
 from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
 from tests.orchestrator.test_driver import Sweep

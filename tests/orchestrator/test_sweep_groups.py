@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.needs import Wanted
-from orchestrator.core.placement import Node
+from orchestrator.core.placement import Node, Wanted
 from orchestrator.sweep import MOST_GROUPS, groups_on_head, wanted_groups
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core.reactions import reaction_to
+from orchestrator.core.failures import reaction_to
 from search_spaces.outcome import Measured, OutOfMemory
 from tests.workers.launch import Group, Groups
 from tests.workers.values import LLAMA, a_request, a_spec

@@ -14,7 +14,7 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
-from orchestrator.trials import Assignment
+from orchestrator.core.messages import Assignment
 from search_spaces.outcome import Crashed, Measured, TimedOut
 from search_spaces.request import TrialRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.trials import TrialReport
+from orchestrator.core.messages import TrialReport
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import (
     Anatomy,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
-from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import best, limit_of
+from orchestrator.core.objective import Goal, best, limit_of
 from orchestrator.study import load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record

@@ -17,9 +17,8 @@ import ray
 from orchestrator.cluster.loop import GroupRunner, run_trials
 from orchestrator.cluster.runtime import settle_ray
 from orchestrator.cluster.worker_group import GroupLost, KeptGroup, WorkerGroup
-from orchestrator.core.placement import Placement
-from orchestrator.core.processes import Processes
-from orchestrator.trials import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.placement import Placement, Processes
 from search_spaces.errors import ClusterError
 from search_spaces.outcome import Cancelled, Crashed
 from search_spaces.request import TrialRequest

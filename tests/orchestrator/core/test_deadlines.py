@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.deadlines import trial_deadline_seconds
+from orchestrator.core.budget import trial_deadline_seconds
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from tests.orchestrator.core.values import state_after

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.endings import (
-    Death,
-    outcome_of_death,
-)
+from orchestrator.core.failures import Death, outcome_of_death
 from search_spaces.outcome import (
     Crashed,
     CrashKind,

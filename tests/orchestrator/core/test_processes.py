@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.processes import Processes, reason_to_change
+from orchestrator.core.placement import Processes, reason_to_change
 from search_spaces.plan import Plan
 from tests.orchestrator.records import make_plan
 

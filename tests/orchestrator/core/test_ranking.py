@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import (
+from orchestrator.core.objective import (
+    Goal,
     best,
     counts,
     equals_of_the_best,

@@ -15,7 +15,7 @@ from orchestrator.core.events import (
     SweepStarted,
     TrialEnded,
 )
-from orchestrator.core.ranking import throughput
+from orchestrator.core.objective import throughput
 from orchestrator.core.state import advance, begin
 from search_spaces.outcome import Cancelled, Outcome
 from tests.orchestrator.core.values import started, state_after

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from orchestrator.core.events import Event, Noted, SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.ranking import best
+from orchestrator.core.objective import best
 from orchestrator.core.state import SweepState
 from orchestrator.event_log import (
     EventFile,

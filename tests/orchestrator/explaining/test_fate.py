@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator.core.proving import failures
+from orchestrator.core.validation import failures
 from orchestrator.explaining import Fate, fate, render_fate, trial_named
 from orchestrator.explaining.remedies import LIKELY, Shortage
 from orchestrator.explaining.words import (

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.processes import Processes
+from orchestrator.core.placement import Processes
 from orchestrator.recording.order import sample, turns
 from tests.orchestrator.records import make_plan
 

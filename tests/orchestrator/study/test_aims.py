@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.core.goal import Goal
+from orchestrator.core.objective import Goal
 from orchestrator.search.evidence import Sight
 from orchestrator.search.surrogate import Belief
 from orchestrator.study.aims import aim_of

@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
-from orchestrator.core.goal import Goal
+from orchestrator.core.objective import Goal
 from orchestrator.study.plimsoll_proposer import PlimsollProposer
 from orchestrator.study.proposals import AbstractProposer, Known
 from orchestrator.study.sampler import OptunaProposer

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import best
+from orchestrator.core.objective import Goal, best
 from orchestrator.study import Study, load_records, storage_url
 from orchestrator.study.records import record_to_json
 from search_spaces.errors import StudyError

@@ -20,7 +20,7 @@ from orchestrator.view.plain import lines
 from orchestrator.view.proof_words import proof_sentences, proof_words
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
-from tests.orchestrator.core.test_proving import after_proof, proof_of, proof_run, searched
+from tests.orchestrator.core.test_validation import after_proof, proof_of, proof_run, searched
 from tests.orchestrator.records import BEGAN, make_measured, make_oom
 
 HOLDS = make_measured(39.0, 0.55, proof=proof_run())

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.deadlines import proof_deadline_seconds
+from orchestrator.core.budget import proof_deadline_seconds
 from orchestrator.core.events import TrialEnded
-from orchestrator.core.proving import COMPARED_STEPS, loss_check
 from orchestrator.core.state import SweepState, advance
+from orchestrator.core.validation import COMPARED_STEPS, loss_check
 from search_spaces.outcome import Cancelled, Measured, Outcome, ProofRun
 from search_spaces.record import Record
 from tests.orchestrator.core.values import numbers, state_after

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.needs import Need, Wanted, need_of
-from orchestrator.core.placement import Node, Placement
+from orchestrator.core.placement import Need, Node, Placement, Wanted, need_of
 
 
 def nodes(**slots: int) -> list[Node]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.policy import Stop, Try, next_action, too_dear
+from orchestrator.core.budget import Stop, Try, next_action, too_dear
 from orchestrator.core.state import advance
 from search_spaces.outcome import Outcome
 from tests.orchestrator.core.values import started, state_after

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.fronts import front
-from orchestrator.core.goal import Goal
-from orchestrator.core.policy import rival
-from orchestrator.core.ranking import best, equals_of_the_best, ranked
+from orchestrator.core.budget import rival
+from orchestrator.core.objective import Goal, best, equals_of_the_best, front, ranked
 from search_spaces.outcome import Outcome
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.goal import Goal
-from orchestrator.core.ranking import equals_of_the_best, throughput
+from orchestrator.core.objective import Goal, equals_of_the_best, throughput
 from search_spaces.knobs import is_lossless
 from search_spaces.outcome import Cancelled, Measured, sentence
 from search_spaces.plan import Plan

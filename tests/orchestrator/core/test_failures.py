@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.reactions import (
+from orchestrator.core.failures import (
     FULL_DISKS,
     RESIDUAL_FLOOR_BYTES,
     RESIDUAL_SHARE,
