@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.trial import read_plan
-from orchestrator.explaining import knobs_asked
-from orchestrator.explaining.asked import plan_asked
+from orchestrator.explain.context import knobs_asked, plan_asked
 from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.studies import find_study

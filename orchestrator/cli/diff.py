@@ -16,7 +16,7 @@ from orchestrator.studies import find_study
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
-    from orchestrator.comparing import PlansCompared, StudiesCompared
+    from orchestrator.explain.compare import PlansCompared, StudiesCompared
 
 
 def diff(
@@ -44,12 +44,8 @@ def diff(
     """Say what differs between two plans of a study, or between two studies."""
     compared = _plans(studies or [], trials) if trials else _studies(studies or [])
 
-    from orchestrator.comparing import (
-        PlansCompared,
-        comparison_to_json,
-        render_plans,
-        render_studies,
-    )
+    from orchestrator.explain.compare import PlansCompared, comparison_to_json
+    from orchestrator.report.compare_text import render_plans, render_studies
 
     if not as_json:
         shown = (
@@ -66,7 +62,7 @@ def diff(
 
 
 def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
-    from orchestrator.comparing import plans_compared
+    from orchestrator.explain.compare import plans_compared
 
     if len(numbers) != 2:
         raise UserError(
@@ -79,7 +75,7 @@ def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
 
 
 def _studies(named: list[str]) -> StudiesCompared:
-    from orchestrator.comparing import studies_compared
+    from orchestrator.explain.compare import studies_compared
 
     if len(named) != 2:
         raise UserError(

@@ -19,7 +19,9 @@ from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-    from orchestrator.explaining import Explanation, Ground, Untried
+    from orchestrator.explain.context import Ground
+    from orchestrator.explain.trial import Explanation
+    from orchestrator.explain.untried import Untried
 
 
 def explain(
@@ -59,7 +61,7 @@ def explain(
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
         _show(explained)
-    from orchestrator.explaining import explanation_to_json
+    from orchestrator.explain.trial import explanation_to_json
 
     result = Result(kind="explain", content=lambda: json.loads(explanation_to_json(explained)))
     if out is not None:
@@ -96,7 +98,7 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
 
 def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
     """The explanation; None if there is no winner to explain."""
-    from orchestrator import explaining
+    from orchestrator.explain import trial
 
     if asked:
         found = _untried(state, asked)
@@ -105,30 +107,30 @@ def _explained(state: SweepState, number: int | None, asked: list[str]) -> Expla
         number = found.trial
         say(found.reasons[0])
     if number is not None:
-        record = explaining.trial_named(state, number)
-        return explaining.fate(state, record, *_ground(state, record.plan.accelerator))
+        record = trial.trial_named(state, number)
+        return trial.fate(state, record, *_ground(state, record.plan.accelerator))
     best = state.best
     if best is None:
         return None
-    return explaining.why_it_won(state, best, *_ground(state, best.plan.accelerator))
+    return trial.why_it_won(state, best, *_ground(state, best.plan.accelerator))
 
 
 def _untried(state: SweepState, asked: list[str]) -> Untried:
-    from orchestrator import explaining
+    from orchestrator.explain import trial
 
-    wanted = explaining.knobs_asked(asked)
+    wanted = trial.knobs_asked(asked)
     like = (state.best or state.records[0]).plan
     kind = wanted.get("accelerator", like.accelerator)
     kinds = state.spec.cluster.accelerators
     if kind not in kinds and (kind or kinds):
         known = ", ".join(kinds) or "none"
         raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {known}")
-    return explaining.why_not_tried(wanted, explaining.ground_of(state, kind))
+    return trial.why_not_tried(wanted, trial.ground_of(state, kind))
 
 
 def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
     """What explanations rest on; None and why, if nothing can be forecast here."""
-    from orchestrator.explaining import ground_of
+    from orchestrator.explain.context import ground_of
 
     try:
         return ground_of(state, accelerator), ""
@@ -137,12 +139,12 @@ def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
 
 
 def _show(explained: Explanation) -> None:
-    from orchestrator import explaining
+    from orchestrator.explain import trial
 
     match explained:
-        case explaining.Won():
-            page().print(explaining.render_won(explained))
-        case explaining.Fate():
-            page().print(explaining.render_fate(explained))
-        case explaining.Untried():
-            page().print(explaining.render_untried(explained))
+        case trial.Won():
+            page().print(trial.render_won(explained))
+        case trial.Fate():
+            page().print(trial.render_fate(explained))
+        case trial.Untried():
+            page().print(trial.render_untried(explained))

@@ -1,8 +1,8 @@
 """Trials under Ray Tune: a Searcher that asks our driver, and a Trainable that owns a group.
 
 Tune schedules; what is tried, and what an outcome means, is decided by the driver
-(`orchestrator.core.messages`). Ray's own OptunaSearch cannot carry constraints, hence the Searcher. To
-Tune, a trial is the life of one group of workers, and each plan that runs on it one more result:
+(`orchestrator.core.messages`). Ray's own OptunaSearch cannot carry constraints, hence the Searcher.
+To Tune, a trial is the life of one group of workers, and each plan that runs on it one more result:
 see decision 19.
 
 This is the one module that knows Ray Tune.

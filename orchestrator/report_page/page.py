@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.core.state import SweepState
-from orchestrator.explaining.changes import Worth
+from orchestrator.explain.effects import Worth
 from orchestrator.report.beside import beside_sentence
 from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.sentences import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.explaining.changes import Worth
-from orchestrator.explaining.ground import anywhere
+from orchestrator.explain.context import anywhere
+from orchestrator.explain.effects import Worth
 from orchestrator.planning.words import term_words
 from orchestrator.report.charts import (
     BEST_COLOUR,

@@ -10,8 +10,8 @@ import numpy as np
 
 from orchestrator.core.objective import keeps_headroom
 from orchestrator.core.state import SweepState
-from orchestrator.explaining.changes import Worth, single_changes
-from orchestrator.explaining.ground import Ground, anywhere, ground_of
+from orchestrator.explain.context import Ground, anywhere, ground_of
+from orchestrator.explain.effects import Worth, single_changes
 from orchestrator.view.figures import baseline_record, speedup
 from orchestrator.view.proof_words import check_of
 from orchestrator.view.words import KIND_WORDS

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from orchestrator.comparing import plans_compared, render_plans
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.state import SweepState
-from orchestrator.explaining import fate, render_fate, render_won, why_it_won
+from orchestrator.explain.compare import plans_compared
+from orchestrator.explain.trial import fate
+from orchestrator.explain.winner import why_it_won
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
@@ -21,6 +22,8 @@ from orchestrator.mlflow_tracking.fields import trial_tags
 from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
 from orchestrator.mlflow_tracking.view_state import view_state
 from orchestrator.report import render_report
+from orchestrator.report.compare_text import render_plans
+from orchestrator.report.explain_text import render_fate, render_won
 from orchestrator.report_page import Told, report_page
 from orchestrator.view.panel import picture
 from orchestrator.view.plain import lines

@@ -19,7 +19,7 @@ from orchestrator.report_page import Told, report_page
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
 from tests.benchmarks.search.toys import toy_surface
-from tests.orchestrator.explaining.values import a_ground, a_state, out_of_memory
+from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.planning.values import a_belief, a_footprint, a_question, facts
 from tests.orchestrator.records import every_outcome, make_expectation
 from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.report_page import Told, report_page
 from orchestrator.report_page.plan_charts import change_words, lost
 from orchestrator.report_page.told import ablation, accounting, comparisons, loss_curves
-from tests.orchestrator.explaining.values import out_of_memory
+from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
 from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven, told_of
 

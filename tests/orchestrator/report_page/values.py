@@ -9,13 +9,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.report_page import Told
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
-from tests.orchestrator.explaining.values import (
-    a_ground,
-    a_plan,
-    a_state,
-    measured,
-    out_of_memory,
-)
+from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.records import make_record
 
 START = a_plan(zero_stage=2)

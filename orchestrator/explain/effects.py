@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.explaining.ground import Ground, anywhere
+from orchestrator.explain.context import Ground, anywhere
 from orchestrator.view.figures import quotient
 from search_spaces.estimate import Estimate
 from search_spaces.neighbours import differing_knobs, neighbours

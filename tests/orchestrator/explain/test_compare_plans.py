@@ -7,9 +7,10 @@ import json
 import pytest
 from rich.console import Console
 
-from orchestrator.comparing import comparison_to_json, plans_compared, render_plans
+from orchestrator.explain.compare import comparison_to_json, plans_compared
+from orchestrator.report.compare_text import render_plans
 from search_spaces.errors import StudyError
-from tests.orchestrator.explaining.values import a_plan, a_state, measured, out_of_memory
+from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
 
 STATE = a_state(
     [

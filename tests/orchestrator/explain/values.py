@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.state import SweepState
-from orchestrator.explaining.ground import Ground
+from orchestrator.explain.context import Ground
 from orchestrator.planning.sized import size_up
 from orchestrator.stored import stored_state
 from search_spaces.outcome import Measured, MemoryReading, Outcome, OutOfMemory

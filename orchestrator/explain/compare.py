@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
 from scipy.stats import kendalltau
 
-from orchestrator.comparing.measured import Measurement, measurement, peaks_apart, rates_apart
-from orchestrator.comparing.plans import Differing
-from orchestrator.core.objective import counts
+from orchestrator.core.objective import PEAKS_APART, counts
 from orchestrator.core.state import SweepState
-from orchestrator.view.figures import quotient
+from orchestrator.explain.trial import trial_named
+from orchestrator.report.tables import anatomy_rows
+from orchestrator.view.figures import quotient, speedup
+from orchestrator.view.plan_words import lossy_words
+from orchestrator.view.words import KIND_WORDS, outcome_words
 from search_spaces.estimate import Estimate
 from search_spaces.neighbours import differing_knobs
 from search_spaces.outcome import Measured
@@ -22,6 +26,148 @@ from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import ADDRESSES
 from search_spaces.spec.schema import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A trial of one side; what it did not measure is None. `wins` says that it is the answer."""
+
+    trial: int
+    plan: Plan
+    lossy: str  # which knobs change the numerics, empty if none does
+    kind: str  # how it ended, in a word or two
+    outcome: str  # the same in a sentence
+    samples_per_second: Estimate | None
+    peak_bytes: int | None
+    limit_bytes: int | None
+    forecast: float | None  # samples per second, before the trial
+    wins: bool
+
+
+def measurement(record: Record, state: SweepState) -> Measurement:
+    """What a trial of a study measured."""
+    told = record.outcome if isinstance(record.outcome, Measured) else None
+    expected = record.forecast
+    return Measurement(
+        trial=record.number,
+        plan=record.plan,
+        lossy=lossy_words(record.plan, state.spec),
+        kind=KIND_WORDS[record.outcome.kind],
+        outcome=outcome_words(record.outcome),
+        samples_per_second=told.samples_per_second if told else None,
+        peak_bytes=told.memory.peak_bytes if told else None,
+        limit_bytes=told.memory.limit_bytes if told else None,
+        forecast=expected.samples_per_second.value if expected else None,
+        wins=record == state.best,
+    )
+
+
+def rates_apart(first: Record, second: Record) -> bool | None:
+    """Whether two speeds differ beyond noise: their intervals lie apart, as equals are told."""
+    ours, theirs = first.outcome, second.outcome
+    if not (isinstance(ours, Measured) and isinstance(theirs, Measured)):
+        return None
+    return not ours.samples_per_second.overlaps(theirs.samples_per_second)
+
+
+def peaks_apart(first: Record, second: Record) -> bool | None:
+    """Whether two peaks differ by more than those of one plan from trial to trial."""
+    ours, theirs = peak(first), peak(second)
+    return None if ours is None or theirs is None else not ours.overlaps(theirs)
+
+
+def peak(record: Record) -> Estimate | None:
+    """A measured peak in bytes, with what peaks of one plan differ by."""
+    if not isinstance(record.outcome, Measured):
+        return None
+    memory = record.outcome.memory
+    noise = PEAKS_APART * memory.limit_bytes
+    held = float(memory.peak_bytes)
+    return Estimate(value=held, low=held - noise, high=held + noise)
+
+
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differing:
+    """Something that is not the same on the two sides.
+
+    `follows` says of a knob that it differs only since another one does.
+    """
+
+    name: str
+    first: Any
+    second: Any
+    follows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansCompared:
+    """Two trials of a study.
+
+    `ratio` is the second's speed over the first's; `rates_apart` and `peaks_apart` say whether
+    they differ beyond noise, None where nobody can say. `phases` are seconds of a step and
+    `anatomy` bytes at the peak, as both were measured.
+    """
+
+    study: str
+    first: Measurement
+    second: Measurement
+    knobs: tuple[Differing, ...]
+    ratio: Estimate | None
+    rates_apart: bool | None
+    peaks_apart: bool | None
+    phases: tuple[Differing, ...]
+    anatomy: tuple[Differing, ...]
+
+
+def plans_compared(state: SweepState, numbers: tuple[int, int]) -> PlansCompared:
+    """Two trials of a study beside each other.
+
+    Raises:
+        StudyError: If there is no such trial.
+    """
+    first, second = (trial_named(state, number) for number in numbers)
+    return PlansCompared(
+        study=state.study,
+        first=measurement(first, state),
+        second=measurement(second, state),
+        knobs=tuple(_knobs(first, second)),
+        ratio=speedup(second, first),
+        rates_apart=rates_apart(first, second),
+        peaks_apart=peaks_apart(first, second),
+        phases=tuple(_phases(first, second)),
+        anatomy=tuple(_anatomy(first, second)),
+    )
+
+
+def _knobs(first: Record, second: Record) -> Iterator[Differing]:
+    """Those that differ by themselves, then those that follow."""
+    ours, theirs = first.plan.as_dict(), second.plan.as_dict()
+    own = differing_knobs(first.plan, second.plan)
+    rest = [name for name in ours if ours[name] != theirs[name] and name not in own]
+    for name in (*own, *rest):
+        yield Differing(name=name, first=ours[name], second=theirs[name], follows=name not in own)
+
+
+def _phases(first: Record, second: Record) -> Iterator[Differing]:
+    ours, theirs = first.outcome, second.outcome
+    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+        for name in PHASES:
+            yield Differing(
+                name=name, first=getattr(ours.phases, name), second=getattr(theirs.phases, name)
+            )
+
+
+def _anatomy(first: Record, second: Record) -> Iterator[Differing]:
+    ours, theirs = first.outcome, second.outcome
+    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+        there = dict(anatomy_rows(theirs.memory.anatomy))
+        for name, held in anatomy_rows(ours.memory.anatomy):
+            if name in there:
+                yield Differing(name=name, first=held, second=there[name])
+
 
 _FEWEST = 3  # plans whose order says anything
 _SUBJECT = ("model", "data", "train")
@@ -111,7 +257,9 @@ def studies_compared(
         same_job=not any(key.name.split(".")[0] in _SUBJECT for key in specification),
         specification=specification,
         environment=tuple(_environment(_fingerprint(first), _fingerprint(second))),
-        winners=() if ours is None or theirs is None else tuple(_knobs(ours.plan, theirs.plan)),
+        winners=()
+        if ours is None or theirs is None
+        else tuple(_other_knobs(ours.plan, theirs.plan)),
         ratio=_ratio(theirs, ours),
         rates_apart=None if ours is None or theirs is None else rates_apart(ours, theirs),
         pairs=pairs,
@@ -206,7 +354,7 @@ def _ratio(above: Record | None, below: Record | None) -> Estimate | None:
     return quotient(ours.samples_per_second, theirs.samples_per_second)
 
 
-def _knobs(first: Plan, second: Plan) -> Iterator[Differing]:
+def _other_knobs(first: Plan, second: Plan) -> Iterator[Differing]:
     for name in differing_knobs(first, second):
         yield Differing(name=name, first=getattr(first, name), second=getattr(second, name))
 
@@ -258,3 +406,16 @@ def _facts(seen: Fingerprint | None) -> dict[str, Any]:
         "python": seen.python,
         **dict(seen.versions),
     }
+
+
+_PLANS: TypeAdapter[PlansCompared] = TypeAdapter(PlansCompared)
+_STUDIES: TypeAdapter[StudiesCompared] = TypeAdapter(StudiesCompared)
+
+
+def comparison_to_json(told: PlansCompared | StudiesCompared) -> str:
+    """As JSON; `compares` says whether plans or studies."""
+    if isinstance(told, PlansCompared):
+        tree = {"compares": "plans", **_PLANS.dump_python(told, mode="json")}
+    else:
+        tree = {"compares": "studies", **_STUDIES.dump_python(told, mode="json")}
+    return json.dumps(tree, indent=1) + "\n"

@@ -8,15 +8,8 @@ from typing import Literal
 
 from orchestrator.core.objective import ranked, record_of
 from orchestrator.core.state import SweepState
-from orchestrator.explaining.changes import (
-    Change,
-    Worth,
-    changes,
-    phases_saved,
-    terms_saved,
-    worths,
-)
-from orchestrator.explaining.ground import Ground, anywhere
+from orchestrator.explain.context import Ground, anywhere
+from orchestrator.explain.effects import Change, Worth, changes, phases_saved, terms_saved, worths
 from orchestrator.report.sentences import answer, lossy_sentence
 from orchestrator.view.figures import quotient, speedup
 from orchestrator.view.plan_words import lossy_words

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.core.hopeless import hopeless_rows
-from orchestrator.explaining.asked import plan_asked
-from orchestrator.explaining.changes import Change, changes
-from orchestrator.explaining.ground import Ground, anywhere
+from orchestrator.explain.context import Ground, anywhere, plan_asked
+from orchestrator.explain.effects import Change, changes
 from orchestrator.planning.expected import Expected
 from orchestrator.planning.question import SURE_TO_FIT
 from orchestrator.view.figures import quotient

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.explaining.asked import knobs_asked, plan_asked
+from orchestrator.explain.context import knobs_asked, plan_asked
 from search_spaces.errors import UserError
 from search_spaces.knobs import KNOBS
 from search_spaces.outcome import Refused

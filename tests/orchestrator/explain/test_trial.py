@@ -8,18 +8,18 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.validation import failures
-from orchestrator.explaining import Fate, fate, render_fate, trial_named
-from orchestrator.explaining.remedies import LIKELY, Shortage
-from orchestrator.explaining.words import (
+from orchestrator.explain.trial import LIKELY, Fate, Shortage, fate, trial_named
+from orchestrator.report.explain_text import (
     fate_sentences,
     remedies_sentence,
+    render_fate,
     shortage_sentences,
 )
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
-from tests.orchestrator.explaining.values import (
+from tests.orchestrator.explain.values import (
     LIMIT,
     a_ground,
     a_plan,

@@ -11,12 +11,18 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.comparing.measured import Measurement
-from orchestrator.comparing.plans import Differing, PlansCompared
-from orchestrator.comparing.studies import Agreement, Pair, Side, StudiesCompared
-from orchestrator.explaining.words import ratio_words, value_words
+from orchestrator.explain.compare import (
+    Agreement,
+    Differing,
+    Measurement,
+    Pair,
+    PlansCompared,
+    Side,
+    StudiesCompared,
+)
 from orchestrator.planning.tables import table
 from orchestrator.planning.words import common_knobs, common_words, significant
+from orchestrator.report.explain_text import ratio_words, value_words
 from orchestrator.view.plan_words import lossy_label, plan_words
 from orchestrator.view.words import counts_words, gib, plural, spread
 from search_spaces.estimate import Estimate

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from orchestrator.explaining import explanation_to_json, why_it_won
-from orchestrator.explaining.changes import Change, worths
-from orchestrator.explaining.won import Won
-from orchestrator.explaining.words import rival_sentence, room_sentence
-from tests.orchestrator.explaining.values import (
+from orchestrator.explain.effects import Change, worths
+from orchestrator.explain.trial import explanation_to_json
+from orchestrator.explain.winner import Won, why_it_won
+from orchestrator.report.explain_text import rival_sentence, room_sentence
+from tests.orchestrator.explain.values import (
     SPACE,
     a_ground,
     a_plan,

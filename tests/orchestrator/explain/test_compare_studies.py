@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.comparing import (
-    StudiesCompared,
-    comparison_to_json,
-    render_studies,
-    studies_compared,
-)
 from orchestrator.core.state import SweepState
+from orchestrator.explain.compare import StudiesCompared, comparison_to_json, studies_compared
+from orchestrator.report.compare_text import render_studies
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.record import Fingerprint
-from tests.orchestrator.explaining.values import a_plan, a_state, measured, out_of_memory
+from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.records import CPU_FINGERPRINT
 
 PLANS = tuple(

@@ -1,0 +1,1 @@
+"""Explanations: of the best plan, of one trial, of an untried plan, of two trials or studies."""
