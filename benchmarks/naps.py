@@ -16,7 +16,7 @@ from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
-from orchestrator.forecasting import AbstractForecasts
+from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study
 from search_spaces.estimate import Estimate

@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import write
-from orchestrator.planning import Footprints, Planner, Question, device_of, question_of
+from orchestrator.forecast.calibration import Footprints
+from orchestrator.forecast.planner import Planner
+from orchestrator.forecast.request import Question, device_of, question_of
 from search_spaces.forecast.belief import shipped_belief
 from search_spaces.forecast.forecast import forecast
 from search_spaces.forecast.planned import executions_of, variants_of

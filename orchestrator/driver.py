@@ -28,7 +28,7 @@ from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, reaction_
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.forecasting import AbstractForecasts, NoForecasts
+from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Interrupted, Study
 from search_spaces.expectation import Expectation

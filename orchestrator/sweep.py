@@ -15,7 +15,7 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.placement import Node, Wanted, on_kind, room_for_groups, words
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
-from orchestrator.forecasting import TracedForecasts
+from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.losing import LosableDriver
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking

@@ -15,7 +15,7 @@ from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Later
 from orchestrator.driver import Driver
-from orchestrator.forecasting import TracedForecasts
+from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study import Study, check_study, sole_driver
 from search_spaces.errors import ModelError
 from search_spaces.footprint import Footprint

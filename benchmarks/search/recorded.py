@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.published.cells import Row
 from benchmarks.search.columns import value_of
 from benchmarks.search.tables import SurfacesError, number
-from orchestrator.planning import Footprints, device_of, question_of
-from orchestrator.planning.question import Question
+from orchestrator.forecast.calibration import Footprints
+from orchestrator.forecast.request import Question, device_of, question_of
 from search_spaces.forecast.belief import shipped_belief
 from search_spaces.forecast.planned import executions_of, variants_of
 from search_spaces.forecast.prospects import Prospects, prospects

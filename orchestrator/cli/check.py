@@ -83,7 +83,7 @@ def _size_words(model: ModelFacts) -> str:
 
 def _forecast_lack(spec: SweepSpec, space: Space) -> str | None:
     """Says in a sentence why trials will have no forecast; None if they will have one."""
-    from orchestrator.planning import Footprints
+    from orchestrator.forecast.calibration import Footprints
     from search_spaces.forecast.planned import variants_of
 
     try:

@@ -21,7 +21,7 @@ from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Planned, Planner
+    from orchestrator.forecast.planner import Planned, Planner
     from search_spaces.forecast.belief import Belief
     from search_spaces.hardware import Device
     from search_spaces.plan import Plan
@@ -103,15 +103,10 @@ def plan(
     ranks = _numbers(gpus, int, "--gpus")
     memory_gib = _numbers(memory, float, "--memory")
 
-    from orchestrator.planning import (
-        Footprints,
-        Planner,
-        device_of,
-        planned_to_json,
-        question_of,
-        render_planned,
-        size_names,
-    )
+    from orchestrator.forecast.calibration import Footprints
+    from orchestrator.forecast.planner import Planner, planned_to_json
+    from orchestrator.forecast.request import device_of, question_of, size_names
+    from orchestrator.report.plan_text import render_planned
     from search_spaces.forecast.belief import shipped_belief
     from workers.models import describe
 
@@ -164,7 +159,7 @@ def _write(files: tuple[Path, ...], planned: Planned, result: Result) -> None:
         if file.suffix == ".json":
             write_text(file, result_to_json(result))
         else:
-            from orchestrator.planning.page import planned_page  # reads templates and scripts
+            from orchestrator.report.plan_page import planned_page
 
             write_text(file, planned_page(planned))
     if files:
@@ -194,7 +189,7 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
 
 
 def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
-    from orchestrator.planning import learned_from_study, study_device
+    from orchestrator.forecast.calibration import learned_from_study, study_device
     from orchestrator.study import load_records
 
     found = find_study(named, option="--records")
@@ -211,7 +206,7 @@ def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
 
 
 def _explain(planner: Planner, planned: Planned, named: str) -> None:
-    from orchestrator.planning import render_explained
+    from orchestrator.report.plan_text import render_explained
 
     page().print(render_explained(planner.explain(_plan_named(planner, planned, named))))
 
@@ -239,6 +234,6 @@ def _plan_named(planner: Planner, planned: Planned, named: str) -> Plan:
 
 
 def _nothing(planned: Planned) -> str:
-    from orchestrator.planning import answer_sentence, enough_sentence
+    from orchestrator.report.plan_text import answer_sentence, enough_sentence
 
     return f"{answer_sentence(planned)}; {enough_sentence(planned)}"

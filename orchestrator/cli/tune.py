@@ -71,7 +71,7 @@ def tune(
     name = study_name(spec, spec_path)
 
     from orchestrator.event_log import EventFile, EventStream, events_file
-    from orchestrator.forecasting.taught import taught_by
+    from orchestrator.forecast.calibration import taught_by
     from orchestrator.report import render_report, report_document
     from orchestrator.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep

@@ -8,12 +8,9 @@ from typing import Any
 
 from orchestrator.core.objective import limit_of
 from orchestrator.core.state import SweepState
-from orchestrator.planning.asking import question_of
-from orchestrator.planning.expected import Expected, expected
-from orchestrator.planning.learning import learned_from, study_device
-from orchestrator.planning.question import Question, TraceVariants
-from orchestrator.planning.sized import Sized, size_plan, size_up
-from orchestrator.planning.tracing import Footprints
+from orchestrator.forecast.calibration import Footprints, learned_from, study_device
+from orchestrator.forecast.request import Question, TraceVariants, question_of
+from orchestrator.forecast.table import Expected, Sized, expected, size_plan, size_up
 from search_spaces.domains import Values
 from search_spaces.errors import UserError
 from search_spaces.estimate import Estimate

@@ -17,8 +17,8 @@ from orchestrator.explain.context import Ground, anywhere, times
 from orchestrator.explain.effects import Change, changes
 from orchestrator.explain.untried import Untried
 from orchestrator.explain.winner import Won
+from orchestrator.forecast.table import expected
 from orchestrator.places import snapshot_of
-from orchestrator.planning.expected import expected
 from orchestrator.view.figures import speedup
 from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.proof_words import proof_words

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.explain.context import Ground, anywhere, plan_asked
 from orchestrator.explain.effects import Change, changes
-from orchestrator.planning.expected import Expected
-from orchestrator.planning.question import SURE_TO_FIT
+from orchestrator.forecast.request import SURE_TO_FIT
+from orchestrator.forecast.table import Expected
 from orchestrator.view.figures import quotient
 from orchestrator.view.plan_words import lossy_words
 from orchestrator.view.words import gib, plural

@@ -20,9 +20,9 @@ from orchestrator.explain.compare import (
     Side,
     StudiesCompared,
 )
-from orchestrator.planning.tables import table
-from orchestrator.planning.words import common_knobs, common_words, significant
 from orchestrator.report.explain_text import ratio_words, value_words
+from orchestrator.report.plan_tables import table
+from orchestrator.report.plan_text import common_knobs, common_words, significant
 from orchestrator.view.plan_words import lossy_label, plan_words
 from orchestrator.view.words import counts_words, gib, plural, spread
 from search_spaces.estimate import Estimate

@@ -14,8 +14,8 @@ from orchestrator.explain.effects import Change, Worth
 from orchestrator.explain.trial import Fate, Remedy, Shortage
 from orchestrator.explain.untried import Untried
 from orchestrator.explain.winner import Rival, Seconds, Won
-from orchestrator.planning.tables import table
-from orchestrator.planning.words import category_words, interval, percent, significant, term_words
+from orchestrator.report.plan_tables import table
+from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
 from orchestrator.view.plan_words import lossy_label, plan_words
 from orchestrator.view.words import KIND_WORDS, gib, plural, spread
 from search_spaces.estimate import Estimate

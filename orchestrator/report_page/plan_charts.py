@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from orchestrator.explain.context import anywhere
 from orchestrator.explain.effects import Worth
-from orchestrator.planning.words import term_words
 from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
@@ -21,6 +20,7 @@ from orchestrator.report.charts import (
     part_of_bars,
     stacked,
 )
+from orchestrator.report.plan_text import term_words
 from orchestrator.report.tables import anatomy_rows
 from orchestrator.report_page.told import LossCurves, Told, memory_of
 from search_spaces.forecast.seconds import TERMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from orchestrator.core.objective import front
-from orchestrator.planning.shown import cloud
+from orchestrator.forecast.planner import cloud
 from orchestrator.report.charts import (
     BEST_COLOUR,
     LEGEND,

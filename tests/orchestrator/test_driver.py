@@ -20,7 +20,7 @@ from orchestrator.core.events import (
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
-from orchestrator.forecasting import AbstractForecasts, NoForecasts
+from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.study import Study, load_records
 from search_spaces.expectation import Expectation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.planning import Planned, planned_from_json
+from orchestrator.forecast.planner import Planned, planned_from_json
 from search_spaces.spec.load import load_spec
 
 TINY = """\

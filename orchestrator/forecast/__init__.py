@@ -1,0 +1,1 @@
+"""Forecasts: speed and memory of plans that were not run, and what follows from them."""

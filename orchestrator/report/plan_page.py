@@ -1,0 +1,384 @@
+"""The answer as one page that needs nothing else: Plotly is part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from orchestrator.forecast.planner import Planned
+from orchestrator.forecast.table import Expected
+from orchestrator.report.charts import (
+    BEST_COLOUR,
+    COLOURS,
+    LEGEND,
+    Figure,
+    Layout,
+    Scatter,
+    Shape,
+    Trace,
+    hover_text,
+    logarithmic,
+    memory_lines,
+    part_of_bars,
+    stacked,
+)
+from orchestrator.report.html import Table, Tile, render_page
+from orchestrator.report.plan_text import (
+    answer_sentence,
+    category_words,
+    common_knobs,
+    common_words,
+    devices,
+    enough_sentence,
+    expected_words,
+    fewest_sentence,
+    interval,
+    memory_sentence,
+    missing_sentence,
+    percent,
+    ruled_out_sentences,
+    significant,
+    term_words,
+    waste_sentence,
+)
+from orchestrator.view.words import gib
+from search_spaces.forecast.bytes import CATEGORIES
+from search_spaces.forecast.seconds import TERMS
+from search_spaces.spec.schema import GIB
+
+
+def hover(told: Expected) -> str:
+    """What is shown where the pointer rests on a plan."""
+    rate = told.samples_per_second
+    return hover_text(
+        expected_words(told),
+        f"{significant(rate.value)} samples/s ({interval(rate)})",
+        f"{gib(told.peak_bytes.value)} GiB, fits with {percent(told.fits)}",
+    )
+
+
+_FAR = 10.0  # times the limit: what lies beyond says nothing
+
+
+def figures(planned: Planned) -> Mapping[str, Figure]:
+    """Charts by the name of the place where they are drawn; those without data are left out."""
+    found: dict[str, Figure] = {}
+    if planned.cloud:
+        found["speed-memory"] = _speed_memory(planned)
+    shown = planned.answer.best or _nearest(planned)
+    if shown:
+        found["memory"] = _memory(planned, shown)
+        found["time"] = _time(shown)
+    if sum(bool(size.best) for size in planned.sizes) > 1:
+        found["devices"] = _devices(planned)
+    if any(size.best for size in planned.memory_sizes):
+        found["sizes"] = _sizes(planned)
+    return MappingProxyType(found)
+
+
+def _nearest(planned: Planned) -> tuple[Expected, ...]:
+    nearest = planned.answer.nearest
+    return () if nearest is None else (nearest.expected,)
+
+
+def _speed_memory(planned: Planned) -> Figure:
+    peaks, rates, fits = zip(*planned.cloud, strict=True)
+    points: Scatter = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "plans",
+        "x": [peak / GIB for peak in peaks],
+        "y": list(rates),
+        "marker": {
+            "size": 5,
+            "color": [round(share, 3) for share in fits],
+            "colorscale": [(0, "#d55e00"), (0.5, "#e6c000"), (1, "#3f9fdc")],
+            "cmin": 0,
+            "cmax": 1,
+            "opacity": 0.6,
+            "colorbar": {
+                "title": {"text": "P(fits)", "side": "right"},
+                "thickness": 10,
+                "len": 0.7,
+            },
+        },
+        "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
+    }
+    farthest = min(max(peaks), _FAR * max(planned.limit_bytes, min(peaks)))
+    farthest = max(farthest, 1.2 * planned.limit_bytes)
+    layout: Layout = {
+        "height": 460,
+        "xaxis": {
+            "title": {"text": "peak memory of a device, GiB"},
+            **logarithmic(0.9 * min(*peaks, planned.line_bytes) / GIB, farthest / GIB),
+        },
+        "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
+        "legend": LEGEND,
+        "showlegend": True,
+        "shapes": _lines(planned),
+    }
+    return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
+
+
+def _lines(planned: Planned) -> list[Shape]:
+    return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
+
+
+def _front(planned: Planned) -> list[Scatter]:
+    if not planned.front:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "front",
+            "x": [told.peak_bytes.value / GIB for told in planned.front],
+            "y": [told.samples_per_second.value for told in planned.front],
+            "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
+            "marker": {"size": 7},
+            "text": [hover(told) for told in planned.front],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+
+
+def _star(planned: Planned) -> list[Scatter]:
+    best = planned.best
+    if best is None:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "recommended",
+            "x": [best.peak_bytes.value / GIB],
+            "y": [best.samples_per_second.value],
+            "marker": {"symbol": "star", "size": 16, "color": BEST_COLOUR},
+            "text": [hover(best)],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+
+
+def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
+    parts = [dict(told.held_bytes) for told in shown]
+    data = [
+        part_of_bars(
+            category_words(name),
+            colour,
+            _labels(shown),
+            [part[name] / GIB for part in parts],
+            "GiB",
+        )
+        for name, colour in zip(CATEGORIES, COLOURS, strict=False)
+        if any(part[name] for part in parts)
+    ]
+    layout: Layout = {**stacked("GiB of one device", len(shown)), "shapes": _lines(planned)}
+    return {"data": data, "layout": layout}
+
+
+def _time(shown: Sequence[Expected]) -> Figure:
+    parts = [dict(told.seconds) for told in shown]
+    data = [
+        part_of_bars(term_words(name), colour, _labels(shown), [part[name] for part in parts], "s")
+        for name, colour in zip(TERMS, COLOURS, strict=False)
+        if any(part[name] > 0.001 * sum(part.values()) for part in parts)
+    ]
+    return {"data": data, "layout": stacked("seconds of a step", len(shown))}
+
+
+def _labels(shown: Sequence[Expected]) -> list[str]:
+    """Numbers plans as the table of the best plans does."""
+    return [f"plan {number}" for number in range(1, len(shown) + 1)]
+
+
+def _devices(planned: Planned) -> Figure:
+    able = [size for size in planned.sizes if size.best]
+    rates = [size.best[0].samples_per_second for size in able]
+    ranks = [size.ranks for size in able]
+    per_device = rates[0].value / ranks[0]
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "in proportion",
+            "x": ranks,
+            "y": [per_device * count for count in ranks],
+            "line": {"dash": "dot", "color": "#999999"},
+            "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "best plan",
+            "x": ranks,
+            "y": [rate.value for rate in rates],
+            "error_y": {
+                "type": "data",
+                "symmetric": False,
+                "array": [rate.high - rate.value for rate in rates],
+                "arrayminus": [rate.value - rate.low for rate in rates],
+            },
+            "line": {"color": BEST_COLOUR},
+            "text": [hover(size.best[0]) for size in able],
+            "hovertemplate": "%{x} devices<br>%{text}<extra></extra>",
+        },
+    ]
+    layout: Layout = {
+        "height": 380,
+        "xaxis": {"title": {"text": "devices"}, "type": "log", "tickvals": ranks},
+        "yaxis": {
+            "title": {"text": "samples/s"},
+            **logarithmic(
+                0.8 * min(rate.low for rate in rates), 1.25 * max(rate.high for rate in rates)
+            ),
+        },
+        "legend": LEGEND,
+        "showlegend": True,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _sizes(planned: Planned) -> Figure:
+    able = [(size, size.best) for size in planned.memory_sizes if size.best]
+    data: list[Trace] = [
+        {
+            "type": "bar",
+            "x": [gib(size.limit_bytes) for size, _ in able],
+            "y": [best.samples_per_second.value for _, best in able],
+            "marker": {"color": "#0072b2"},
+            "text": [hover(best) for _, best in able],
+            "textposition": "none",
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+    layout: Layout = {
+        "height": 340,
+        "xaxis": {"title": {"text": "GiB a device"}, "type": "category"},
+        "yaxis": {"title": {"text": "samples/s of the best plan"}},
+    }
+    return {"data": data, "layout": layout}
+
+
+def planned_page(planned: Planned) -> str:
+    """The HTML of the page; all scripts and styles are in it."""
+    answer = planned.answer
+    return render_page(
+        "plan.jinja",
+        title=f"{planned.model} on {devices(planned, answer.ranks)}",
+        figures=figures(planned),
+        headline=answer_sentence(planned),
+        warnings=planned.notes,
+        shortfall=_shortfall(planned),
+        best_tiles=() if planned.best is None else tuple(_tiles(planned, planned.best)),
+        drawn_plans="best plans" if planned.best else "nearest plan",
+        best_plans=_listing(answer.best),
+        front=_listing(planned.front),
+        counts=_counts(planned),
+        fewest=fewest_sentence(planned),
+        memory_advice=tuple(map(memory_sentence, planned.memory_sizes)),
+        wasteful=tuple(map(waste_sentence, planned.wasteful)),
+        ruled_out=tuple(ruled_out_sentences(answer)),
+        footer=_footer(planned),
+    )
+
+
+def _shortfall(planned: Planned) -> tuple[str, ...]:
+    """Says what is missing where nothing fits."""
+    nearest = planned.answer.nearest
+    if nearest is None:
+        return ()
+    return tuple(filter(None, (missing_sentence(nearest), enough_sentence(planned))))
+
+
+def _tiles(planned: Planned, best: Expected) -> Iterator[Tile]:
+    rate = best.samples_per_second
+    line = f"line {gib(planned.line_bytes)} of {gib(planned.limit_bytes)}"
+    yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
+    yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
+    yield Tile(name="MFU", value=percent(best.mfu))
+    yield Tile(name="peak memory, GiB", value=gib(best.peak_bytes.value), detail=line)
+    yield Tile(name="fits", value=percent(best.fits))
+    yield Tile(name="limited by", value=term_words(best.limited_by))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """A table of plans, and what all of them have in common."""
+
+    common: str
+    table: Table
+
+
+def _listing(shown: Sequence[Expected]) -> _Listing | None:
+    if not shown:
+        return None
+    plans = [one.plan for one in shown]
+    omit = common_knobs(plans)
+    rows = tuple(
+        (
+            str(place),
+            expected_words(one, omit=omit),
+            f"{significant(one.samples_per_second.value)} ({interval(one.samples_per_second)})",
+            f"{one.tokens_per_second_per_device:,.0f}",
+            percent(one.mfu),
+            gib(one.peak_bytes.value),
+            percent(one.fits),
+            term_words(one.limited_by),
+        )
+        for place, one in enumerate(shown, 1)
+    )
+    table = Table(
+        columns={
+            "#": "number",
+            "plan": "plan",
+            "samples/s": "number",
+            "tokens/s/device": "number",
+            "MFU": "number",
+            "GiB": "number",
+            "fits": "number",
+            "limited by": "words",
+        },
+        rows=rows,
+    )
+    return _Listing(common=common_words(plans), table=table)
+
+
+def _counts(planned: Planned) -> Table | None:
+    if len(planned.sizes) < 2:
+        return None
+    rows = []
+    for size in planned.sizes:
+        if not size.best:
+            rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "nothing fits"))
+            continue
+        best, price = size.best[0], size.price_per_billion_tokens
+        rows.append(
+            (
+                f"{size.ranks:,}",
+                f"{significant(best.samples_per_second.value)}"
+                f" ({interval(best.samples_per_second)})",
+                f"{best.tokens_per_second_per_device:,.0f}",
+                "-" if price is None else f"{price:,.2f}",
+                expected_words(best),
+            )
+        )
+    return Table(
+        columns={
+            "devices": "number",
+            "samples/s": "number",
+            "tokens/s/device": "number",
+            "price of 1e9 tokens": "number",
+            "best plan": "plan",
+        },
+        rows=tuple(rows),
+    )
+
+
+def _footer(planned: Planned) -> str:
+    return (
+        f"{planned.parameters:,} parameters, {planned.tokens:,} tokens a sample,"
+        f" {planned.global_batch:,} samples a step; {planned.forecast_plans:,} plans forecast in"
+        f" {planned.seconds:.1f} s; coefficients: {planned.provenance}"
+    )

@@ -1,0 +1,344 @@
+"""Forecasts in words: one wording for the terminal, the page and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from orchestrator.forecast.alternatives import Nearest
+from orchestrator.forecast.breakdown import Explained
+from orchestrator.forecast.memory_budgets import MemorySize
+from orchestrator.forecast.planner import Planned, SizeAnswer
+from orchestrator.forecast.table import Expected
+from orchestrator.forecast.tiling import Waste
+from orchestrator.report.plan_tables import (
+    best_table,
+    legend,
+    memory_table,
+    sizes_table,
+    terms_table,
+)
+from orchestrator.view.plan_words import fixed_knobs, fixed_words, lossy_label, plan_words
+from orchestrator.view.words import gib, number
+from search_spaces.estimate import Estimate
+from search_spaces.knobs import KNOBS
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.space import Space
+
+BRIEF_TERMS: Mapping[str, str] = MappingProxyType(
+    {
+        "operators": "memory",
+        "launches": "launches",
+        "tensor_collectives": "tp talk",
+        "data_collectives": "dp talk",
+        "pipeline_bubble": "bubble",
+        "pipeline_hops": "pp talk",
+        "optimizer": "optimizer",
+        "offload": "offload",
+    }
+)
+TERM_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "matmul": "matmuls",
+        "attention": "attention",
+        "operators": "memory traffic",
+        "launches": "kernel launches",
+        "tensor_collectives": "tensor ranks talking",
+        "data_collectives": "data ranks talking",
+        "pipeline_bubble": "pipeline bubble",
+        "pipeline_hops": "stages talking",
+        "optimizer": "optimizer step",
+        "offload": "offload traffic",
+        "overhead": "overhead",
+    }
+)
+CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "weights": "weights",
+        "gradients": "gradients",
+        "optimizer": "optimizer states",
+        "gathered": "gathered weights",
+        "activations": "activations",
+        "temporaries": "temporaries",
+        "buffers": "communication buffers",
+        "outside": "context and libraries",
+        "fragmentation": "fragmentation",
+    }
+)
+
+
+def term_words(name: str) -> str:
+    """A term of a step in words."""
+    return TERM_WORDS.get(name, name.replace("_", " "))
+
+
+def brief_term(name: str) -> str:
+    """A term in a word or two, for narrow tables."""
+    return BRIEF_TERMS.get(name, term_words(name))
+
+
+def category_words(name: str) -> str:
+    """A category of memory in words."""
+    return CATEGORY_WORDS.get(name, name.replace("_", " "))
+
+
+def significant(value: float) -> str:
+    """A number with three significant digits, as sure as a forecast is: 55.1, 8,230."""
+    if not value:
+        return "0"
+    return number(float(f"{value:.3g}")) if value >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def interval(estimate: Estimate) -> str:
+    """The interval: `48 to 63`."""
+    return f"{_brief(estimate.low)} to {_brief(estimate.high)}"
+
+
+def _brief(value: float) -> str:
+    """A number with two significant digits, all of them before the point."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"
+
+
+def percent(share: float) -> str:
+    """A share as a whole percentage; what is below 1 or above 99 is not made 0 or 100."""
+    if 0 < share < 0.01:
+        return "< 1 %"
+    return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
+
+
+def devices(planned: Planned, ranks: int) -> str:
+    """`8 x H100-80-SXM`."""
+    return f"{ranks:,} x {planned.device}"
+
+
+def expected_words(told: Expected, *, omit: Collection[str] = ()) -> str:
+    """The plan in words, labelled where it is lossy."""
+    return plan_words(told.plan, omit=omit) + lossy_label(told.lossy)
+
+
+def answer_sentence(planned: Planned) -> str:
+    """What the user asked, in one sentence."""
+    answer, best = planned.answer, planned.best
+    where = f"{planned.model} on {devices(planned, answer.ranks)}"
+    if best is None:
+        assert answer.nearest is not None
+        return f"{where}: no, nothing fits; {_missing(answer.nearest, planned)}"
+    line = f"{gib(best.peak_bytes.value)} of {gib(planned.limit_bytes)} GiB"
+    return (
+        f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
+        f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {line};"
+        f" limited by {term_words(best.limited_by)}"
+    )
+
+
+def _missing(nearest: Nearest, planned: Planned) -> str:
+    return (
+        f"the nearest plan ({expected_words(nearest.expected)}) would need"
+        f" {gib(nearest.needed_bytes)} GiB a device, {gib(nearest.missing_bytes)} more than the"
+        f" {gib(planned.limit_bytes)} there are"
+    )
+
+
+def missing_sentence(nearest: Nearest) -> str:
+    """The bytes that the nearest plan misses, by category."""
+    parts = sorted(nearest.missing, key=lambda entry: -entry[1])
+    told = ", ".join(
+        f"{category_words(name)} {gib(size)}" for name, size in parts if size >= 0.01 * parts[0][1]
+    )
+    return f"what is missing, shared out as its peak is (GiB): {told}"
+
+
+def enough_sentence(planned: Planned) -> str:
+    """What is smallest that would do."""
+    ways = []
+    if planned.fewest_ranks is not None:
+        ways.append(f"{devices(planned, planned.fewest_ranks)}")
+    if planned.enough:
+        ways.append(f"{planned.answer.ranks:,} x {' or '.join(planned.enough)}")
+    if not ways:
+        assert planned.answer.nearest is not None
+        needed = gib(planned.answer.nearest.needed_bytes)
+        ways = [f"{devices(planned, planned.answer.ranks)} with {needed} GiB each"]
+    return f"smallest that would do: {', or '.join(ways)}"
+
+
+def fewest_sentence(planned: Planned) -> str:
+    """On how few devices it fits."""
+    least = planned.fewest_ranks
+    if least is None:
+        return ""
+    (size,) = (size for size in planned.sizes if size.ranks == least)
+    best = size.best[0]
+    return (
+        f"it fits from {devices(planned, least)} on, at about"
+        f" {significant(best.samples_per_second.value)} samples/s with {expected_words(best)}"
+    )
+
+
+def ruled_out_sentences(answer: SizeAnswer) -> Iterator[str]:
+    """Why the rest is ruled out."""
+    combinations = answer.plans + sum(count for _, count in answer.ruled_out)
+    unsure = answer.plans - answer.fitting - answer.hopeless - answer.unhosted
+    yield (
+        f"{combinations:,} combinations: {answer.fitting:,} recommended, {answer.hopeless:,} surely"
+        f" too large, {unsure:,} above the line or too near the limit"
+        + (f", {answer.unhosted:,} too large for the host's memory" if answer.unhosted else "")
+    )
+    if answer.ruled_out:
+        most = sorted(answer.ruled_out, key=lambda entry: -entry[1])
+        ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
+        yield f"not legal: {ruled}"
+
+
+def waste_sentence(waste: Waste) -> str:
+    """A wasteful size, and what it costs."""
+    mend = "more wastes less" if waste.better is None else f"{waste.better:,} would not waste it"
+    return (
+        f"{waste.name} = {waste.size:,} a rank ({waste.why}): about {100 * waste.cost:.1f} % of a"
+        f" step; {mend}"
+    )
+
+
+def memory_sentence(size: MemorySize) -> str:
+    """What is best on devices of one size, and what it takes."""
+    where = f"{gib(size.limit_bytes)} GiB a device"
+    if size.best is None:
+        return f"{where}: nothing fits"
+    speed = significant(size.best.samples_per_second.value)
+    told = f"{where}: {speed} samples/s with {expected_words(size.best)}"
+    if not size.turned:
+        return f"{told}; nothing has to be turned on"
+    return (
+        f"{told}; against the plan one would take if memory were no matter it saves"
+        f" {gib(size.saved_bytes)} GiB and costs {slowdown_words(size.slowdown)}"
+        f" ({turned_words(size)})"
+    )
+
+
+def turned_words(size: MemorySize) -> str:
+    """Which groups of knobs are turned, each with what it saves and costs."""
+    return "; ".join(
+        f"{turn.group}: {_change(turn.saved_bytes)} GiB, {slowdown_words(turn.slowdown)}"
+        for turn in size.turned
+    )
+
+
+def slowdown_words(share: float) -> str:
+    """By how much a step gets longer: `+12 % time`."""
+    return f"{100 * share:+.0f} % time"
+
+
+def _change(saved_bytes: float) -> str:
+    return f"-{gib(saved_bytes)}" if saved_bytes >= 0 else f"+{gib(-saved_bytes)}"
+
+
+def common_words(plans: Sequence[Plan]) -> str:
+    """What all plans have in common, `sdpa bf16`; empty if that is nothing."""
+    return fixed_words(_as_space(plans)) if len(plans) > 1 else ""
+
+
+def common_knobs(plans: Sequence[Plan]) -> frozenset[str]:
+    """Names of the knobs to leave out where these plans stand in one table."""
+    return fixed_knobs(_as_space(plans)) if len(plans) > 1 else frozenset()
+
+
+def _as_space(plans: Sequence[Plan]) -> Space:
+    table = PlanTable.of(plans)
+    domains = tuple((knob.name, table.values[knob.name]) for knob in KNOBS)
+    return Space(domains=domains, table=table, ruled_out=(), baseline=plans[0])
+
+
+_INDENT = (0, 0, 0, 2)
+
+
+def render_planned(planned: Planned) -> RenderableType:
+    """The answer first, then what it rests on."""
+    parts: list[RenderableType] = [Text(answer_sentence(planned), "bold")]
+    parts += [Text(f"note: {note}", "yellow") for note in planned.notes]
+    if planned.answer.nearest is not None:
+        parts += [Text(missing_sentence(planned.answer.nearest)), Text(enough_sentence(planned))]
+    if planned.best is not None:
+        parts += _plans(planned)
+    if len(planned.sizes) > 1:
+        parts += _section("Counts of devices", sizes_table(planned), *map(Text, _sizes(planned)))
+    if planned.memory_sizes:
+        parts += _section("Device sizes", memory_table(planned.memory_sizes))
+    if planned.wasteful:
+        lines = [Text(waste_sentence(waste)) for waste in planned.wasteful]
+        parts += _section("Sizes that waste the matrix units", *lines)
+    parts += _section("Ruled out", *map(Text, ruled_out_sentences(planned.answer)))
+    return Group(*parts, Text(f"\n{_took(planned)}", "bright_black"))
+
+
+def _plans(planned: Planned) -> Iterator[RenderableType]:
+    best = planned.answer.best
+    told: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
+    if len(best) > 1 and (common := common_words([expected.plan for expected in best])):
+        told.append(Text(f"all of these: {common}"))
+    told.append(
+        Text(
+            f"the line: {gib(planned.line_bytes)} of {gib(planned.limit_bytes)} GiB a device;"
+            " fits: probability that the peak stays below the limit"
+        )
+    )
+    yield from _section("Best plans", *told)
+    title = "Speed against memory: no other plan is faster with less"
+    yield from _section(title, best_table(planned, planned.front, numbered=False))
+
+
+def _sizes(planned: Planned) -> Iterator[str]:
+    if fewest := fewest_sentence(planned):
+        yield fewest
+    if planned.price_front:
+        yield f"* nothing is faster for less, at {planned.price_per_hour:g} a device and hour"
+
+
+def _took(planned: Planned) -> str:
+    return (
+        f"{planned.forecast_plans:,} plans forecast, {planned.seconds:.1f} s;"
+        f" coefficients: {planned.provenance}"
+    )
+
+
+def render_explained(explained: Explained) -> RenderableType:
+    """One plan's arithmetic, term by term."""
+    told = explained.expected
+    stage = f", on the {told.stage} stage of the pipeline" if told.stage else ""
+    parts: list[RenderableType] = [
+        Rule(Text(expected_words(told)), align="left"),
+        Text(
+            f"{significant(told.samples_per_second.value)} samples/s"
+            f" ({interval(told.samples_per_second)}), MFU {percent(told.mfu)};"
+            f" peak {gib(told.peak_bytes.value)} GiB ({gib(told.peak_bytes.low)} to"
+            f" {gib(told.peak_bytes.high)}){stage}; fits with {percent(told.fits)}",
+            "bold",
+        ),
+    ]
+    parts += _section("Seconds of a step", terms_table(explained.time, seconds=True))
+    if told.recomputed:
+        parts.append(Text(f"  recomputation takes {percent(told.recomputed)} of the computing"))
+    parts += _section("Bytes at the peak", terms_table(explained.memory, seconds=False))
+    doubts = [
+        Text(f"speed: {_doubts(explained.time_doubts, term_words)}"),
+        Text(f"memory: {_doubts(explained.memory_doubts, category_words)}"),
+        Text(f"coefficients: {explained.provenance}; --records of a study narrows them"),
+    ]
+    parts += _section("What makes the intervals as wide as they are", *doubts)
+    return Group(*parts)
+
+
+def _doubts(doubts: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
+    return ", ".join(f"{words(name)} {percent(share)}" for name, share in doubts[:5])
+
+
+def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", "bold cyan")
+    for part in content:
+        yield Padding(part, _INDENT, expand=False)

@@ -1,0 +1,76 @@
+"""What a study teaches: measured trials move forecasts towards them and narrow intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from orchestrator.forecast.calibration import learned_from, study_device
+from orchestrator.forecast.table import Sized, size_up
+from search_spaces.errors import StudyError
+from search_spaces.estimate import Estimate
+from search_spaces.forecast.belief import Belief
+from search_spaces.record import Record
+from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
+from tests.orchestrator.records import make_measured, make_oom, make_record
+
+SLOWER, LARGER = 1.3, 1.1
+
+
+@pytest.fixture(scope="module")
+def before() -> Sized:
+    return size_up(a_question(), 8, a_footprint, a_belief())
+
+
+def measured(sized: Sized, row: int) -> Record:
+    """A trial that took longer and more than forecast."""
+    told = sized.forecasts
+    seconds = float(told.step_seconds[row]) * SLOWER
+    outcome = make_measured()
+    outcome = replace(
+        outcome,
+        step_seconds=Estimate(value=seconds, low=seconds, high=seconds),
+        memory=replace(outcome.memory, peak_bytes=int(told.peak_bytes[row] * LARGER)),
+    )
+    return make_record(row, sized.plan(row), outcome)
+
+
+def learned(records: tuple[Record, ...]) -> Belief:
+    question = a_question()
+    return learned_from(
+        a_belief(), records, model=question.model, device=question.device, trace=a_footprint
+    )
+
+
+def test_forecasts_move_towards_what_was_measured(before: Sized) -> None:
+    rows = [0, len(before.table) // 2, len(before.table) - 1]
+    belief = learned(tuple(measured(before, row) for row in rows))
+
+    after = size_up(a_question(), 8, a_footprint, belief).forecasts
+
+    told = before.forecasts
+    longer = after.step_seconds[rows] / told.step_seconds[rows]
+    more = after.peak_bytes[rows] / told.peak_bytes[rows]
+    assert (longer > 1 + (SLOWER - 1) / 2).all()
+    assert (longer < SLOWER + 0.05).all()
+    assert (more > 1 + (LARGER - 1) / 2).all()
+    assert (after.step_deviation <= told.step_deviation + 1e-9).all()
+    assert np.median(after.step_deviation) < 0.8 * np.median(told.step_deviation)
+
+
+def test_trials_that_were_not_measured_teach_nothing(before: Sized) -> None:
+    failed = make_record(0, before.plan(0), make_oom())
+
+    assert learned((failed,)) == a_belief()
+    assert learned(()) == a_belief()
+
+
+def test_a_study_says_what_it_ran_on(before: Sized) -> None:
+    spec = a_question().spec
+    record = measured(before, 0)
+
+    assert study_device(spec, (record,)).name == "cpu"
+    with pytest.raises(StudyError, match="what it ran on"):
+        study_device(spec, (replace(record, fingerprint=None),))

@@ -1,0 +1,370 @@
+"""Forecasts of a model that is really traced, and what records teach them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.core.events import SweepStarted
+from orchestrator.core.state import SweepState, begin
+from orchestrator.forecast.forecaster import MOST_RECORDS, Forecaster, TracedForecasts
+from orchestrator.sweep import sweep_space
+from search_spaces.accelerators import told_apart
+from search_spaces.errors import UserError
+from search_spaces.expectation import Expectation
+from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.footprint import Footprint
+from search_spaces.forecast.belief import shipped_belief
+from search_spaces.forecast.planned import variants_of
+from search_spaces.hardware import find_device
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.space import Space
+from tests.orchestrator.records import (
+    BEGAN,
+    CPU_FINGERPRINT,
+    LIMIT_BYTES,
+    make_measured,
+    make_oom,
+    make_plan,
+    make_record,
+    make_spec,
+)
+from tests.workers.values import LLAMA
+from workers.models import describe
+from workers.trace import trace
+
+SPEC = make_spec(
+    model=LLAMA,
+    space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
+)
+CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
+SLOWER, FULLER = 3.0, 1.5  # than the shipped belief expects: this machine is another
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelFacts:
+    return describe(SPEC.model, SPEC.train)
+
+
+@pytest.fixture(scope="module")
+def space(model: ModelFacts) -> Space:
+    return sweep_space(SPEC, model, CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def footprint(space: Space, tmp_path_factory: pytest.TempPathFactory) -> Footprint:
+    wanted = variants_of(space.table)
+    return trace(SPEC, wanted, device="cpu", cache=tmp_path_factory.mktemp("footprints"))
+
+
+@pytest.fixture(autouse=True)
+def _no_devices_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def forecaster(model: ModelFacts, footprint: Footprint) -> Forecaster:
+    return Forecaster(
+        model=model, device=find_device("cpu"), footprint=footprint, belief=shipped_belief()
+    )
+
+
+def expected(forecaster: Forecaster, plan: Plan, records: Sequence[Record] = ()) -> Expectation:
+    found = forecaster.expectation(plan, records, LIMIT_BYTES)
+    assert found is not None
+    return found
+
+
+def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
+    """Records of a machine that is `SLOWER` and holds `FULLER` than expected, all alike."""
+    records = []
+    for number, plan in enumerate(plans):
+        before = expected(forecaster, plan)
+        rate = before.samples_per_second.value / SLOWER
+        share = FULLER * before.peak_bytes.value / LIMIT_BYTES
+        records.append(make_record(number, plan, make_measured(rate, share)))
+    return records
+
+
+def test_without_records_the_shipped_belief_speaks(forecaster: Forecaster, space: Space) -> None:
+    found = expected(forecaster, space.baseline)
+
+    assert found.learned_from == 0
+    assert found.samples_per_second.value == found.unlearned_samples_per_second
+    assert found.peak_bytes.value == found.unlearned_peak_bytes
+    assert found.samples_per_second.low < found.samples_per_second.value
+    samples = found.samples_per_second.value * found.step_seconds.value
+    assert samples == pytest.approx(SPEC.train.global_batch)
+    assert 0 <= found.fits <= 1
+
+
+def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, space: Space) -> None:
+    plans = list(space.candidates)
+    records = measured_as(forecaster, plans[::7])
+    other = plans[3]
+    assert all(record.plan != other for record in records)
+    before, after = expected(forecaster, other), expected(forecaster, other, records)
+
+    assert after.learned_from == len(records)
+    assert after.unlearned_samples_per_second == before.samples_per_second.value
+    speed = after.samples_per_second.value / before.samples_per_second.value
+    assert speed == pytest.approx(1 / SLOWER, rel=0.15)
+    memory = after.peak_bytes.value / before.peak_bytes.value
+    assert memory == pytest.approx(FULLER, rel=0.15)
+    assert _width(after) < _width(before)
+
+
+def test_what_was_not_measured_teaches_nothing(forecaster: Forecaster, space: Space) -> None:
+    plan = space.baseline
+    failed = [make_record(0, plan, make_oom())]
+
+    assert expected(forecaster, plan, failed) == expected(forecaster, plan)
+
+
+def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
+    forecaster: Forecaster, space: Space
+) -> None:
+    eager = replace(space.baseline, attention="eager")
+
+    assert forecaster.expectation(eager, (), LIMIT_BYTES) is None
+    old = [make_record(0, eager, make_measured())]
+    assert expected(forecaster, space.baseline, old).learned_from == 0
+
+
+def test_of_many_records_the_latest_that_were_measured_teach(
+    forecaster: Forecaster, space: Space
+) -> None:
+    plans = list(islice(cycle(space.candidates), MOST_RECORDS))
+    old = [make_record(0, plans[0], make_measured())] * 10
+    late = [*measured_as(forecaster, plans), make_record(0, plans[0], make_oom())]
+    found = expected(forecaster, plans[3], [*old, *late])
+
+    assert found.learned_from == MOST_RECORDS
+    assert found == expected(forecaster, plans[3], late)
+
+
+def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Space) -> None:
+    peak = expected(forecaster, space.baseline).peak_bytes.value
+    fits = []
+    for share in (0.5, 1.0, 2.0):
+        found = forecaster.expectation(space.baseline, (), round(share * peak))
+        assert found is not None
+        fits.append(found.fits)
+
+    assert fits[0] < 0.5 < fits[2]
+    assert fits[1] == pytest.approx(0.5, abs=0.01)
+
+
+def _width(found: Expectation) -> float:
+    rate = found.samples_per_second
+    return math.log(rate.high / rate.low)
+
+
+# ---------------------------------------------------------------- in a sweep
+
+
+def state_of(space: Space, records: Sequence[Record] = ()) -> SweepState:
+    return begin(
+        SweepStarted(
+            study="demo",
+            spec=SPEC,
+            space=space,
+            records=tuple(records),
+            memory_limit_bytes=LIMIT_BYTES,
+            at=BEGAN,
+        )
+    )
+
+
+def forecasts_of(
+    model: ModelFacts, found: Footprint | None, cluster: ClusterFacts = CLUSTER
+) -> TracedForecasts:
+    return TracedForecasts(SPEC, model, cluster, shipped_belief(), lambda: found)
+
+
+def test_nothing_is_expected_before_the_trace_has_ended(
+    model: ModelFacts, footprint: Footprint, space: Space
+) -> None:
+    traced: list[Footprint] = []
+    forecasts = TracedForecasts(
+        SPEC, model, CLUSTER, shipped_belief(), lambda: traced[0] if traced else None
+    )
+
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+    traced.append(footprint)
+    assert forecasts.expectation(space.baseline, state_of(space)) is not None
+    assert forecasts.problem() is None
+
+
+def test_a_resumed_sweep_learns_from_what_earlier_drivers_measured(
+    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
+) -> None:
+    records = measured_as(forecaster, list(space.candidates)[::7])
+    found = forecasts_of(model, footprint).expectation(space.baseline, state_of(space, records))
+
+    assert found == expected(forecaster, space.baseline, records)
+
+
+def test_records_of_another_device_teach_nothing(
+    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
+) -> None:
+    records = measured_as(forecaster, list(space.candidates)[::7])
+    here = replace(CPU_FINGERPRINT, device_name="another processor")
+    state = replace(state_of(space, records), fingerprint=here)
+    found = forecasts_of(model, footprint).expectation(space.baseline, state)
+
+    assert found is not None
+    assert found.learned_from == 0
+
+
+def test_a_gpu_is_waited_for_until_workers_tell_which(
+    model: ModelFacts, footprint: Footprint, space: Space
+) -> None:
+    forecasts = forecasts_of(model, footprint, replace(CLUSTER, device="cuda"))
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+
+    h100 = replace(CPU_FINGERPRINT, device="cuda", device_name="NVIDIA H100 80GB HBM3")
+    told = replace(state_of(space), fingerprint=h100)
+    found = forecasts.expectation(space.baseline, told)
+    on_cpu = forecasts_of(model, footprint).expectation(space.baseline, state_of(space))
+    assert found is not None
+    assert on_cpu is not None
+    assert found != on_cpu
+
+    moved = replace(told, fingerprint=replace(h100, device_name="Tesla V100-SXM2-32GB"))
+    assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
+
+
+def test_an_unknown_gpu_is_told_once_and_costs_nothing_else(
+    model: ModelFacts, footprint: Footprint, space: Space
+) -> None:
+    forecasts = forecasts_of(model, footprint, replace(CLUSTER, device="cuda"))
+    unknown = replace(CPU_FINGERPRINT, device="cuda", device_name="Voodoo 3 3000")
+    state = replace(state_of(space), fingerprint=unknown)
+
+    assert forecasts.expectation(space.baseline, state) is None
+    problem = forecasts.problem()
+    assert problem is not None
+    assert problem.startswith("trials have no forecast: no device is known as 'Voodoo 3 3000'")
+    assert forecasts.expectation(space.baseline, state) is None
+    assert forecasts.problem() is None
+
+
+def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Space) -> None:
+    def poll() -> Footprint | None:
+        raise UserError("aten.nonzero needs values")
+
+    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_belief(), poll)
+
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+    assert forecasts.problem() == "trials have no forecast: aten.nonzero needs values"
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+    assert forecasts.problem() is None
+
+
+def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Space) -> None:
+    def poll() -> Footprint | None:
+        raise ZeroDivisionError("float division by zero")
+
+    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_belief(), poll)
+
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+    assert "ZeroDivisionError: float division by zero" in (forecasts.problem() or "")
+
+
+def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint: Footprint) -> None:
+    """So that the step of the longest samples has its time: see `core.deadlines`."""
+    lengths = (footprint.tokens // 4, footprint.tokens)
+    alike = replace(footprint, varied=False, lengths=())
+    varied = replace(footprint, varied=True, lengths=lengths, row_tokens=footprint.tokens)
+    device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
+    whole, filled = (
+        expected(
+            Forecaster(model=model, device=device, footprint=one, belief=shipped_belief()), plan
+        )
+        for one in (alike, varied)
+    )
+
+    assert whole.filled == 1
+    assert filled.filled == pytest.approx(5 / 8, rel=0.1)
+    assert filled.step_seconds.value < whole.step_seconds.value
+    assert filled.peak_bytes.value >= 0.9 * whole.peak_bytes.value
+
+
+# ---------------------------------------------------------------- on several kinds of nodes
+
+KINDS = make_spec(
+    model=LLAMA,
+    space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
+    cluster={"accelerators": {"H100": {"memory_gib": 40}, "pool-b": {"gpu": "V100-32"}}},
+)
+
+
+@pytest.fixture(scope="module")
+def kinds(model: ModelFacts, footprint: Footprint) -> tuple[TracedForecasts, SweepState]:
+    """Forecasts before any trial, and the state of a sweep whose plans tell two kinds apart."""
+    facts = ClusterFacts(device="cuda", slots=4, memory_limit_bytes=None)
+    facts = told_apart(facts, KINDS, lambda _: (2, 2))
+    table = sweep_space(KINDS, model, facts)
+    wanted = trace(KINDS, variants_of(table.table), device="cuda")
+    forecasts = TracedForecasts(KINDS, model, facts, shipped_belief(), lambda: wanted)
+    state = replace(state_of(table), spec=KINDS, memory_limit_bytes=None)
+    return forecasts, state
+
+
+def test_each_kind_has_the_forecasts_of_its_device(
+    kinds: tuple[TracedForecasts, SweepState], model: ModelFacts
+) -> None:
+    forecasts, state = kinds
+    footprint = trace(KINDS, variants_of(state.space.table), device="cuda")
+    plan = next(plan for plan in state.space.candidates if plan.accelerator == "H100")
+    for kind, device, limit in (("H100", "H100", 40 * 2**30), ("pool-b", "V100-32", None)):
+        alone = Forecaster(
+            model=model, device=find_device(device), footprint=footprint, belief=shipped_belief()
+        )
+        wanted = alone.expectation(replace(plan, accelerator=kind), (), limit)
+        assert wanted is not None
+        assert forecasts.expectation(replace(plan, accelerator=kind), state) == wanted
+
+
+def test_prospects_of_all_plans_are_those_of_each_kind_in_the_order_of_the_table(
+    kinds: tuple[TracedForecasts, SweepState],
+) -> None:
+    forecasts, state = kinds
+    mixed = np.random.default_rng(0).permutation(len(state.space.table))
+    shuffled = replace(state, space=replace(state.space, table=state.space.table.take(mixed)))
+    found = forecasts.prospects(shuffled)
+
+    assert found is not None
+    assert forecasts.prospects(shuffled) is found
+    limits = {"H100": 40 * 2**30, "pool-b": 32 * 2**30}
+    for row, plan in enumerate(shuffled.space.candidates):
+        told = forecasts.expectation(plan, state)
+        assert told is not None
+        assert math.exp(found.log_rate[row]) == pytest.approx(told.samples_per_second.value)
+        peak = limits[plan.accelerator] * math.exp(found.log_share[row])
+        assert peak == pytest.approx(told.peak_bytes.value, rel=0.01)
+
+
+def test_records_teach_of_their_own_kind(kinds: tuple[TracedForecasts, SweepState]) -> None:
+    forecasts, state = kinds
+    mine = [plan for plan in state.space.candidates if plan.accelerator == "H100"]
+    told = replace(CPU_FINGERPRINT, device="cuda", device_name="NVIDIA H100 80GB HBM3")
+    records = tuple(
+        replace(make_record(number, plan, make_measured(10.0, 0.5)), fingerprint=told)
+        for number, plan in enumerate(mine[:3])
+    )
+    later = replace(state, records=records)
+    here = forecasts.expectation(mine[5], later)
+    there = forecasts.expectation(replace(mine[5], accelerator="pool-b"), later)
+
+    assert here is not None
+    assert there is not None
+    assert (here.learned_from, there.learned_from) == (3, 0)

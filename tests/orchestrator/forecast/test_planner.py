@@ -1,0 +1,221 @@
+"""The planner on a model worked out by hand: what it recommends, and why nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.forecast.alternatives import needed_bytes
+from orchestrator.forecast.planner import Planned, Planner, planned_from_json, planned_to_json
+from orchestrator.forecast.request import SURE_TO_FIT, Question
+from orchestrator.forecast.table import Sized, expected, keeps_line, size_up
+from search_spaces.errors import SpecError, UserError
+from search_spaces.hardware import known_device
+from search_spaces.rules import refusal
+from search_spaces.spec.schema import GIB
+from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
+
+
+def sized(question: Question, ranks: int = 8) -> Sized:
+    return size_up(question, ranks, a_footprint, a_belief())
+
+
+def planned(**fields: Any) -> Planned:
+    return Planner(a_question(**fields), a_footprint, a_belief()).plan()
+
+
+@pytest.fixture(scope="module")
+def answer() -> Planned:
+    return planned(ranks=(8, 16), price_per_hour=2.0)
+
+
+def test_recommends_the_fastest_of_all_that_keep_the_line(answer: Planned) -> None:
+    whole = sized(a_question())
+    told = whole.forecasts
+
+    fastest = told.samples_per_second[
+        whole.hosted & (told.fits >= SURE_TO_FIT) & (told.peak_bytes <= whole.line_bytes)
+    ].max()
+
+    assert answer.best is not None
+    assert answer.best.samples_per_second.value == pytest.approx(fastest)
+    assert answer.best.keeps
+    assert refusal(answer.best.plan, a_question().around(8)) is None
+    speeds = [told.samples_per_second.value for told in answer.answer.best]
+    assert speeds == sorted(speeds, reverse=True)
+    edge = [(told.peak_bytes.value, told.samples_per_second.value) for told in answer.front]
+    assert edge == sorted(edge)
+    assert [rate for _, rate in edge] == sorted(rate for _, rate in edge)
+
+
+def test_a_front_ends_at_the_limit() -> None:
+    small = planned(limit_bytes=20 * GIB)
+
+    assert small.front
+    assert all(told.peak_bytes.value <= 20 * GIB for told in small.front)
+
+
+def test_a_lower_line_leaves_out_what_is_above_it() -> None:
+    spec = a_spec(objective={"headroom": 0.5})
+
+    halved = planned(spec=spec)
+
+    assert halved.best is not None
+    assert halved.line_bytes == halved.limit_bytes / 2
+    assert all(told.peak_bytes.value <= halved.line_bytes for told in halved.answer.best)
+
+
+def test_counts_cover_all_legal_plans(answer: Planned) -> None:
+    whole = sized(a_question())
+    told = answer.answer
+    assert told.plans == len(whole.table) == len(answer.cloud)
+    assert told.fitting == int(whole.keeps.sum())
+    assert told.fitting + told.hopeless + told.unhosted <= told.plans
+
+
+def test_parts_add_up_to_the_whole(answer: Planned) -> None:
+    for told in (*answer.answer.best, *answer.front):
+        assert sum(seconds for _, seconds in told.seconds) == pytest.approx(told.step_seconds.value)
+        assert sum(size for _, size in told.held_bytes) == pytest.approx(told.peak_bytes.value)
+        rate = told.plan.global_batch / told.step_seconds.value
+        assert told.samples_per_second.value == pytest.approx(rate)
+        assert told.samples_per_second.low < rate < told.samples_per_second.high
+
+
+def test_prices_are_those_of_the_devices_hours(answer: Planned) -> None:
+    for size in answer.sizes:
+        assert size.best
+        rate = size.best[0].samples_per_second.value
+        hours = 1e9 / (rate * answer.tokens) / 3600
+        assert size.price_per_billion_tokens == pytest.approx(hours * size.ranks * 2.0)
+    assert set(answer.price_front) <= {size.ranks for size in answer.sizes}
+    assert (
+        max(answer.price_front)
+        == max(answer.sizes, key=lambda size: size.best[0].samples_per_second.value).ranks
+    )
+
+
+def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
+    """Half of the samples have a sixteenth of the tokens: 17/32 of the longest in the mean."""
+
+    def varied(wanted: Any) -> Any:
+        whole = a_footprint(wanted)
+        lengths = (whole.tokens // 16, whole.tokens)
+        return replace(whole, varied=True, lengths=lengths, row_tokens=whole.tokens)
+
+    told = Planner(a_question(price_per_hour=2.0), varied, a_belief()).plan()
+
+    for size in told.sizes:
+        tokens = size.best[0].samples_per_second.value * told.tokens * 17 / 32
+        assert size.price_per_billion_tokens == pytest.approx(1e9 / tokens / 3600 * size.ranks * 2)
+
+
+def test_fits_from_the_fewest_on_and_on_no_fewer(answer: Planned) -> None:
+    assert answer.fewest_ranks is not None
+    assert sized(a_question(), answer.fewest_ranks).keeps.any()
+    if answer.fewest_ranks > 1:
+        assert not sized(a_question(), answer.fewest_ranks // 2).keeps.any()
+
+
+def test_the_answer_is_read_back_from_json(answer: Planned) -> None:
+    assert planned_from_json(planned_to_json(answer)) == answer
+
+
+def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
+    told = planned(limit_bytes=GIB)
+
+    nearest = told.answer.nearest
+    assert told.best is None
+    assert nearest is not None
+    assert nearest.missing_bytes == pytest.approx(nearest.needed_bytes - GIB)
+    assert sum(size for _, size in nearest.missing) == pytest.approx(nearest.missing_bytes)
+    assert nearest.expected.peak_bytes.value <= nearest.needed_bytes
+    enough = [known_device(name) for name in told.enough]
+    assert enough
+    assert all(device.memory_bytes >= nearest.needed_bytes for device in enough)
+
+
+@pytest.mark.parametrize("headroom", [0.0, 0.05, 0.4])
+def test_what_is_needed_is_just_enough(headroom: float) -> None:
+    told = sized(a_question()).forecasts
+    needed = needed_bytes(told, headroom)
+    line = 1 - headroom
+
+    for row in np.linspace(0, len(told) - 1, 20).astype(int):
+        one = told.take(np.array([row]))
+        assert keeps_line(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
+        assert not keeps_line(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
+
+
+def test_a_count_on_which_no_plan_is_legal_is_told_and_not_raised() -> None:
+    told = planned(ranks=(8, 7))
+
+    (seven,) = (size for size in told.sizes if size.ranks == 7)
+    assert seven.refusal is not None
+    assert "global batch" in seven.refusal or "no plan can meet it" in seven.refusal
+    with pytest.raises(SpecError):
+        planned(ranks=(7,))
+
+
+@pytest.mark.parametrize("headroom", [0.05, 0.4])
+def test_smaller_devices_turn_on_more_and_are_no_faster(headroom: float) -> None:
+    spec = a_spec(objective={"headroom": headroom})
+    question = a_question(spec=spec, memory_sizes=(80 * GIB, 16 * GIB, 32 * GIB, GIB))
+
+    sizes = Planner(question, a_footprint, a_belief()).plan().memory_sizes
+
+    assert [size.limit_bytes // GIB for size in sizes] == [1, 16, 32, 80]
+    assert sizes[0].best is None
+    rates = []
+    for size in sizes[1:]:
+        assert size.best is not None
+        assert size.best.peak_bytes.value <= (1 - headroom) * size.limit_bytes
+        rates.append(size.best.samples_per_second.value)
+        if size.turned:
+            assert size.turned[-1].plan == size.best.plan
+            assert sum(turn.saved_bytes for turn in size.turned) == pytest.approx(size.saved_bytes)
+            steps = np.prod([1 + turn.slowdown for turn in size.turned])
+            assert steps == pytest.approx(1 + size.slowdown)
+        assert all(turn.plan.global_batch == 64 for turn in size.turned)
+    assert rates == sorted(rates)
+
+
+def test_explains_a_plan_that_is_legal_and_refuses_another() -> None:
+    planner = Planner(a_question(), a_footprint, a_belief())
+    best = planner.plan().best
+    assert best is not None
+
+    told = planner.explain(best.plan)
+
+    rate = best.samples_per_second.value
+    assert told.expected.samples_per_second.value == pytest.approx(rate)
+    assert sum(term.amount for term in told.time) == pytest.approx(best.step_seconds.value)
+    assert sum(term.amount for term in told.memory) == pytest.approx(best.peak_bytes.value)
+    assert sum(share for _, share in told.time_doubts) == pytest.approx(1, abs=0.1)
+    assert planner.plan_with_key(best.key) == best.plan
+    assert planner.plan_with_key("0" * 12) is None
+    with pytest.raises(UserError, match="global_batch_is_kept"):
+        planner.explain(type(best.plan).from_dict(best.plan.as_dict() | {"accumulation": 999}))
+
+
+def test_plans_that_differ_in_nothing_a_forecast_knows_are_told_once() -> None:
+    spec = a_spec(space={"loader_workers": [0, 1, 2, 3]})
+    question = a_question(spec=spec)
+
+    told = Planner(question, a_footprint, a_belief()).plan()
+
+    assert told.best is not None
+    assert told.best.alike % 4 == 0
+    shown = [(one.samples_per_second.value, one.peak_bytes.value) for one in told.answer.best]
+    assert len(set(shown)) == len(shown)
+
+
+def test_one_row_as_a_value() -> None:
+    whole = sized(a_question())
+    told = expected(whole, 0)
+    assert told.plan == whole.table.plan(0)
+    assert told.peak_bytes.value == pytest.approx(float(whole.forecasts.peak_bytes[0]))
+    assert told.fits == pytest.approx(float(whole.forecasts.fits[0]))

@@ -1,0 +1,74 @@
+"""What a study on disk teaches the forecasts of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.forecast.calibration import taught_by
+from orchestrator.forecast.forecaster import Forecaster
+from orchestrator.study import Study
+from orchestrator.sweep import sweep_space
+from search_spaces.errors import StudyError
+from search_spaces.facts import ClusterFacts
+from search_spaces.forecast.belief import Belief, shipped_belief
+from search_spaces.forecast.planned import variants_of
+from search_spaces.hardware import find_device
+from search_spaces.spec.load import spec_to_yaml
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_record, make_spec
+from workers.models import describe
+from workers.trace import trace
+
+CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
+    """Of a study `slow` in the current folder, whose two trials took an hour for a step."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500}
+    spec = make_spec(model={"name": "llama-3.2-1b", "config": small})
+    space = sweep_space(spec, describe(spec.model, spec.train), CLUSTER)
+    study = Study(spec, "slow", space)
+    for _ in range(2):
+        asked = study.ask(study.propose().plan, "so")
+        outcome = make_measured(16 / 3600)
+        study.tell(make_record(asked.number, asked.plan, outcome))
+    Path("slow.yaml").write_text(spec_to_yaml(spec))
+    return spec
+
+
+def speed(spec: SweepSpec, belief: Belief) -> float:
+    """Samples per second that are expected of the baseline."""
+    model = describe(spec.model, spec.train)
+    table = sweep_space(spec, model, CLUSTER).table
+    footprint = trace(spec, variants_of(table), device="cpu")
+    forecaster = Forecaster(
+        model=model, device=find_device("cpu"), footprint=footprint, belief=belief
+    )
+    found = forecaster.expectation(table.plan(0), (), LIMIT_BYTES)
+    assert found is not None
+    return found.samples_per_second.value
+
+
+def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
+    before = shipped_belief()
+    after = taught_by(before, "slow.yaml", tuned=spec, tuned_name="other")
+
+    assert speed(spec, after) < speed(spec, before) / 10
+
+
+def test_a_sweep_does_not_learn_from_its_own_records_twice(spec: SweepSpec) -> None:
+    before = shipped_belief()
+
+    assert taught_by(before, "slow.yaml", tuned=spec, tuned_name="slow") == before
+
+
+def test_a_study_that_is_not_there_is_a_users_fault(spec: SweepSpec) -> None:
+    with pytest.raises(StudyError, match="nowhere is neither a specification nor a study"):
+        taught_by(shipped_belief(), "nowhere", tuned=spec, tuned_name="other")

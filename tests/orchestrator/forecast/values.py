@@ -1,0 +1,165 @@
+"""A model whose footprint can be worked out by hand, and questions about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.forecast.request import Question
+from search_spaces.facts import ModelFacts, TensorFacts
+from search_spaces.footprint import BlockKind, Extent, Footprint, Matmul, Part, Pass, Variant
+from search_spaces.forecast.belief import Belief
+from search_spaces.forecast.bytes import CATEGORIES, MemoryCoefficients
+from search_spaces.forecast.coefficients import TimeCoefficients
+from search_spaces.forecast.planned import VariantKey
+from search_spaces.forecast.scales import Scales
+from search_spaces.forecast.seconds import TERMS
+from search_spaces.hardware import known_device
+from search_spaces.spec.schema import SweepSpec
+
+HIDDEN, DEPTH, TOKENS, VOCABULARY = 4096, 32, 2048, 32_000
+BLOCK = 12 * HIDDEN**2  # four square matrices of attention, and 4 x 2 of the rest
+
+
+def matmuls(wide: int, tall: int, tokens: int = TOKENS) -> tuple[Matmul, ...]:
+    """A linear layer forward, from `tall` to `wide`, split among tensor ranks by its columns."""
+    return (
+        Matmul(
+            batch=Extent(fixed=1),
+            rows=Extent(per_sample=tokens),
+            columns=Extent(split_fixed=wide),
+            inner=Extent(fixed=tall),
+            element_bytes=2,
+        ),
+    )
+
+
+def backward(forward: tuple[Matmul, ...]) -> tuple[Matmul, ...]:
+    """By the input and by the weight: each as much as forward."""
+    return tuple(
+        made
+        for one in forward
+        for made in (
+            Matmul(
+                batch=one.batch,
+                rows=one.rows,
+                columns=one.inner,
+                inner=one.columns,
+                element_bytes=2,
+            ),
+            Matmul(
+                batch=one.batch,
+                rows=one.inner,
+                columns=one.columns,
+                inner=one.rows,
+                element_bytes=2,
+            ),
+        )
+    )
+
+
+def a_part(wide: int, tall: int, saved: float, hidden: int, tokens: int) -> Part:
+    forward = matmuls(wide, tall, tokens)
+    return Part(
+        trained=Extent(split_fixed=wide * tall),
+        saved_bytes=Extent(per_sample=saved),
+        kept_bytes=Extent(per_sample=saved / 2),
+        input_bytes=Extent(per_sample=2 * tokens * hidden),
+        forward=Pass(matmuls=forward, traffic_bytes=Extent(per_sample=saved), launches=10),
+        backward=Pass(
+            matmuls=backward(forward), traffic_bytes=Extent(per_sample=2 * saved), launches=20
+        ),
+    )
+
+
+def a_footprint(
+    wanted: tuple[VariantKey, ...],
+    *,
+    hidden: int = HIDDEN,
+    depth: int = DEPTH,
+    vocabulary: int = VOCABULARY,
+    tokens: int = TOKENS,
+    wide: int | None = None,
+) -> Footprint:
+    """Parts of the sizes above for each variant; recomputation saves nine tenths of a block."""
+    activations = 34.0 * tokens * hidden
+    logits = 10.0 * tokens * vocabulary
+    variants = [
+        Variant(
+            attention=attention,
+            compute=compute,
+            split=split,
+            embedding=Part(trained=Extent(split_fixed=vocabulary * hidden)),
+            blocks=(
+                BlockKind(
+                    indices=tuple(range(depth)),
+                    part=a_part(wide or 12 * hidden, hidden, activations, hidden, tokens),
+                ),
+            ),
+            head=a_part(vocabulary, hidden, logits, hidden, tokens),
+        )
+        for attention, compute, split in wanted
+    ]
+    return Footprint(
+        model="by-hand",
+        digest="0",
+        tokens=tokens,
+        depth=depth,
+        tied_parameters=0,
+        variants=tuple(variants),
+    )
+
+
+def facts(**changes: Any) -> ModelFacts:
+    ends = VOCABULARY * HIDDEN
+    return ModelFacts(
+        **{
+            "name": "by-hand",
+            "architecture": "ByHand",
+            "parameters": DEPTH * BLOCK + 2 * ends,
+            "blocks": DEPTH,
+            "block_parameters": (BLOCK,) * DEPTH,
+            "embedding_parameters": ends,
+            "head_parameters": ends,
+            "attentions": ("sdpa", "eager"),
+            "packing": True,
+            "max_sequence_length": TOKENS,
+            "vocab_size": VOCABULARY,
+            "tensor": TensorFacts(divisors=(("attention heads", 32),)),
+        }
+        | changes
+    )
+
+
+def a_spec(**sections: Any) -> SweepSpec:
+    tree = {
+        "model": "by-hand",
+        "cluster": {"device": "cuda"},
+        "train": {"global_batch": 64, "sequence_length": TOKENS},
+    }
+    return SweepSpec.model_validate(tree | sections)
+
+
+def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) -> Question:
+    device = known_device(gpu)
+    return Question(
+        **{
+            "spec": a_spec(),
+            "model": facts(),
+            "device": device,
+            "ranks": ranks,
+            "limit_bytes": device.memory_bytes,
+        }
+        | fields
+    )
+
+
+def a_belief() -> Belief:
+    """Coefficients as they stand in the code, whatever was fitted since."""
+    return Belief(
+        time=TimeCoefficients(),
+        time_scales=Scales.before(0.15, (0.2,) * len(TERMS), 0.05),
+        memory=MemoryCoefficients(),
+        memory_scales=Scales.before(0.03, (0.1,) * len(CATEGORIES), 0.03),
+        own_sureness=1.0,
+        provenance="made up",
+    )
