@@ -21,7 +21,7 @@ from rich.text import Text
 from benchmarks.gpu.command import AGAIN, KEPT, MISSED, TINY, UNUSABLE
 from benchmarks.gpu.found import HOLDS
 from orchestrator.cli.console import page, say
-from orchestrator.report.tables import plain_table
+from orchestrator.report.sweep_tables import plain_table
 
 PARTS = (  # what forecasts read goes first, and what the sweep found before what is made of it
     *("ceilings", "memory", "speed", "out_of_memory", "honesty"),

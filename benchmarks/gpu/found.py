@@ -17,7 +17,7 @@ from benchmarks.gpu.verdicts import Verdict
 from benchmarks.output import circumstances
 from orchestrator.cli.console import page
 from orchestrator.fingerprint import system_facts
-from orchestrator.report.tables import plain_table
+from orchestrator.report.sweep_tables import plain_table
 
 Cells = Mapping[str, Any]
 HOLDS = {True: "holds", False: "MISSED", None: "not judged"}

@@ -25,10 +25,10 @@ from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
 from orchestrator.export import exported, write_bundle
 from orchestrator.export.taken import Taken
+from orchestrator.report.format import plan_words
 from orchestrator.verifying import judged as findings_of
 from orchestrator.verifying import witnessed
 from orchestrator.verifying.judging import seen_speed
-from orchestrator.view.plan_words import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.exported import Exported
 from search_spaces.outcome import Measured

@@ -15,8 +15,7 @@ from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
 from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
-from orchestrator.view.plan_words import plan_words
-from orchestrator.view.words import brief_outcome
+from orchestrator.report.format import brief_outcome, plan_words
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.console import say
-from orchestrator.cli.figures import count_words
 from orchestrator.cli.options import Json, Overrides, SpecPath
 from orchestrator.cli.result import Result
+from orchestrator.report.format import count_words
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.spec.load import load_spec, spec_to_tree, study_name

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.console import page, say
-from orchestrator.cli.device_words import device_rows
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.report.format import device_rows
 from search_spaces.errors import UserError
 from search_spaces.extras import OPTIONAL_PACKAGES, extra_lack
 from search_spaces.hardware import Device, device_to_yaml, user_folder

@@ -55,7 +55,7 @@ def explain(
     state = load_state(found.spec, found.name)
     explained = _explained(state, trial, knobs)
     if explained is None:
-        from orchestrator.report.sentences import answer
+        from orchestrator.report.sweep_text import answer
 
         say_error(f"{answer(state)}; --trial N says what happened to a trial")
         raise typer.Exit(ExitCode.NOTHING_FOUND)

@@ -7,9 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from orchestrator.cli.console import stdout
-from orchestrator.cli.figures import count_words
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
+from orchestrator.report.format import count_words
 from search_spaces.presets import preset_config, preset_facts
 from search_spaces.spec.schema import Task
 

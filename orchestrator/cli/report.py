@@ -28,7 +28,8 @@ def report(
     found = find(study)
     state = load_state(found.spec, found.name)
 
-    from orchestrator.report import render_report, report_document
+    from orchestrator.report.document import report_document
+    from orchestrator.report.sweep_text import render_report
 
     result = Result(kind="report", content=lambda: report_document(state))
     file = out or (Path(f"{found.name}-report.html") if html else None)
@@ -39,7 +40,7 @@ def report(
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))
     else:
-        from orchestrator.report_page import report_page, told_of
+        from orchestrator.report.sweep_page import report_page, told_of
 
         write_text(file, report_page(told_of(state)))
     say(f"written: {file}")

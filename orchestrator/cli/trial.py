@@ -42,7 +42,7 @@ def trial(
 
 
 def _show(outcome: Outcome) -> None:
-    from orchestrator.view.words import gib, outcome_words
+    from orchestrator.report.format import gib, outcome_words
 
     if isinstance(outcome, Crashed) and outcome.trace:
         say(outcome.trace.rstrip())

@@ -72,10 +72,11 @@ def tune(
 
     from orchestrator.event_log import EventFile, EventStream, events_file
     from orchestrator.forecast.calibration import taught_by
-    from orchestrator.report import render_report, report_document
+    from orchestrator.report.document import report_document
+    from orchestrator.report.live import make_view
+    from orchestrator.report.sweep_text import render_report
     from orchestrator.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
-    from orchestrator.view import make_view
     from search_spaces.forecast.belief import shipped_belief
 
     if spec.cluster.workers != "auto":
@@ -117,7 +118,7 @@ def why_nothing(state: SweepState) -> str:
         reason = state.ended.reason if state.ended else "it was stopped"
         return f"No plan was found: no trial ended ({reason})."
     if any(measured(record) for record in state.records):
-        from orchestrator.report import all_failed, short_of_goal
+        from orchestrator.report.sweep_text import all_failed, short_of_goal
 
         if failed := all_failed(state):
             return f"No plan was found: {failed}."

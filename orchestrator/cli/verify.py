@@ -68,7 +68,7 @@ def verify(
 def _show(findings: tuple[Finding, ...]) -> None:
     from rich.text import Text
 
-    from orchestrator.report.tables import plain_table
+    from orchestrator.report.sweep_tables import plain_table
 
     table = plain_table(("", False), ("should be", False), ("was", False), ("", False))
     for finding in findings:

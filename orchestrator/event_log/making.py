@@ -27,8 +27,7 @@ from orchestrator.event_log.lines import (
     TrialEndedLine,
     TrialStartedLine,
 )
-from orchestrator.view.plan_words import plan_words
-from orchestrator.view.words import outcome_words
+from orchestrator.report.format import outcome_words, plan_words
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 
 # What a message of somebody else's may hold: an address with a password, `password=...`

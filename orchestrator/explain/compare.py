@@ -14,10 +14,8 @@ from scipy.stats import kendalltau
 from orchestrator.core.objective import PEAKS_APART, counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
-from orchestrator.report.tables import anatomy_rows
-from orchestrator.view.figures import quotient, speedup
-from orchestrator.view.plan_words import lossy_words
-from orchestrator.view.words import KIND_WORDS, outcome_words
+from orchestrator.report.format import KIND_WORDS, lossy_words, outcome_words
+from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
 from search_spaces.estimate import Estimate
 from search_spaces.neighbours import differing_knobs
 from search_spaces.outcome import Measured

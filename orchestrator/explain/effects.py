@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.explain.context import Ground, anywhere
-from orchestrator.view.figures import quotient
+from orchestrator.report.sweep_tables import quotient
 from search_spaces.estimate import Estimate
 from search_spaces.neighbours import differing_knobs, neighbours
 from search_spaces.outcome import Measured

@@ -19,10 +19,8 @@ from orchestrator.explain.untried import Untried
 from orchestrator.explain.winner import Won
 from orchestrator.forecast.table import expected
 from orchestrator.places import snapshot_of
-from orchestrator.view.figures import speedup
-from orchestrator.view.plan_words import lossy_words
-from orchestrator.view.proof_words import proof_words
-from orchestrator.view.words import number, outcome_words
+from orchestrator.report.format import lossy_words, number, outcome_words, proof_words
+from orchestrator.report.sweep_tables import speedup
 from search_spaces.errors import StudyError
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation

@@ -11,9 +11,8 @@ from orchestrator.explain.context import Ground, anywhere, plan_asked
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected
-from orchestrator.view.figures import quotient
-from orchestrator.view.plan_words import lossy_words
-from orchestrator.view.words import gib, plural
+from orchestrator.report.format import gib, lossy_words, plural
+from orchestrator.report.sweep_tables import quotient
 from search_spaces.domains import Values
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory, Refused

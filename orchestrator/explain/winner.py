@@ -10,10 +10,9 @@ from orchestrator.core.objective import ranked, record_of
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import Ground, anywhere
 from orchestrator.explain.effects import Change, Worth, changes, phases_saved, terms_saved, worths
-from orchestrator.report.sentences import answer, lossy_sentence
-from orchestrator.view.figures import quotient, speedup
-from orchestrator.view.plan_words import lossy_words
-from orchestrator.view.words import outcome_words
+from orchestrator.report.format import lossy_words, outcome_words
+from orchestrator.report.sweep_tables import quotient, speedup
+from orchestrator.report.sweep_text import answer, lossy_sentence
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan

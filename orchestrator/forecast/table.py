@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.request import SURE_TO_FIT, Question, TraceVariants
-from orchestrator.view.plan_words import lossy_words
+from orchestrator.report.format import lossy_words
 from search_spaces.errors import UserError
 from search_spaces.estimate import Estimate
 from search_spaces.footprint import Footprint

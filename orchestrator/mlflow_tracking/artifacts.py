@@ -9,18 +9,17 @@ from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.export import every_export, taken
 from orchestrator.fingerprint import package_versions, system_facts
-from orchestrator.report.beside import beside_sentence
-from orchestrator.report.sentences import (
+from orchestrator.report.format import counts_words, proof_sentences
+from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.sweep_text import (
     answer,
+    beside_sentence,
     equals_sentence,
     forecast_sentence,
     left_sentence,
     lossy_sentence,
     speedup_sentence,
 )
-from orchestrator.report_page import Told, report_page
-from orchestrator.view.proof_words import proof_sentences
-from orchestrator.view.words import counts_words
 from search_spaces.facts import ModelFacts
 from search_spaces.record import Fingerprint
 from search_spaces.spec.load import spec_to_yaml

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from orchestrator.core.objective import Goal
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.view_state import SHOWN_PARAMS
-from orchestrator.view.plan_words import fixed_knobs, lossy_words, plan_words, strategy
-from orchestrator.view.words import outcome_words
+from orchestrator.report.format import fixed_knobs, lossy_words, outcome_words, plan_words, strategy
 from search_spaces.expectation import errors
 from search_spaces.outcome import (
     Conditions,

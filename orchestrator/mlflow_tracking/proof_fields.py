@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.core.state import SweepState
-from orchestrator.view.proof_words import check_of, proof_words
+from orchestrator.report.format import check_of, proof_words
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB

@@ -5,9 +5,9 @@ from __future__ import annotations
 from orchestrator.core.objective import best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.fields import MAX_TAG, rounded
-from orchestrator.report.sentences import answer
-from orchestrator.view.figures import speedup
-from orchestrator.view.plan_words import lossy_words
+from orchestrator.report.format import lossy_words
+from orchestrator.report.sweep_tables import speedup
+from orchestrator.report.sweep_text import answer
 from search_spaces.spec.schema import GIB, SweepSpec
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.core.messages import TrialReport
 from orchestrator.recording.order import Turn
-from orchestrator.view.plan_words import plan_words
-from orchestrator.view.words import brief_outcome, duration
+from orchestrator.report.format import brief_outcome, duration, plan_words
 
 
 class Progress:

@@ -21,10 +21,9 @@ from orchestrator.explain.compare import (
     StudiesCompared,
 )
 from orchestrator.report.explain_text import ratio_words, value_words
+from orchestrator.report.format import counts_words, gib, lossy_label, plan_words, plural, spread
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import common_knobs, common_words, significant
-from orchestrator.view.plan_words import lossy_label, plan_words
-from orchestrator.view.words import counts_words, gib, plural, spread
 from search_spaces.estimate import Estimate
 
 _INDENT = (0, 0, 0, 2)

@@ -8,8 +8,7 @@ from typing import Any
 from orchestrator.core.metrics import proof_state
 from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
-from orchestrator.view.plan_words import lossy_words, plan_words
-from orchestrator.view.words import outcome_words
+from orchestrator.report.format import lossy_words, outcome_words, plan_words
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Record

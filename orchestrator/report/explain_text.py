@@ -14,10 +14,9 @@ from orchestrator.explain.effects import Change, Worth
 from orchestrator.explain.trial import Fate, Remedy, Shortage
 from orchestrator.explain.untried import Untried
 from orchestrator.explain.winner import Rival, Seconds, Won
+from orchestrator.report.format import KIND_WORDS, gib, lossy_label, plan_words, plural, spread
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
-from orchestrator.view.plan_words import lossy_label, plan_words
-from orchestrator.view.words import KIND_WORDS, gib, plural, spread
 from search_spaces.estimate import Estimate
 
 _TOLD = 3  # terms or phases of a step

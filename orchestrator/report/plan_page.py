@@ -23,6 +23,7 @@ from orchestrator.report.charts import (
     part_of_bars,
     stacked,
 )
+from orchestrator.report.format import gib
 from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.plan_text import (
     answer_sentence,
@@ -42,7 +43,6 @@ from orchestrator.report.plan_text import (
     term_words,
     waste_sentence,
 )
-from orchestrator.view.words import gib
 from search_spaces.forecast.bytes import CATEGORIES
 from search_spaces.forecast.seconds import TERMS
 from search_spaces.spec.schema import GIB

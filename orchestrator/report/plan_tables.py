@@ -13,6 +13,7 @@ from orchestrator.forecast.breakdown import Quantity, Term
 from orchestrator.forecast.memory_budgets import MemorySize
 from orchestrator.forecast.planner import Planned
 from orchestrator.forecast.table import Expected
+from orchestrator.report.format import gib
 from orchestrator.report.plan_text import (
     brief_term,
     category_words,
@@ -25,7 +26,6 @@ from orchestrator.report.plan_text import (
     term_words,
     turned_words,
 )
-from orchestrator.view.words import gib
 from search_spaces.estimate import Estimate
 
 LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(

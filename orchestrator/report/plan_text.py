@@ -16,6 +16,14 @@ from orchestrator.forecast.memory_budgets import MemorySize
 from orchestrator.forecast.planner import Planned, SizeAnswer
 from orchestrator.forecast.table import Expected
 from orchestrator.forecast.tiling import Waste
+from orchestrator.report.format import (
+    fixed_knobs,
+    fixed_words,
+    gib,
+    lossy_label,
+    number,
+    plan_words,
+)
 from orchestrator.report.plan_tables import (
     best_table,
     legend,
@@ -23,8 +31,6 @@ from orchestrator.report.plan_tables import (
     sizes_table,
     terms_table,
 )
-from orchestrator.view.plan_words import fixed_knobs, fixed_words, lossy_label, plan_words
-from orchestrator.view.words import gib, number
 from search_spaces.estimate import Estimate
 from search_spaces.knobs import KNOBS
 from search_spaces.plan import Plan

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from orchestrator.core.validation import losses_apart
+from orchestrator.report.format import spread
 from orchestrator.verifying.running import SeenRank
-from orchestrator.view.words import spread
 from search_spaces.estimate import Estimate
 from search_spaces.exported import Exported
 from search_spaces.plan import Plan

@@ -14,7 +14,7 @@ from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
 from orchestrator.latest import remember
 from orchestrator.mlflow_tracking.artifacts import answer_markdown
-from orchestrator.report.sentences import left_sentence
+from orchestrator.report.sweep_text import left_sentence
 from orchestrator.stored import stored_state
 from orchestrator.studies import find_study
 from search_spaces.errors import StudyError, UserError

@@ -21,13 +21,12 @@ from orchestrator.export.taken import Taken
 from orchestrator.mlflow_tracking.fields import trial_tags
 from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
 from orchestrator.mlflow_tracking.view_state import view_state
-from orchestrator.report import render_report
 from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_fate, render_won
-from orchestrator.report_page import Told, report_page
-from orchestrator.view.panel import picture
-from orchestrator.view.plain import lines
-from orchestrator.view.plan_words import may_be_lossy
+from orchestrator.report.format import may_be_lossy
+from orchestrator.report.live import lines, picture
+from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.sweep_text import render_report
 from tests.orchestrator.export.folders import taken_of
 from tests.orchestrator.records import (
     BEGAN,

@@ -15,8 +15,7 @@ import yaml
 
 from orchestrator import load_best
 from orchestrator.mlflow_tracking import MlflowListener, Pages, store_uri, sweep_pages
-from orchestrator.view import plan_words
-from orchestrator.view.plan_words import fixed_knobs
+from orchestrator.report.format import fixed_knobs, plan_words
 from search_spaces.exported import Exported
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan

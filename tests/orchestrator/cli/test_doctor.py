@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.cli.device_words import device_rows
+from orchestrator.report.format import device_rows
 from search_spaces.hardware import find_device, known_device, load_device_file
 from tests.orchestrator.cli.test_app import run
 from tests.workers.probing.values import TINY

@@ -15,14 +15,14 @@ from benchmarks.search.run import Results
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
 from orchestrator.report.plan_page import planned_page
-from orchestrator.report_page import Told, report_page
+from orchestrator.report.sweep_page import Told, report_page
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
 from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts
 from tests.orchestrator.records import every_outcome, make_expectation
-from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven
+from tests.orchestrator.report.values import ANSWER, START, TRIED, proven
 
 HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.view.words import (
-    brief_outcome,
-    duration,
-    gib,
-    number,
-    outcome_words,
-    spread,
-)
+from orchestrator.report.format import brief_outcome, duration, gib, number, outcome_words, spread
 from search_spaces.estimate import Estimate
 from search_spaces.spec.schema import GIB
 from tests.orchestrator.records import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.beside import beside_sentence
+from orchestrator.report.sweep_text import beside_sentence
 from tests.orchestrator.records import make_measured, make_state
 
 

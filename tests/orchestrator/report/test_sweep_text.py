@@ -9,7 +9,7 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState, begin
-from orchestrator.report import render_report
+from orchestrator.report.sweep_text import render_report
 from tests.orchestrator.records import (
     every_outcome,
     make_conditions,

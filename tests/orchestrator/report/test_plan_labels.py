@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.view.plan_words import (
+from orchestrator.report.format import (
     _WORDS,
     fixed_knobs,
     fixed_words,

@@ -11,10 +11,8 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
-from orchestrator.view import LiveView, PlainView, make_view
-from orchestrator.view.bars import memory_bar
-from orchestrator.view.panel import picture
-from orchestrator.view.plain import lines as plain_lines_of
+from orchestrator.report.live import LiveView, PlainView, make_view, memory_bar, picture
+from orchestrator.report.live import lines as plain_lines_of
 from tests.orchestrator.records import (
     BEGAN,
     every_outcome,

@@ -7,7 +7,13 @@ import statistics
 
 import pytest
 
-from orchestrator.view.figures import baseline_record, nearest, over_the_line, progress, speedup
+from orchestrator.report.sweep_tables import (
+    baseline_record,
+    nearest,
+    over_the_line,
+    progress,
+    speedup,
+)
 from search_spaces.estimate import Estimate
 from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_state
 

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
 
 from orchestrator.core.objective import WORDS, best, keeps_headroom, score, throughput
 from orchestrator.core.state import SweepState
-from orchestrator.view.figures import baseline_record, nearest, over_the_line, speedup
-from orchestrator.view.plan_words import lossy_words, plan_words
-from orchestrator.view.words import duration, gib, outcome_words, plural, spread
+from orchestrator.report.format import (
+    duration,
+    fixed_words,
+    gib,
+    lossy_words,
+    outcome_words,
+    plan_words,
+    plural,
+    proof_sentences,
+    spread,
+)
+from orchestrator.report.sweep_tables import (
+    anatomy_table,
+    baseline_record,
+    best_table,
+    ends_table,
+    front_table,
+    nearest,
+    over_the_line,
+    rules_table,
+    speedup,
+)
+from search_spaces.estimate import Estimate
 from search_spaces.expectation import errors
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
@@ -220,3 +246,150 @@ def budget_sentence(state: SweepState) -> str:
     first = min(record.started_at for record in state.records)
     last = max(record.ended_at for record in state.records)
     return f"first trial to last: {duration(last - first)}"
+
+
+_BESIDE = 0.5  # of a trial's time beside another one, from which on it counts as such
+
+
+def beside_sentence(state: SweepState) -> str:
+    """Whether trials disturbed each other; empty if none ran beside another.
+
+    Measured on the plans that were proven: their trials ran beside others, their proofs alone.
+    """
+    if not any(_was_beside(record, state.records) for record in state.records):
+        return ""
+    found = [(proof, ratio) for proof, ratio in _ratios(state) if ratio is not None]
+    if not found:
+        return (
+            "trials ran side by side; whether they disturbed each other is not known, for no plan"
+            " of such a trial was proven alone"
+        )
+    proof, ratio = found[-1]
+    told = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+    beside = f"alone, trial {proof.number}'s plan ran at {told} its speed beside other trials"
+    if ratio.low > 1:
+        return (
+            f"trials disturbed each other: {beside}; cluster.groups: 1 measures one at a time, and"
+            " cluster.share_nodes: false keeps them apart"
+        )
+    if ratio.high < 1:
+        return f"trials did not slow each other down: {beside}, so that the machines have changed"
+    return f"trials did not disturb each other beyond their intervals: {beside}"
+
+
+def _ratios(state: SweepState) -> Iterator[tuple[Record, Estimate | None]]:
+    for proof in state.proofs:
+        trial = next((r for r in state.records if r.number == proof.number), None)
+        if trial is not None and _was_beside(trial, state.records):
+            yield proof, _ratio(proof, trial)
+
+
+def _was_beside(record: Record, others: tuple[Record, ...]) -> bool:
+    took = record.ended_at - record.started_at
+    shared = sum(
+        max(min(record.ended_at, other.ended_at) - max(record.started_at, other.started_at), 0.0)
+        for other in others
+        if other.number != record.number
+    )
+    return took > 0 and shared >= _BESIDE * took
+
+
+def _ratio(proof: Record, trial: Record) -> Estimate | None:
+    if not (isinstance(proof.outcome, Measured) and isinstance(trial.outcome, Measured)):
+        return None
+    alone, beside = proof.outcome.samples_per_second, trial.outcome.samples_per_second
+    ratio = alone.value / beside.value
+    wide = math.hypot(alone.relative_half_width, beside.relative_half_width)
+    return Estimate(value=ratio, low=ratio * max(1 - wide, 0.0), high=ratio * (1 + wide))
+
+
+_INDENT = (0, 0, 0, 2)
+
+
+def render_report(state: SweepState, ui_command: str) -> RenderableType:
+    """The best plans, how much faster they are, what failed and why, and where to look on.
+
+    Args:
+        state: The sweep, ended or rebuilt from its study.
+        ui_command: The command that opens MLflow on it; empty if it is not tracked.
+    """
+    parts: list[RenderableType] = [Rule(Text(f"plimsoll {state.study}"), align="left")]
+    parts += [Text(line) for line in _heading(state)]
+    parts += _section("Answer", *(Text(line, "bold") for line in _answer(state)))
+    if state.best is not None:
+        parts += _section("Best plans", best_table(state), *map(Text, _legend(state)))
+        if (several := front_table(state)) is not None:
+            parts += _section("Front: none of these is beaten in all of its figures", several)
+        parts += _section("Peak memory of the best plan", anatomy_table(state.best))
+    if state.records:
+        parts += _section("How the trials ended", ends_table(state))
+    if state.space.ruled_out:
+        parts += _section("Ruled out before any trial", rules_table(state))
+    if ui_command:
+        command = Text(ui_command, "bold", no_wrap=True, overflow="ignore")  # to be copied whole
+        parts += _section("Compare the trials in MLflow", command)
+    return Group(*parts)
+
+
+def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", "bold cyan")
+    for part in content:
+        yield Padding(part, _INDENT, expand=False)
+
+
+def _heading(state: SweepState) -> Iterator[str]:
+    spec = state.spec
+    yield (
+        f"{spec.model.name}: global batch {spec.train.global_batch}, sequence length"
+        f" {spec.train.sequence_length}, {spec.train.optimizer}, {spec.train.precision}"
+    )
+    fingerprint = state.fingerprint or next(
+        (record.fingerprint for record in reversed(state.records) if record.fingerprint), None
+    )
+    if fingerprint is not None:
+        hosts = plural(fingerprint.hosts, "host")
+        yield f"on {fingerprint.device} {fingerprint.device_name}, {hosts}"
+    if state.resumed and state.resumed == len(state.records):
+        yield f"{plural(len(state.records), 'trial')} of the study, none of them new"
+    elif state.resumed:
+        yield f"{plural(len(state.records), 'trial')}, {state.resumed} of them from earlier runs"
+    else:
+        yield plural(len(state.records), "trial")
+    if state.ended is not None:
+        took = duration(state.ended.at - state.started_at)
+        yield f"ended after {took}: {state.ended.reason}"
+    elif spent := budget_sentence(state):
+        yield spent
+
+
+def _answer(state: SweepState) -> Iterator[str]:
+    yield answer(state)
+    if state.best is not None:
+        yield from proof_sentences(state)
+        yield speedup_sentence(state)
+        if lossy := lossy_sentence(state):
+            yield lossy
+        if beside := beside_sentence(state):
+            yield beside
+        if left := left_sentence(state):
+            yield left
+
+
+def _legend(state: SweepState) -> Iterator[str]:
+    headroom = state.spec.objective.headroom
+    kinds = {record.plan.accelerator for record in state.records}
+    limit = state.memory_limit_bytes if len(kinds) < 2 else None  # each has its own
+    share = f"{100 * (1 - headroom):.0f} %"
+    if limit:
+        line = gib(limit * (1 - headroom))
+        yield f"the line: {line} GiB, {share} of the limit of {gib(limit)} GiB per rank"
+    else:
+        yield f"the line: {share} of the limit"
+    if common := fixed_words(state.space):
+        yield f"all plans: {common}"
+    if equal := equals_sentence(state):
+        yield equal
+    if compiling := compile_sentence(state):
+        yield compiling
+    if expected := forecast_sentence(state):
+        yield expected

@@ -14,10 +14,9 @@ from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
 from orchestrator.mlflow_tracking.artifacts import answer_markdown
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
-from orchestrator.report import render_report
-from orchestrator.view.panel import picture
-from orchestrator.view.plain import lines
-from orchestrator.view.proof_words import proof_sentences, proof_words
+from orchestrator.report.format import proof_sentences, proof_words
+from orchestrator.report.live import lines, picture
+from orchestrator.report.sweep_text import render_report
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from tests.orchestrator.core.test_validation import after_proof, proof_of, proof_run, searched

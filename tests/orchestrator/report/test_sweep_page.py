@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.report_page import Told, report_page
-from orchestrator.report_page.plan_charts import change_words, lost
-from orchestrator.report_page.told import ablation, accounting, comparisons, loss_curves
+from orchestrator.report.sweep_charts import change_words, lost
+from orchestrator.report.sweep_page import (
+    Told,
+    ablation,
+    accounting,
+    comparisons,
+    loss_curves,
+    report_page,
+)
 from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
-from tests.orchestrator.report_page.values import ANSWER, START, TRIED, proven, told_of
+from tests.orchestrator.report.values import ANSWER, START, TRIED, proven, told_of
 
 
 def test_the_answer_is_two_sentences_with_what_it_gains() -> None:

@@ -1,0 +1,382 @@
+"""Outcomes and quantities in words: one wording for views, reports and MLflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
+
+from orchestrator.core.events import LIKELY_TO_FIT
+from orchestrator.core.state import SweepState
+from orchestrator.core.validation import LossCheck, loss_check
+from search_spaces.estimate import Estimate
+from search_spaces.expectation import Expectation
+from search_spaces.hardware import Device
+from search_spaces.knobs import KNOBS
+from search_spaces.outcome import Measured, Outcome, OutOfMemory, Refused, sentence
+from search_spaces.plan import RESTS, Plan
+from search_spaces.record import Record
+from search_spaces.space import Space
+from search_spaces.spec.schema import GIB, SweepSpec
+
+KIND_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "measured": "measured",
+        "out_of_memory": "out of memory",
+        "timed_out": "timed out",
+        "crashed": "crashed",
+        "refused": "refused",
+        "diverged": "diverged",
+        "cancelled": "cancelled",
+    }
+)
+
+_SIGNIFICANT_DIGITS = 4
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """The outcome's sentence on one line, labelled where the device had lowered its clocks."""
+    words = " ".join(sentence(outcome).split())  # a crash's reason may span lines
+    if isinstance(outcome, Measured) and outcome.conditions.throttled:
+        return f"{words} (throttled: {', '.join(outcome.conditions.throttled)})"
+    return words
+
+
+def brief_outcome(outcome: Outcome) -> str:
+    """The outcome in fewer words, for narrow tables."""
+    match outcome:
+        case OutOfMemory(where=where):
+            excess = outcome.excess
+            wanted = "" if excess is None else f", wanted {100 * (1 + excess):.0f} %"
+            return f"out of {'' if where == 'device' else f'{where} '}memory{wanted}"
+        case Refused(rule=rule):
+            return f"refused: {rule}"
+        case _:
+            return outcome_words(outcome)
+
+
+def record_words(record: Record, *, brief: bool = False) -> str:
+    """How the trial ended, beside what was expected of it.
+
+    A measurement has its speed beside it, `41.20 samples/s ± 1.5 % (forecast 39.8)`, and what
+    ran out of memory the peak that was expected.
+    """
+    words = brief_outcome(record.outcome) if brief else outcome_words(record.outcome)
+    if record.forecast is None:
+        return words
+    match record.outcome:
+        case Measured():
+            return f"{words} (forecast {rate(record.forecast.samples_per_second.value)})"
+        case OutOfMemory(where="device"):
+            return f"{words} (forecast {_peak_words(record.forecast)})"
+        case _:
+            return words
+
+
+def forecast_words(forecast: Expectation, why: str) -> str:
+    """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure.
+
+    Unless the reason for the trial says it, which knows what other trials showed beside.
+    """
+    told = LIKELY_TO_FIT in why
+    peak = f"{gib(forecast.peak_bytes.value)} GiB" if told else _peak_words(forecast)
+    return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
+
+
+def _peak_words(forecast: Expectation) -> str:
+    peak = f"{gib(forecast.peak_bytes.value)} GiB"
+    percent = round(100 * forecast.fits)
+    return peak if percent == 100 else f"{peak}, fits with {percent} %"
+
+
+def rate(samples_per_second: float) -> str:
+    """A speed with the three digits that are worth telling of a forecast."""
+    return f"{samples_per_second:,.{max(decimals_of(samples_per_second) - 1, 0)}f}"
+
+
+def decimals_of(value: float) -> int:
+    """Decimals that show `value` with four significant digits."""
+    if not value or not math.isfinite(value):
+        return 0
+    return max(_SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(abs(value))), 0)
+
+
+def number(value: float) -> str:
+    """A number with four significant digits and no exponent."""
+    return f"{value:,.{decimals_of(value)}f}"
+
+
+def spread(estimate: Estimate) -> str:
+    """Value ± half of the interval, in the value's unit and decimals."""
+    half = (estimate.high - estimate.low) / 2
+    decimals = max(decimals_of(estimate.value) - 1, 0)
+    return f"{estimate.value:,.{decimals}f} ± {half:,.{decimals}f}"
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes as GiB without the unit: `0.412`, `3.41`, `74.2`."""
+    size = size_bytes / GIB
+    decimals = 3 if abs(size) < 1 else 2 if abs(size) < 10 else 1
+    return f"{size:.{decimals}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: `45 s`, `3 min 20 s`, `1 h 05 min`."""
+    whole = round(max(seconds, 0.0))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    if minutes:
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    return f"{rest} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def counts_words(counts: Mapping[str, int]) -> str:
+    """How trials ended: `9 measured, 2 out of memory`."""
+    order = [kind for kind in KIND_WORDS if counts.get(kind)]
+    return ", ".join(f"{counts[kind]} {KIND_WORDS[kind]}" for kind in order)
+
+
+def plan_words(plan: Plan, *, omit: Collection[str] = ()) -> str:
+    """The plan as a person would say it: `ddp micro 4 x 4 ckpt 50 % sdpa packed fp32`.
+
+    Args:
+        plan: The plan; a knob at rest has no word, `micro 4 x 4` is micro-batch times
+            accumulation.
+        omit: Names of knobs to leave out, since every plan around has the same value.
+    """
+    said = (say(plan) for names, say in _WORDS if not set(names) <= set(omit))
+    return " ".join(word for word in said if word)
+
+
+def fixed_knobs(space: Space) -> frozenset[str]:
+    """Names of the knobs that have one value in the whole space; never micro_batch."""
+    fixed = {name for name, values in space.domains if len(values) == 1}
+    return frozenset(fixed - {"micro_batch"})
+
+
+def fixed_words(space: Space) -> str:
+    """What all plans of the space have in common, `sdpa fp32`; empty if that is nothing."""
+    fixed = fixed_knobs(space)
+    said = (say(space.baseline) for names, say in _WORDS if set(names) <= fixed)
+    return " ".join(word for word in said if word)
+
+
+def lossy_words(plan: Plan, spec: SweepSpec) -> str:
+    """Which knobs change the numerics that the spec trains with, `bf16`; empty if none does."""
+    changed = (knob.name for knob in KNOBS if knob.lossy(getattr(plan, knob.name), spec))
+    return " ".join(_LOSSY_WORDS[name](plan) for name in changed)
+
+
+def lossy_label(lossy: str) -> str:
+    """What `lossy_words` found, to stand behind a plan's words; empty if that is nothing."""
+    return f" (lossy: {lossy})" if lossy else ""
+
+
+def labelled_words(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
+    """The plan's words, labelled where it does not train the numerics that the spec asks for."""
+    return plan_words(plan, omit=omit) + lossy_label(lossy_words(plan, spec))
+
+
+def may_be_lossy(space: Space, spec: SweepSpec) -> bool:
+    """Whether any value that is searched changes the numerics."""
+    domains = dict(space.domains)
+    return any(knob.lossy(value, spec) for knob in KNOBS for value in domains.get(knob.name, ()))
+
+
+def strategy(plan: Plan) -> str:
+    """How data ranks hold the model's states: `ddp`, `hsdp zero3 2 x 4`, `deepspeed zero2`."""
+    if plan.engine == "deepspeed":
+        return f"deepspeed zero{plan.zero_stage}"
+    if plan.zero_stage == 0:
+        return "ddp" if plan.data > 1 else "one replica"
+    if plan.replicas > 1:
+        return f"hsdp zero{plan.zero_stage} {plan.replicas} x {plan.data // plan.replicas}"
+    return f"fsdp zero{plan.zero_stage}"
+
+
+def _tensor(plan: Plan) -> str:
+    sequence = " sp" if plan.sequence_parallel else ""
+    return f"tp {plan.tensor}{sequence}" if plan.tensor > 1 else ""
+
+
+def _pipeline(plan: Plan) -> str:
+    return f"pp {plan.pipeline} {plan.pipeline_schedule}" if plan.pipeline > 1 else ""
+
+
+def _offload(plan: Plan) -> str:
+    states, weights = plan.offload_optimizer, plan.offload_parameters
+    if states == weights:
+        return "" if states == "none" else f"offload {states}"
+    parts = {"optimizer": states, "weights": weights}
+    return "offload " + " ".join(f"{name} {to}" for name, to in parts.items() if to != "none")
+
+
+def _aio(plan: Plan) -> str:
+    names = ("aio_block_kib", "aio_queue_depth", "aio_threads")
+    if all(getattr(plan, name) == RESTS[name] for name in names):
+        return ""
+    return f"aio {plan.aio_block_kib} KiB x {plan.aio_queue_depth} x {plan.aio_threads}"
+
+
+def _checkpointing(plan: Plan) -> str:
+    if not plan.checkpoint_ratio:
+        return ""
+    mode = " selective" if plan.checkpoint_mode == "selective" else ""
+    where = " on host" if plan.checkpoint_offload else ""
+    return f"ckpt {100 * plan.checkpoint_ratio:.0f} %{mode}{where}"
+
+
+def _unless_at_rest(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
+    """Says the word where the knob is not at rest; {} stands for its value."""
+
+    def say(plan: Plan) -> str:
+        value = getattr(plan, name)
+        return "" if value == RESTS[name] else word.format(str(value).replace("_", " "))
+
+    return (name,), say
+
+
+# The ranks need no word of their own: a sweep's global batch is fixed, so they follow
+# from micro-batch and accumulation.
+_WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
+    (("accelerator",), lambda plan: plan.accelerator),
+    (("engine", "zero_stage", "replicas"), strategy),
+    (("offload_optimizer", "offload_parameters"), _offload),
+    _unless_at_rest("pin_memory", "pinned"),
+    (("aio_block_kib", "aio_queue_depth", "aio_threads"), _aio),
+    (("tensor", "sequence_parallel"), _tensor),
+    (("pipeline", "pipeline_schedule"), _pipeline),
+    (("micro_batch",), lambda plan: f"micro {plan.micro_batch} x {plan.accumulation}"),
+    (("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload"), _checkpointing),
+    (("attention",), lambda plan: plan.attention.replace("_attention_", "")),
+    (("batching",), lambda plan: plan.batching),
+    (("precision",), lambda plan: plan.precision),
+    _unless_at_rest("compile", "compile"),
+    _unless_at_rest("optimizer", "{}"),
+    _unless_at_rest("bucket_mib", "bucket {}"),
+    _unless_at_rest("gradient_as_bucket_view", "own gradients"),
+    _unless_at_rest("compression", "send {}"),
+    _unless_at_rest("overlap", "no overlap"),
+    _unless_at_rest("contiguous_gradients", "scattered gradients"),
+    _unless_at_rest("prefetch_mib", "prefetch {}"),
+    _unless_at_rest("loader_workers", "loaders {}"),
+    _unless_at_rest("loader_pin_memory", "pinned batches"),
+    _unless_at_rest("allocator", "{}"),
+)
+_LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
+    "precision": lambda plan: plan.precision,
+    "optimizer": lambda plan: plan.optimizer.replace("_", " "),
+    "compression": lambda plan: f"send {plan.compression}",
+}
+
+
+def proof_words(proof: Record, state: SweepState) -> str:
+    """How a proof ended: `failed: why`, or `holds: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
+    outcome = proof.outcome
+    if (reason := state.why_failed(proof)) is not None:
+        return f"failed: {' '.join(reason.split())}"
+    if not isinstance(outcome, Measured):
+        return outcome_words(outcome)  # it was stopped
+    memory, steps = outcome.memory, len(outcome.losses)
+    told = f"{plural(steps, 'step')} at {spread(outcome.samples_per_second)} samples/s"
+    told += f", peak {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
+    if (done := outcome.proof) is not None:
+        told += (
+            f", with {done.worst_steps} steps of the longest samples, an evaluation of them and a"
+            f" checkpoint of {gib(done.checkpoint_bytes)} GiB in {done.checkpoint_seconds:.1f} s"
+        )
+    return f"holds: {told}; {_losses(check_of(proof, state))}"
+
+
+def check_of(proof: Record, state: SweepState) -> LossCheck | None:
+    """The proof's losses beside the reference's."""
+    before = [other.number for other in state.proofs if other.ended_at < proof.ended_at]
+    doubted = [number for number in before if number in state.failed_proofs]
+    return loss_check(proof, state.records, state.space.baseline, state.spec, doubted)
+
+
+def _losses(check: LossCheck | None) -> str:
+    if check is None:
+        return "no other lossless plan was measured to hold its losses against"
+    apart = f"{100 * check.apart:.2g} %" if check.apart else "a digit"
+    return (
+        f"losses within {apart} of those of trial {check.reference}"
+        f" over {plural(check.steps, 'step')} ({100 * check.tolerance:g} % may be)"
+    )
+
+
+def proof_sentences(state: SweepState) -> Iterator[str]:
+    """Whether the best plan is proven and how, and which proofs failed; nothing without a best."""
+    if state.best is None:
+        return
+    proof = state.proven
+    failed = [each for each in state.proofs if state.why_failed(each) is not None]
+    if proof is not None:
+        yield f"proven in workers of its own: the proof {proof_words(proof, state)}"
+    elif not state.spec.proof.enabled:
+        yield "not proven: proof.enabled is false"
+    elif state.to_prove is not None:
+        yield "not proven yet: `plimsoll tune` proves the best plan when its search is over"
+    else:
+        yield f"not proven: {plural(len(failed), 'proof')} failed"
+    for each in failed:
+        yield f"the proof of trial {each.number} {proof_words(each, state)}"
+
+
+def count_words(count: int) -> str:
+    """A count with three digits and its unit: 1.24 B, 345 M, 12 k."""
+    for factor, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= factor:
+            return f"{count / factor:#.3g} {unit}".replace(". ", " ")
+    return str(count)
+
+
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
+    """Rows of what, how much and at which size; the fastest point stands for its kind."""
+    for precision in dict.fromkeys(point[0] for point in device.matmul_points):
+        points = [point for point in device.matmul_points if point[0] == precision]
+        _, rows, columns, inner, rate = max(points, key=lambda point: point[-1])
+        yield f"matmul {precision}", f"{_scaled(rate)}FLOP/s", f"{rows} x {inner} x {columns}"
+    yield "memory, copied", _rate(device.bandwidth_bytes_per_second), "read and written"
+    if device.link_kind != "memory":
+        yield "host and device", _rate(device.pcie_bytes_per_second), "pinned, the slower way"
+    if device.pageable_bytes_per_second is not None:
+        yield "", _rate(device.pageable_bytes_per_second), "not pinned"
+    for collective in dict.fromkeys(point[0] for point in device.collective_points):
+        points_of = [point for point in device.collective_points if point[0] == collective]
+        _, ranks, size, seconds = max(points_of, key=lambda point: point[2])
+        words = collective.replace("_", "-")
+        yield words, _rate(size / seconds), f"{size / 2**20:.0f} MiB, {ranks} ranks"
+    yield "drive, read", _rate(device.nvme_read_bytes_per_second), _way(device)
+    yield "drive, written", _rate(device.nvme_write_bytes_per_second), _way(device)
+    yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "from one operator to the next"
+    if device.cpu_adam_elements_per_second is not None:
+        adam = f"{_scaled(device.cpu_adam_elements_per_second)}elements/s"
+        yield "Adam on the host", adam, "fp32, each rank"
+
+
+def _way(device: Device) -> str:
+    source = device.source_of("nvme_read_bytes_per_second") or ""
+    return source.partition(" with ")[2] or source.partition(" through ")[2]
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{_scaled(bytes_per_second)}B/s"
+
+
+def _scaled(value: float) -> str:
+    """With a decimal prefix: 1.35e12 is "1.35 T"."""
+    for factor, prefix in _UNITS:
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g} "
