@@ -39,6 +39,7 @@ MOST_GROUPS = 1000  # that are started where nobody says how many
 # driver take there without any: docs/scale.md
 _GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
+_JOB_FOLDER = "runtime_resources"  # in a session's folder, where working directories are unpacked
 
 
 class Stopped(KeyboardInterrupt):
@@ -143,9 +144,6 @@ def _short_lived(spec: SweepSpec) -> str | None:
         f"the study is kept in {folder}, which Ray removes some time after the job:"
         " set study.folder to an absolute path or study.storage to a database"
     )
-
-
-_JOB_FOLDER = "runtime_resources"  # in a session's folder, where working directories are unpacked
 
 
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:

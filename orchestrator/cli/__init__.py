@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+__all__ = ["main"]
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; see `orchestrator.cli.app`."""
@@ -12,6 +14,3 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     run(arguments)
-
-
-__all__ = ["main"]

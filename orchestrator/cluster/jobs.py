@@ -47,6 +47,16 @@ EXCLUDED = (
 # Time for a sweep to close its trial and its MLflow runs when the job is stopped; Ray gives 3 s
 STOP_SECONDS = 30
 _SIGNALLED = 128  # an exit code above it, or one below 0: a signal ended the process
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # where Ray's own commands look
+_CHATTY = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
+_AGAIN_SECONDS = 2.0
+_LARGEST = 3  # files that are named where a working directory is too large
+_NO_JOB = "status code 404"
+_TOO_LARGE = ("status code 413", "exceeds the maximum size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +153,6 @@ def exit_code(job: Job) -> int:
     if job.status == "succeeded":
         return 0
     return job.exit_code if job.exit_code is not None and job.exit_code > 0 else 1
-
-
-_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # where Ray's own commands look
-_CHATTY = (
-    "ray.dashboard.modules.dashboard_sdk",
-    "ray.dashboard.modules.job.sdk",
-    "ray._private.runtime_env.packaging",
-)
-_AGAIN_SECONDS = 2.0
-_LARGEST = 3  # files that are named where a working directory is too large
-_NO_JOB = "status code 404"
-_TOO_LARGE = ("status code 413", "exceeds the maximum size")
 
 
 def mute_progress() -> None:

@@ -37,6 +37,12 @@ from search_spaces.errors import ClusterError
 
 _LOOK_SECONDS = 5.0
 _BURY_SECONDS = 180.0  # for a process to start and end others on all nodes, some busy
+_METRIC = "ended"
+_AGAIN_SECONDS = 5.0  # after which a group that waits says so
+_BEAT_SECONDS = 5.0
+SILENT_SECONDS = 120.0  # after which a runner is ended: longer than any machine is too busy for it
+_DESKS = 3  # one after the other, before it is given up
+_DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
 class DeskLost(Exception):
@@ -125,14 +131,6 @@ class FrontDesk(AbstractDesk):
             return None
         self._heard = time.monotonic()
         return answer
-
-
-_METRIC = "ended"
-_AGAIN_SECONDS = 5.0  # after which a group that waits says so
-_BEAT_SECONDS = 5.0
-SILENT_SECONDS = 120.0  # after which a runner is ended: longer than any machine is too busy for it
-_DESKS = 3  # one after the other, before it is given up
-_DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
 class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped

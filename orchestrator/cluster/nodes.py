@@ -29,6 +29,15 @@ _AGAIN_SECONDS = 20.0
 _ANSWER_SECONDS = 10.0
 # A byte of a node's memory. With a part of it taken, the node is not idle.
 _SLIVER = {"memory": 1.0}
+ID_LABEL = "ray.io/node-id"  # which each node has by itself
+_KIND_LABEL = "ray.io/accelerator-type"
+_KIND_RESOURCE = "accelerator_type:"
+_HEAD = "node:__internal_head__"  # of which every head node has one
+# What runs beside the driver asks for a sliver of it, not for cores that workers need; Tune refuses
+# to ask for nothing at all.
+HEAD_SHARE = {_HEAD: 0.001}
+_POLL_SECONDS = 1.0
+_KNOCK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +113,6 @@ class Autoscaler:
             ray.get(told, timeout=_ANSWER_SECONDS)
             return True
         return False
-
-
-ID_LABEL = "ray.io/node-id"  # which each node has by itself
-_KIND_LABEL = "ray.io/accelerator-type"
-_KIND_RESOURCE = "accelerator_type:"
-_HEAD = "node:__internal_head__"  # of which every head node has one
-# What runs beside the driver asks for a sliver of it, not for cores that workers need; Tune refuses
-# to ask for nothing at all.
-HEAD_SHARE = {_HEAD: 0.001}
-_POLL_SECONDS = 1.0
-_KNOCK_SECONDS = 3.0
 
 
 @final

@@ -52,6 +52,10 @@ _HEAD = {
 }
 _OWN = "PLIMSOLL_OWN_RAY"
 RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
+_OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
+_KNOCK_SECONDS = 5.0
+_SURVEY_SECONDS = 120.0
+_TOKEN_FILE = Path("~/.ray/auth_token")
 
 
 def settle_ray() -> None:
@@ -84,12 +88,6 @@ def to_hand_over(wanted: Mapping[str, str]) -> dict[str, str]:
     if not is_own_ray():
         return dict(wanted)
     return {name: value for name, value in wanted.items() if os.environ.get(name) != value}
-
-
-_OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
-_KNOCK_SECONDS = 5.0
-_SURVEY_SECONDS = 120.0
-_TOKEN_FILE = Path("~/.ray/auth_token")
 
 
 def settle_token() -> None:

@@ -55,6 +55,13 @@ from search_spaces.spec.schema import SweepSpec
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f
+STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.5
+_STARTING, _RUNNING = "starting", "running the trial"
+_KNOCK_SECONDS = 5.0
+_OOM_KILLED = "the kernel's OOM killer ended a process on its node"
+_SILENT = "the actor that passes its requests on does not answer"
+_COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
 def death_of(error: Exception | None, doing: str) -> Death:
@@ -83,15 +90,6 @@ def _line(error: Exception) -> str:
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     told = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
     return f"{type(error).__name__}: {' '.join(told)[:300]}"
-
-
-STOP_SECONDS = 20.0
-_POLL_SECONDS = 0.5
-_STARTING, _RUNNING = "starting", "running the trial"
-_KNOCK_SECONDS = 5.0
-_OOM_KILLED = "the kernel's OOM killer ended a process on its node"
-_SILENT = "the actor that passes its requests on does not answer"
-_COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
 class GroupLost(Exception):  # an event more than an error

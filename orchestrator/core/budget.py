@@ -15,6 +15,17 @@ from search_spaces.plan import Plan
 from search_spaces.record import Record
 
 _LEAST_MEASURED = 3  # plans, before what a search expects of the others is held against cost
+LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
+# What no forecast knows of: libraries that load with a first step, a busy machine
+FLOOR_SECONDS = 60.0
+# An honest trial may take so many times the upper end of its forecast, or the longest build seen
+SLACK = 4.0
+# Steps outside of `objective.max_seconds`: the worst step, and the last two, which a measurement
+# may begin however slow they are
+_STEPS_BESIDE = 3
+# The same in a proof: four steps and an evaluation of the longest samples, and the last two
+_STEPS_BESIDE_PROOF = 7
+_SLOW_DISK = 50e6  # bytes per second that all ranks together write of a checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,19 +126,6 @@ def _counted(state: SweepState) -> int:
 def _tried(state: SweepState, plan: Plan) -> bool:
     running = any(trial.plan == plan for trial in state.running)
     return running or record_of(state.records, plan) is not None
-
-
-LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
-# What no forecast knows of: libraries that load with a first step, a busy machine
-FLOOR_SECONDS = 60.0
-# An honest trial may take so many times the upper end of its forecast, or the longest build seen
-SLACK = 4.0
-# Steps outside of `objective.max_seconds`: the worst step, and the last two, which a measurement
-# may begin however slow they are
-_STEPS_BESIDE = 3
-# The same in a proof: four steps and an evaluation of the longest samples, and the last two
-_STEPS_BESIDE_PROOF = 7
-_SLOW_DISK = 50e6  # bytes per second that all ranks together write of a checkpoint
 
 
 def trial_deadline_seconds(

@@ -25,6 +25,18 @@ RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
 SAME_FAILURES = 4  # plans that all fail in the same words before it is taken to be no plan's doing
 FULL_DISKS = 2  # in a row
+DRIVER_DIED_TWICE = Crashed(
+    cause="driver_lost",
+    rank=None,
+    phase="running the trial",
+    detail="the driver died in this trial, which was run once more already",
+)
+RUNNER_DIED = Crashed(
+    cause="worker_died",
+    rank=None,
+    phase="running the trial",
+    detail="the actor that ran the trial died without a report",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,20 +125,6 @@ def _left_behind(costs: Costs | None, limit_bytes: int | None) -> str | None:
     if costs is None or costs.residual_bytes <= allowed:
         return None
     return f"{costs.residual_bytes / 2**20:.0f} MiB did not come back after a trial"
-
-
-DRIVER_DIED_TWICE = Crashed(
-    cause="driver_lost",
-    rank=None,
-    phase="running the trial",
-    detail="the driver died in this trial, which was run once more already",
-)
-RUNNER_DIED = Crashed(
-    cause="worker_died",
-    rank=None,
-    phase="running the trial",
-    detail="the actor that ran the trial died without a report",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

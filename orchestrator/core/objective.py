@@ -25,6 +25,8 @@ WORDS: Mapping[Metric, str] = {
     "samples_per_price": "samples per unit of price",
     "headroom": "share of memory left free",
 }
+Flags = NDArray[np.bool_]
+_CHUNK = 512  # records that are held against all others at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +197,6 @@ def trials_since_best(records: Sequence[Record], goal: Goal) -> int:
 
 def _peak(record: Record) -> int:
     return record.outcome.memory.peak_bytes if isinstance(record.outcome, Measured) else 0
-
-
-Flags = NDArray[np.bool_]
-
-_CHUNK = 512  # records that are held against all others at once
 
 
 def front(records: Iterable[Record], goal: Goal, metrics: Sequence[Metric]) -> list[Record]:

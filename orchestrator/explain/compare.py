@@ -25,6 +25,11 @@ from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import ADDRESSES
 from search_spaces.spec.schema import GIB
 
+PHASES = ("data", "forward", "backward", "optimizer")
+_FEWEST = 3  # plans whose order says anything
+_SUBJECT = ("model", "data", "train")
+_PLACES = ("study.name", "study.folder", "study.storage")  # where it lies changes nothing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
@@ -82,9 +87,6 @@ def peak(record: Record) -> Estimate | None:
     noise = PEAKS_APART * memory.limit_bytes
     held = float(memory.peak_bytes)
     return Estimate(value=held, low=held - noise, high=held + noise)
-
-
-PHASES = ("data", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +167,6 @@ def _anatomy(first: Record, second: Record) -> Iterator[Differing]:
         for name, held in anatomy_rows(ours.memory.anatomy):
             if name in there:
                 yield Differing(name=name, first=held, second=there[name])
-
-
-_FEWEST = 3  # plans whose order says anything
-_SUBJECT = ("model", "data", "train")
-_PLACES = ("study.name", "study.folder", "study.storage")  # where it lies changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

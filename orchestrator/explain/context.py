@@ -23,6 +23,8 @@ from search_spaces.record import Record
 from search_spaces.rules import Surroundings, refusal
 
 MOST_RECORDS = 200  # what more of them teach a forecast is less than what learning takes
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_FED = "accumulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,10 +120,6 @@ def _ranks(state: SweepState) -> int:
     asked = state.spec.cluster.workers
     tried = max(record.plan.world_size for record in state.records)
     return tried if asked == "auto" else max(asked, tried)
-
-
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_FED = "accumulation"
 
 
 def knobs_asked(given: Iterable[str]) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from search_spaces.render import DeepSpeedSettings, TorchSettings
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that are said on several hosts
 _PORT = 29500  # torchrun's own, where none is named
+_BATCHING = {
+    "padded": "padded to the sequence length",
+    "grouped": "samples of like lengths, padded to the longest of them,",
+    "packed": "packed one sample behind the other, with their position ids,",
+}
 
 
 def filled(template: str, **words: object) -> str:
@@ -76,13 +81,6 @@ def quotable_title(taken: Taken) -> str:
     """Which plan it is, fit for a docstring or a comment, whatever names are in it."""
     title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(taken.plan)}."
     return ascii(title)[1:-1].replace('"', "'")
-
-
-_BATCHING = {
-    "padded": "padded to the sequence length",
-    "grouped": "samples of like lengths, padded to the longest of them,",
-    "packed": "packed one sample behind the other, with their position ids,",
-}
 
 
 def what_is_yours(taken: Taken) -> Iterator[str]:

@@ -14,6 +14,8 @@ from search_spaces.forecast.forecast import Forecasts
 from search_spaces.forecast.scales import limit_above
 from search_spaces.hardware import Device
 
+MOST_RANKS = 2**17  # beyond any cluster there is
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
@@ -68,9 +70,6 @@ def large_enough(needed: float, beside: Device, devices: tuple[Device, ...]) -> 
     ]
     least = min((device.memory_bytes for device in able), default=0)
     return tuple(device for device in able if device.memory_bytes <= 1.05 * least)
-
-
-MOST_RANKS = 2**17  # beyond any cluster there is
 
 
 def sizes_between(least: int, most: int, whole: int) -> tuple[int, ...]:

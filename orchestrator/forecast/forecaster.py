@@ -32,6 +32,11 @@ from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
 
 MOST_RECORDS = 200  # what more of them teach is less than what learning from them takes
+CPU = "cpu"
+_Told = TypeVar("_Told")
+# What arithmetic raises on a footprint, a device file or a record that it was not made for.
+# A forecast that cannot be made costs a sweep nothing.
+_ARITHMETIC = (ArithmeticError, LookupError, ValueError)
 
 
 class Forecaster:
@@ -179,12 +184,7 @@ class NoForecasts(AbstractForecasts):
         return None
 
 
-CPU = "cpu"
-_Told = TypeVar("_Told")
 _Basis = tuple[Forecaster | None, int | None]  # and what a rank may hold, in bytes
-# What arithmetic raises on a footprint, a device file or a record that it was not made for.
-# A forecast that cannot be made costs a sweep nothing.
-_ARITHMETIC = (ArithmeticError, LookupError, ValueError)
 
 
 @final

@@ -29,6 +29,11 @@ from search_spaces.hardware import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
+MOST_POINTS = 2_000  # of the chart that shows all plans
+_FRONT_STEP = 0.03  # share by which a plan of the front is faster than the one before
+SURELY_NOT = 0.01  # P(fits) below which a plan is ruled out by memory
+_MOST_PRICED = 6  # counts of devices whose prices are compared where the user named one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeAnswer:
@@ -107,10 +112,6 @@ def planned_from_json(text: str) -> Planned:
     return _PLANNED.validate_json(text)
 
 
-MOST_POINTS = 2_000  # of the chart that shows all plans
-_FRONT_STEP = 0.03  # share by which a plan of the front is faster than the one before
-
-
 def memory_front(sized: Sized) -> tuple[Expected, ...]:
     """Plans that no other beats with less memory, up to the limit."""
     told = sized.forecasts
@@ -169,10 +170,6 @@ def _length_notes(question: Question, longest: int, mean: float) -> Iterator[str
             f"samples have up to {longest:,} tokens, {mean:,.0f} in the mean: peaks are those of"
             " the longest, seconds those of rows as full as each way of batching makes them"
         )
-
-
-SURELY_NOT = 0.01  # P(fits) below which a plan is ruled out by memory
-_MOST_PRICED = 6  # counts of devices whose prices are compared where the user named one
 
 
 class Planner:

@@ -26,6 +26,13 @@ _HOST_SHARE = 0.9  # of a host's memory: the system and loader processes need so
 
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]
 """Gives a footprint with at least these variants."""
+CPU = "cpu"
+# as Llama and its kin, GPT-2 and T5 have them
+_SIZES = (
+    *("hidden_size", "n_embd", "d_model"),
+    *("intermediate_size", "n_inner", "d_ff", "moe_intermediate_size"),
+    *("vocab_size", "head_dim", "d_kv"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +90,6 @@ def _of_one_kind(spec: SweepSpec) -> SweepSpec:
     cluster = spec.cluster.model_copy(update={"accelerators": {}})
     space = spec.space.model_copy(update={"accelerator": None})
     return spec.model_copy(update={"cluster": cluster, "space": space})
-
-
-CPU = "cpu"
 
 
 def question_of(
@@ -223,11 +227,3 @@ def size_names(spec: SweepSpec) -> dict[int, str]:
         if isinstance(size, int) and not isinstance(size, bool):
             found[size] = f"{found[size]} and {name}" if size in found else name
     return found
-
-
-# as Llama and its kin, GPT-2 and T5 have them
-_SIZES = (
-    *("hidden_size", "n_embd", "d_model"),
-    *("intermediate_size", "n_inner", "d_ff", "moe_intermediate_size"),
-    *("vocab_size", "head_dim", "d_kv"),
-)

@@ -24,6 +24,7 @@ from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
 
 _GRADIENT_BYTES = 4.0  # on the host, gradients wait in fp32 for the optimizer there
+_DIGITS = 9  # of two forecasts that are one and the same
 
 
 def host_bytes(work: Work) -> Numbers:
@@ -72,9 +73,6 @@ def _fullest(work: Work) -> tuple[Numbers, Numbers, Numbers]:
     which = np.argmax(found[:, 1], axis=0)
     trained, held, blocks = found[which, :, np.arange(len(work))].T
     return trained, held, blocks
-
-
-_DIGITS = 9  # of two forecasts that are one and the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -33,16 +33,14 @@ CLOSE_SECONDS = 60.0
 LAST_SECONDS = 10.0
 
 _Item = tuple[Event | None, SweepState]
+# A trial that ended is written when the next one runs: between two trials the driver is needed to
+# ask and to hand out, and writing takes as long as that.
+HEAD_START_SECONDS = 0.2
 
 
 def say_on_stderr(text: str) -> None:
     """Writes a line for the person who runs the sweep."""
     sys.stderr.write(f"{text}\n")
-
-
-# A trial that ended is written when the next one runs: between two trials the driver is needed to
-# ask and to hand out, and writing takes as long as that.
-HEAD_START_SECONDS = 0.2
 
 
 @final

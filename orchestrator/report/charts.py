@@ -14,6 +14,15 @@ from search_spaces.spec.schema import GIB
 
 Dash = Literal["solid", "dot", "dash"]
 Values = Sequence[float] | Sequence[str]
+# Okabe and Ito's colours, which people who see fewer of them tell apart, and mixtures of them
+COLOURS = (
+    *("#56b4e9", "#0072b2", "#cc79a7", "#7fd0c9", "#009e73", "#e69f00"),
+    *("#8c8cd9", "#999999", "#b8b08d", "#d55e00", "#c9b400"),
+)
+LINE_COLOUR = "#d62728"
+BEST_COLOUR = "#009e73"
+_AROUND_BARS = 200  # pixels of axis and legend
+_BAR = 34  # pixels of a bar
 
 
 class Title(TypedDict):
@@ -154,13 +163,6 @@ class Figure(TypedDict):
     layout: Layout
 
 
-# Okabe and Ito's colours, which people who see fewer of them tell apart, and mixtures of them
-COLOURS = (
-    *("#56b4e9", "#0072b2", "#cc79a7", "#7fd0c9", "#009e73", "#e69f00"),
-    *("#8c8cd9", "#999999", "#b8b08d", "#d55e00", "#c9b400"),
-)
-LINE_COLOUR = "#d62728"
-BEST_COLOUR = "#009e73"
 LEGEND: Legend = {
     "orientation": "h",
     "traceorder": "normal",
@@ -168,8 +170,6 @@ LEGEND: Legend = {
     "yref": "container",
     "yanchor": "bottom",
 }
-_AROUND_BARS = 200  # pixels of axis and legend
-_BAR = 34  # pixels of a bar
 
 
 def logarithmic(low: float, high: float) -> Axis:

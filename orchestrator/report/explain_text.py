@@ -21,6 +21,7 @@ from search_spaces.estimate import Estimate
 
 _TOLD = 3  # terms or phases of a step
 _LEAST = 0.01  # of a step, from which on a change of a term is told
+_INDENT = (0, 0, 0, 2)
 
 
 def value_words(value: object) -> str:
@@ -169,9 +170,6 @@ def remedy_words(remedy: Remedy) -> tuple[str, str, str, str, str]:
         peak,
         fits,
     )
-
-
-_INDENT = (0, 0, 0, 2)
 
 
 def render_won(won: Won) -> RenderableType:

@@ -32,6 +32,12 @@ KIND_WORDS: Mapping[str, str] = MappingProxyType(
 )
 
 _SIGNIFICANT_DIGITS = 4
+_LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
+    "precision": lambda plan: plan.precision,
+    "optimizer": lambda plan: plan.optimizer.replace("_", " "),
+    "compression": lambda plan: f"send {plan.compression}",
+}
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def outcome_words(outcome: Outcome) -> str:
@@ -270,11 +276,6 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     _unless_at_rest("loader_pin_memory", "pinned batches"),
     _unless_at_rest("allocator", "{}"),
 )
-_LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
-    "precision": lambda plan: plan.precision,
-    "optimizer": lambda plan: plan.optimizer.replace("_", " "),
-    "compression": lambda plan: f"send {plan.compression}",
-}
 
 
 def proof_words(proof: Record, state: SweepState) -> str:
@@ -336,9 +337,6 @@ def count_words(count: int) -> str:
         if count >= factor:
             return f"{count / factor:#.3g} {unit}".replace(". ", " ")
     return str(count)
-
-
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:

@@ -46,6 +46,24 @@ from search_spaces.outcome import Measured, MemoryReading
 from search_spaces.record import Record
 
 _LONGEST = 60  # characters; a longer bar says no more
+COLOURS: Mapping[str, str] = MappingProxyType(
+    {
+        "measured": "green",
+        "out_of_memory": "yellow",
+        "timed_out": "magenta",
+        "crashed": "red",
+        "refused": "bright_black",
+        "diverged": "magenta",
+        "cancelled": "bright_black",
+    }
+)
+_WIDE = 120  # columns from which on outcomes are told in full
+_ROWS_BESIDE_OUTCOMES = 16
+_MOST_OUTCOMES = 12
+_NOTES = 2
+_LABEL_COLUMNS = 11
+# Drawing takes milliseconds of the cores that a trial on CPU is being measured on.
+REFRESHES_PER_SECOND = 2.0
 
 
 def budget_bar(share: float, width: int, told: str) -> Text:
@@ -81,25 +99,6 @@ def memory_bar(share: float, line: float, width: int, told: str) -> Text:
 
 def _length(width: int, told: str) -> int:
     return max(min(width - len(told), _LONGEST), 1)
-
-
-COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "measured": "green",
-        "out_of_memory": "yellow",
-        "timed_out": "magenta",
-        "crashed": "red",
-        "refused": "bright_black",
-        "diverged": "magenta",
-        "cancelled": "bright_black",
-    }
-)
-
-_WIDE = 120  # columns from which on outcomes are told in full
-_ROWS_BESIDE_OUTCOMES = 16
-_MOST_OUTCOMES = 12
-_NOTES = 2
-_LABEL_COLUMNS = 11
 
 
 def picture(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
@@ -252,10 +251,6 @@ def _notes(state: SweepState) -> Iterator[RenderableType]:
         text = Text(f"note: {' '.join(note.text.split())}", style="yellow")
         text.no_wrap, text.overflow = True, "ellipsis"
         yield text
-
-
-# Drawing takes milliseconds of the cores that a trial on CPU is being measured on.
-REFRESHES_PER_SECOND = 2.0
 
 
 @final

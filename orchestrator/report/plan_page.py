@@ -47,6 +47,8 @@ from search_spaces.forecast.bytes import CATEGORIES
 from search_spaces.forecast.seconds import TERMS
 from search_spaces.spec.schema import GIB
 
+_FAR = 10.0  # times the limit: what lies beyond says nothing
+
 
 def hover(told: Expected) -> str:
     """What is shown where the pointer rests on a plan."""
@@ -56,9 +58,6 @@ def hover(told: Expected) -> str:
         f"{significant(rate.value)} samples/s ({interval(rate)})",
         f"{gib(told.peak_bytes.value)} GiB, fits with {percent(told.fits)}",
     )
-
-
-_FAR = 10.0  # times the limit: what lies beyond says nothing
 
 
 def figures(planned: Planned) -> Mapping[str, Figure]:

@@ -43,6 +43,7 @@ LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """A letter for each category, so that a bar can be read without colours."""
 _OTHER = ("?", "black on white")
+_BAR = 12
 
 
 def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, length: int) -> Text:
@@ -77,9 +78,6 @@ def legend() -> Text:
     for name, (letter, style) in LETTERS.items():
         told.append(letter, style).append(f" {category_words(name)}  ")
     return told
-
-
-_BAR = 12
 
 
 def table(*headers: tuple[str, bool]) -> Table:

@@ -77,6 +77,7 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
         "fragmentation": "fragmentation",
     }
 )
+_INDENT = (0, 0, 0, 2)
 
 
 def term_words(name: str) -> str:
@@ -259,9 +260,6 @@ def _as_space(plans: Sequence[Plan]) -> Space:
     table = PlanTable.of(plans)
     domains = tuple((knob.name, table.values[knob.name]) for knob in KNOBS)
     return Space(domains=domains, table=table, ruled_out=(), baseline=plans[0])
-
-
-_INDENT = (0, 0, 0, 2)
 
 
 def render_planned(planned: Planned) -> RenderableType:

@@ -43,6 +43,12 @@ _ENDS = {  # colour and sign of each way in which a trial ends
     "cancelled": ("#999999", "circle-open"),
 }
 _UNTRIED_COLOUR = "#9aa5b1"
+_KNOWN = {
+    "measured": "#0072b2",
+    "forecast": "#8fbbd9",
+    "forecast, not sure to fit": "#e9c9a8",
+}
+_SHOWN = 4  # plans in charts of what one is made of
 
 
 def _hover(record: Record) -> str:
@@ -245,13 +251,6 @@ def lost(worth: Worth) -> float:
     return 1 / worth.ratio.value - 1
 
 
-_KNOWN = {
-    "measured": "#0072b2",
-    "forecast": "#8fbbd9",
-    "forecast, not sure to fit": "#e9c9a8",
-}
-
-
 def _known_by(worth: Worth) -> str:
     if worth.trial is not None:
         return "measured"
@@ -376,9 +375,6 @@ def _losses(name: str, losses: Sequence[float], colour: str, dash: Dash, size: i
         "line": {"color": colour, "dash": dash},
         "marker": {"size": size},
     }
-
-
-_SHOWN = 4  # plans in charts of what one is made of
 
 
 def figures(told: Told) -> Mapping[str, Figure]:

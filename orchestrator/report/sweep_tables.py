@@ -31,6 +31,8 @@ from search_spaces.record import Record
 from search_spaces.spec.objective_section import Metric
 
 _SECONDS_PER_MINUTE = 60.0
+_BEST = 5
+_FRONT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +122,6 @@ def nearest(records: Iterable[Record], headroom: float) -> Record | None:
         if (excess := over_the_line(record, headroom)) is not None
     ]
     return min(known, key=lambda entry: entry[:2])[2] if known else None
-
-
-_BEST = 5
-_FRONT = 8
 
 
 def plain_table(*headers: tuple[str, bool]) -> Table:

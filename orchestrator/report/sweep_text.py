@@ -43,6 +43,8 @@ from search_spaces.record import Record
 from search_spaces.spec.objective_section import Metric
 
 _NAMED = 12  # plans of one set that are told by number
+_BESIDE = 0.5  # of a trial's time beside another one, from which on it counts as such
+_INDENT = (0, 0, 0, 2)
 
 
 def answer(state: SweepState) -> str:
@@ -248,9 +250,6 @@ def budget_sentence(state: SweepState) -> str:
     return f"first trial to last: {duration(last - first)}"
 
 
-_BESIDE = 0.5  # of a trial's time beside another one, from which on it counts as such
-
-
 def beside_sentence(state: SweepState) -> str:
     """Whether trials disturbed each other; empty if none ran beside another.
 
@@ -301,9 +300,6 @@ def _ratio(proof: Record, trial: Record) -> Estimate | None:
     ratio = alone.value / beside.value
     wide = math.hypot(alone.relative_half_width, beside.relative_half_width)
     return Estimate(value=ratio, low=ratio * max(1 - wide, 0.0), high=ratio * (1 + wide))
-
-
-_INDENT = (0, 0, 0, 2)
 
 
 def render_report(state: SweepState, ui_command: str) -> RenderableType:

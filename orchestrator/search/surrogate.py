@@ -23,6 +23,17 @@ from numpy.typing import NDArray
 from orchestrator.search.gaussian import Numbers, Observations, Posterior, posterior
 
 Rows = NDArray[np.intp]
+# of which one is chosen; the first of each is what is usual with a good forecast
+_SLOPES = (0.1, 1.0)
+_EFFECTS = (0.0, 0.2, 0.6)
+_SMOOTH = (0.1, 0.03, 0.3, 1.0)
+_ALONE = (0.01, 0.04)
+_DISTANCES = (1.0, 0.5, 2.0)
+_USUAL = 0.2  # nats of evidence that each step away from the usual costs
+_UNTOLD = 2.0  # and that noise costs beyond what values tell: it explains anything
+# The structure is chosen anew with each of the first observations, then with each fifth more
+_FEW, _MORE = 12, 1.2
+_JUDGED = 60  # observations that a structure is judged by, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +52,6 @@ class Structure:
     alone: float
     distance: float
     noise: float
-
-
-# of which one is chosen; the first of each is what is usual with a good forecast
-_SLOPES = (0.1, 1.0)
-_EFFECTS = (0.0, 0.2, 0.6)
-_SMOOTH = (0.1, 0.03, 0.3, 1.0)
-_ALONE = (0.01, 0.04)
-_DISTANCES = (1.0, 0.5, 2.0)
-_USUAL = 0.2  # nats of evidence that each step away from the usual costs
-_UNTOLD = 2.0  # and that noise costs beyond what values tell: it explains anything
-# The structure is chosen anew with each of the first observations, then with each fifth more
-_FEW, _MORE = 12, 1.2
-_JUDGED = 60  # observations that a structure is judged by, the last ones
 
 
 class Belief(NamedTuple):

@@ -28,6 +28,12 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
 _WAIT_SECONDS = 120.0  # for another process that makes tables
+_HOLDER = """
+SELECT pid, replace(application_name, 'plimsoll ', '') AS name
+FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND classid = :high AND objid = :low AND objsubid = 1
+AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 class AbstractLock(ABC):
@@ -182,14 +188,6 @@ class PostgresLock(AbstractLock):
         schema = connection.execute(text("SELECT current_schema()")).scalar()
         digest = hashlib.sha256(f"plimsoll study {schema} {self._name}".encode()).digest()
         return int.from_bytes(digest[:8], signed=True)
-
-
-_HOLDER = """
-SELECT pid, replace(application_name, 'plimsoll ', '') AS name
-FROM pg_locks JOIN pg_stat_activity USING (pid)
-WHERE locktype = 'advisory' AND granted AND classid = :high AND objid = :low AND objsubid = 1
-AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 
 
 def lock_of(url: str, name: str) -> AbstractLock:

@@ -33,6 +33,11 @@ _STUDIES = "studies"  # a table of Optuna's that is as old as its storages
 _LAST = {"alembic_version"}  # made when all else is there
 _MLFLOW = "experiments"  # one of MLflow's
 _ATTEMPTS = 20  # to open a storage that others are making
+# ValueError: of the drivers themselves, as of a host's name that no codec takes
+_OPENING_ERRORS = (
+    *(ArgumentError, SQLAlchemyError, StorageInternalError),
+    *(OSError, ImportError, ValueError),
+)
 
 
 def storage_url(spec: SweepSpec, name: str) -> str:
@@ -146,13 +151,6 @@ def _check_version(storage: RDBStorage, url: str) -> None:
         f" {optuna.__version__} that is installed, which knows schemas up to {newest}: install the"
         " version that the others use"
     )
-
-
-# ValueError: of the drivers themselves, as of a host's name that no codec takes
-_OPENING_ERRORS = (
-    *(ArgumentError, SQLAlchemyError, StorageInternalError),
-    *(OSError, ImportError, ValueError),
-)
 
 
 @contextlib.contextmanager

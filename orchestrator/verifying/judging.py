@@ -21,6 +21,13 @@ from workers.measure.steady import median_estimate, warmup_length
 SLOWER = 0.10  # than the record, which a run of a few steps beside other work may be
 UNSTEADY_STEPS = 3  # lazy set-up in the first, hooks in the second, their end in the third
 FEWEST_STEPS = UNSTEADY_STEPS + 2
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_OPTIMIZERS = {
+    "adamw_fused": "AdamW fused",
+    "adamw_foreach": "AdamW foreach",
+    "adamw_8bit": "AdamW8bit",
+    "adafactor": "Adafactor",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +85,6 @@ def _settings(exported: Exported, ranks: Sequence[SeenRank]) -> Iterator[Finding
     if seen.attention is not None:
         yield _equal("attention", plan.attention, seen.attention)
     yield _equal("optimizer", _optimizer(plan), seen.optimizer)
-
-
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OPTIMIZERS = {
-    "adamw_fused": "AdamW fused",
-    "adamw_foreach": "AdamW foreach",
-    "adamw_8bit": "AdamW8bit",
-    "adafactor": "Adafactor",
-}
 
 
 def _equal(what: str, wanted: object, seen: object, said: str = "") -> Finding:
