@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import write
-from orchestrator.search.evidence import Sight
-from orchestrator.search.options import Options
-from orchestrator.search.search import Search
+from orchestrator.search.observations import Sight
+from orchestrator.search.search import Options, Search
 
 PLACES = 64
 KNOBS, COEFFICIENTS = 14, 12

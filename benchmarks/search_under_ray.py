@@ -23,7 +23,7 @@ from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told,
 from benchmarks.output import write
 from orchestrator.cluster.runtime import settle_ray
 from orchestrator.core.events import SweepStarted
-from orchestrator.study import Study
+from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space

@@ -26,7 +26,7 @@ from benchmarks.naps import Told
 from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.messages import Assignment
-from orchestrator.study import Study
+from orchestrator.study.study import Study
 from search_spaces.record import Record
 from search_spaces.request import TrialRequest
 

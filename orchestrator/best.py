@@ -95,8 +95,8 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
         return _exported(Path(where))
 
     from orchestrator.export.taken import chosen_record
-    from orchestrator.stored import load_state
-    from orchestrator.studies import find_study
+    from orchestrator.study.reader import load_state
+    from orchestrator.workspace import find_study
 
     found = find_study(None if where is None else str(where))
     state = load_state(found.spec, found.name)

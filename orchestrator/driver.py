@@ -30,7 +30,7 @@ from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
-from orchestrator.study import Interrupted, Study
+from orchestrator.study.study import Interrupted, Study
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

@@ -19,11 +19,13 @@ from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.listener import AbstractListener
 from orchestrator.losing import LosableDriver
 from orchestrator.mlflow_tracking import MlflowListener, check_tracking
-from orchestrator.places import study_storage
 from orchestrator.placing import PlacingDriver
 from orchestrator.provenance import provenance
-from orchestrator.study import Study, check_study, earlier_studies, sole_driver
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.study import Study, check_study
+from orchestrator.study.warm_start import earlier_studies
 from orchestrator.termination import Termination, termination_as_interrupt
+from orchestrator.workspace import study_storage
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief

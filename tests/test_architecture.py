@@ -18,7 +18,7 @@ MAX_LINES = 500
 # who may name it, itself or something below it; a path ends with / if it is a package
 ONLY_IN = {
     "ray": ("orchestrator/cluster/",),
-    "optuna": ("orchestrator/study",),
+    "optuna": ("orchestrator/search/", "orchestrator/study/"),
     "sqlalchemy": ("orchestrator/study",),
     "psycopg": ("orchestrator/study/postgres",),
     "mlflow": ("orchestrator/mlflow_tracking",),

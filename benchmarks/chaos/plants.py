@@ -44,7 +44,7 @@ def _invent() -> None:
 
 def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | None]) -> None:
     """Of the measurements that a driver tells, the one of that number is changed."""
-    from orchestrator.study import Study
+    from orchestrator.study.study import Study
 
     tell, measured = Study.tell, count(1)
 

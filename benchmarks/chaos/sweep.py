@@ -28,7 +28,7 @@ from benchmarks.chaos.judge import Injected, Line, Verdict, beginnings, judge, o
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import Rig, send
 from benchmarks.chaos.settings import Setting, setting
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 

@@ -16,7 +16,8 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Later
 from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import TracedForecasts
-from orchestrator.study import Study, check_study, sole_driver
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.study import Study, check_study
 from search_spaces.errors import ModelError
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import shipped_belief

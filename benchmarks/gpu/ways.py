@@ -17,7 +17,7 @@ from benchmarks.gpu import plain_tpe, tuned_alone
 from benchmarks.gpu.ceilings import config_home
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Measured
 from search_spaces.presets import preset_config
 from search_spaces.record import Record

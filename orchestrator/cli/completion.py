@@ -12,8 +12,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.latest import SPEC_FILE, latest_spec
-from orchestrator.places import is_file
+from orchestrator.workspace import SPEC_FILE, is_file, latest_spec
 from search_spaces.errors import UserError
 from search_spaces.spec.example import EXAMPLES
 from search_spaces.spec.load import load_spec, study_name

@@ -11,8 +11,7 @@ from orchestrator.cli.completion import complete_study, complete_trial
 from orchestrator.cli.console import page, say, write_text
 from orchestrator.cli.options import Json, JsonFile
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.stored import load_state
-from orchestrator.studies import find_study
+from orchestrator.workspace import find_study
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def diff(
 
 def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
     from orchestrator.explain.compare import plans_compared
+    from orchestrator.study.reader import load_state
 
     if len(numbers) != 2:
         raise UserError(
@@ -76,6 +76,7 @@ def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
 
 def _studies(named: list[str]) -> StudiesCompared:
     from orchestrator.explain.compare import studies_compared
+    from orchestrator.study.reader import load_state
 
     if len(named) != 2:
         raise UserError(

@@ -13,8 +13,7 @@ from orchestrator.cli.console import page, say, say_error, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, find
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.places import is_file
-from orchestrator.stored import load_state
+from orchestrator.workspace import is_file
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ def explain(
     if trial is not None and knobs:
         raise UserError("--trial and --plan are two questions: ask one of them")
     found = find(study)
+
+    from orchestrator.study.reader import load_state
 
     state = load_state(found.spec, found.name)
     explained = _explained(state, trial, knobs)

@@ -11,7 +11,6 @@ from orchestrator.cli.completion import FORMAT_NAMES, complete_format
 from orchestrator.cli.console import say
 from orchestrator.cli.options import Json, StudyName, TrialNumber, find
 from orchestrator.cli.result import Result
-from orchestrator.stored import load_state
 
 
 def export(
@@ -34,6 +33,7 @@ def export(
     found = find(study)
 
     from orchestrator.export import chosen_record, exported, fitting, taken, write_bundle
+    from orchestrator.study.reader import load_state
     from workers.preparation import prepare
 
     state = load_state(found.spec, found.name)

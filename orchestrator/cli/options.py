@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.completion import complete_key, complete_study, complete_trial
 from orchestrator.cli.console import say_error
-from orchestrator.studies import NamedStudy, find_study
+from orchestrator.workspace import NamedStudy, find_study
 from search_spaces.spec.overrides import FLAG
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]

@@ -16,7 +16,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import read_plan
-from orchestrator.studies import find_study
+from orchestrator.workspace import find_study
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name
 
@@ -190,7 +190,7 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
 
 def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
     from orchestrator.forecast.calibration import learned_from_study, study_device
-    from orchestrator.study import load_records
+    from orchestrator.study.reader import load_records
 
     found = find_study(named, option="--records")
     spec, name = found.spec, found.name

@@ -10,7 +10,6 @@ import typer
 from orchestrator.cli.console import page, say, ui_hint, write_text
 from orchestrator.cli.options import Json, StudyName, find
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.stored import load_state
 
 
 def report(
@@ -26,6 +25,8 @@ def report(
 ) -> Result | None:
     """Print the table of a sweep that has run, or write its report as a page."""
     found = find(study)
+    from orchestrator.study.reader import load_state
+
     state = load_state(found.spec, found.name)
 
     from orchestrator.report.document import report_document

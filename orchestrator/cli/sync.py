@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.cli.console import say
 from orchestrator.cli.options import Json, StudyName, find
 from orchestrator.cli.result import Result
-from orchestrator.stored import stored_state
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
@@ -19,12 +18,13 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
         raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
 
     from orchestrator.mlflow_tracking import add_what_is_missing, check_tracking, store_uri
-    from orchestrator.study import (
+    from orchestrator.study.locks import sole_driver
+    from orchestrator.study.reader import (
         load_end,
         load_proofs,
         load_provenances,
         load_records,
-        sole_driver,
+        stored_state,
     )
     from search_spaces.spec.addresses import without_password
 

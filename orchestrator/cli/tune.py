@@ -18,7 +18,7 @@ from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.cluster.runtime import shows_ray_logs
 from orchestrator.core.objective import counts, measured
-from orchestrator.latest import remember
+from orchestrator.workspace import remember
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
@@ -75,7 +75,7 @@ def tune(
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
-    from orchestrator.study import StudyLost, check_study
+    from orchestrator.study.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
     from search_spaces.forecast.belief import shipped_belief
 

@@ -24,7 +24,7 @@ def ui(
     found = find(study)
     spec, name = found.spec, found.name
     if optuna:
-        from orchestrator.study import serve_dashboard
+        from orchestrator.study.dashboard import serve_dashboard
 
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             serve_dashboard(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.core.objective import ranked
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import Ground, anywhere, times
@@ -18,9 +17,10 @@ from orchestrator.explain.effects import Change, changes
 from orchestrator.explain.untried import Untried
 from orchestrator.explain.winner import Won
 from orchestrator.forecast.table import expected
-from orchestrator.places import snapshot_of
 from orchestrator.report.format import lossy_words, number, outcome_words, proof_words
 from orchestrator.report.sweep_tables import speedup
+from orchestrator.search.base import hopeless_rows
+from orchestrator.workspace import snapshot_of
 from search_spaces.errors import StudyError
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation

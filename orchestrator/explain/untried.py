@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.core.hopeless import hopeless_rows
 from orchestrator.explain.context import Ground, anywhere, plan_asked
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib, lossy_words, plural
 from orchestrator.report.sweep_tables import quotient
+from orchestrator.search.base import hopeless_rows
 from search_spaces.domains import Values
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory, Refused

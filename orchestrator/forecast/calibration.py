@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from orchestrator.forecast.request import TraceVariants
-from orchestrator.studies import find_study
-from orchestrator.study import load_records, storage_url
+from orchestrator.workspace import find_study
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.footprint import Footprint
@@ -132,6 +131,9 @@ def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) 
         UserError: If there is no such study, it ran on a device that nobody knows, or its model
             cannot be found or traced.
     """
+    from orchestrator.study.reader import load_records  # imports Optuna
+    from orchestrator.study.storage import storage_url
+
     found = find_study(named, option="--records")
     spec, name = found.spec, found.name
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):

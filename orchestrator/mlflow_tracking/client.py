@@ -12,8 +12,8 @@ from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import RequestException, RetryError
 
 from orchestrator.mlflow_tracking.database import made_once
-from orchestrator.places import with_driver
-from orchestrator.study.databases import DATABASE_ERRORS
+from orchestrator.study.storage import DATABASE_ERRORS
+from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
 from search_spaces.spec.addresses import without_secrets
 

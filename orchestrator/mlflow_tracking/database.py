@@ -28,7 +28,7 @@ def check_database(uri: str) -> None:
         StudyError: If it cannot be reached, or is of another version or not MLflow's.
     """
     # late: only a database needs it, and it takes a second to import
-    from orchestrator.study.databases import DATABASE_ERRORS, reason, revision, tables
+    from orchestrator.study.storage import DATABASE_ERRORS, reason, revision, tables
 
     shown = without_password(uri)
     try:
@@ -47,8 +47,8 @@ def made_once(uri: str, make: Callable[[], Made]) -> Made:
 
     One machine does so at a time; MLflow itself sees to the processes of one.
     """
-    from orchestrator.study.databases import is_postgres, revision
     from orchestrator.study.locks import waiting_lock
+    from orchestrator.study.storage import is_postgres, revision
 
     # the revision comes last: a part of the tables is there long before
     if not is_postgres(uri) or revision(uri) == _revisions()[1]:

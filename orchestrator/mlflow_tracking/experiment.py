@@ -7,8 +7,8 @@ from mlflow import MlflowClient
 from orchestrator.core.state import SweepState
 from orchestrator.mlflow_tracking.store import artifact_uri, check_artifacts
 from orchestrator.mlflow_tracking.view_state import KIND_TAG, VIEW_TAG, view_state
-from orchestrator.places import experiment_name
 from orchestrator.report.format import fixed_knobs, may_be_lossy
+from orchestrator.workspace import experiment_name
 
 
 def find_experiment(client: MlflowClient, state: SweepState) -> str:

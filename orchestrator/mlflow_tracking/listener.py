@@ -22,7 +22,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.listener import AbstractListener
 from orchestrator.mlflow_tracking.environment import settle_mlflow
 from orchestrator.mlflow_tracking.store import store_uri
-from orchestrator.retrying import Away, Patience
+from orchestrator.study.retry import Away, Patience
 from search_spaces.facts import ModelFacts
 from search_spaces.provenance import Provenance
 

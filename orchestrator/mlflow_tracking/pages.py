@@ -14,7 +14,7 @@ from orchestrator.mlflow_tracking.store import (
     store_uri,
 )
 from orchestrator.mlflow_tracking.view_state import KIND_QUERY, VIEW_QUERY
-from orchestrator.places import experiment_name, with_driver
+from orchestrator.workspace import experiment_name, with_driver
 from search_spaces.extras import require
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.places import tracking_uri
+from orchestrator.workspace import tracking_uri
 from search_spaces.extras import require
 from search_spaces.spec.schema import SweepSpec
 

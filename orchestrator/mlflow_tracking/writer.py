@@ -18,7 +18,7 @@ from orchestrator.mlflow_tracking.experiment import find_experiment
 from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.mlflow_tracking.provenance_fields import dataset_input, source_tags
 from orchestrator.mlflow_tracking.store import store_uri
-from orchestrator.places import snapshot_of
+from orchestrator.workspace import snapshot_of
 from search_spaces.facts import ModelFacts
 from search_spaces.provenance import Provenance, provenance_at
 from search_spaces.record import Fingerprint, Record

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
-from orchestrator.search.acquisition import LEAST_FITS, Judged, acceptable, improvement, promise
-from orchestrator.search.evidence import Sight, breakages, rates, shares, telling
+from orchestrator.search.acquisition import (
+    LEAST_FITS,
+    Aim,
+    Judged,
+    acceptable,
+    improvement,
+    promise,
+)
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.options import Choice, Options
-from orchestrator.search.several import Doubts
+from orchestrator.search.observations import Sight, breakages, rates, shares, telling
 from orchestrator.search.surrogate import Belief, Learned, Rows, Structure, Surrogate
 
+_LEAST_VARIANCE = 1e-10
+_FASTEST = Aim()
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
 _COMMON_RATE = 1.0
@@ -34,6 +41,87 @@ _TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
 _UNLIKELY = 0.05  # that any candidate left is better than `Search.left` says
 _CHUNK = 4096  # candidates that are believed about at once
 Flags = NDArray[np.bool_]
+
+
+@final
+class Doubts:
+    """Deviations of candidates, each taken candidate dreamt to end as it is believed to.
+
+    Means stay where they are then, and what is left of the variances follows from the posterior
+    covariances with the taken one: no matrix is factored again (Rasmussen & Williams 2006,
+    appendix A.2, one observation at a time).
+    """
+
+    def __init__(self, learned: Learned, rows: Rows, deviation: Numbers, noise: float) -> None:
+        """Begins with what is believed.
+
+        Args:
+            learned: What was learned of the quantity.
+            rows: The candidates.
+            deviation: Of each of them, by what was learned.
+            noise: How exactly what is dreamt is taken to be known, as a deviation.
+        """
+        self._learned = learned
+        self._rows = rows
+        self._variance = deviation**2
+        self._noise = noise**2 + learned.structure.noise**2
+        covariance = learned.surrogate.covariance(learned.structure, rows, learned.rows)
+        self._whitened = learned.posterior.whitened(covariance)
+        self._steps: list[Numbers] = []
+
+    def without(self, at: int) -> Numbers:
+        """Deviations once the candidate at this place of the rows is under way too."""
+        learned, one = self._learned, self._rows[at : at + 1]
+        prior = learned.surrogate.covariance(learned.structure, self._rows, one)[:, 0]
+        shared = prior - self._whitened.T @ self._whitened[:, at]
+        for step in self._steps:
+            shared -= step * step[at]
+        step = shared / np.sqrt(self._variance[at] + self._noise)
+        self._steps.append(step)
+        self._variance = np.maximum(self._variance - step**2, _LEAST_VARIANCE)
+        left: Numbers = np.sqrt(self._variance)
+        return left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Options:
+    """All candidates, as a search sees them.
+
+    `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
+    a standard deviation of each of a forecast's coefficients moves it (candidates, coefficients).
+    `seconds` is what a trial of each is expected to take; `aim` says what is wanted of them.
+    """
+
+    features: Numbers
+    log_rate: Numbers | None
+    log_share: Numbers | None
+    rate_parts: Numbers | None = None
+    share_parts: Numbers | None = None
+    seconds: Numbers | None = None
+    aim: Aim = _FASTEST
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to try next, and what is expected of it.
+
+    `gain` is what is expected of what is wanted over the best known, less 1, and `best` that one's
+    candidate; None while none is known. `saving` is the share of a run's time (or price) that
+    knowing it is expected to save, the chance counted that it is no better or does not fit;
+    infinite while none is known. `worth` is what candidates were compared by. `reaches` is the
+    chance that its throughput is as high as asked; None if nothing is asked.
+    """
+
+    row: int
+    fits: float
+    worth: float
+    saving: float
+    gain: float | None = None
+    best: int | None = None
+    reaches: float | None = None
 
 
 class Search:

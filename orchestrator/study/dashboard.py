@@ -10,7 +10,7 @@ from collections.abc import Callable
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from orchestrator.study.reading import load_study_id
+from orchestrator.study.reader import load_study_id
 from orchestrator.study.storage import brief_storage, storage_url
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec

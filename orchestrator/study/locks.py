@@ -15,15 +15,17 @@ from typing import final
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.retrying import Away
-from orchestrator.study.databases import (
+from orchestrator.study.retry import Away
+from orchestrator.study.storage import (
     is_away,
     is_postgres,
     open_engine,
     process_name,
     reason,
+    sqlite_path,
+    storage_errors,
+    storage_url,
 )
-from orchestrator.study.storage import sqlite_path, storage_errors, storage_url
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 

@@ -22,7 +22,8 @@ from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.listener import AbstractListener
-from orchestrator.study import Study, load_records
+from orchestrator.study.reader import load_records
+from orchestrator.study.study import Study
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

@@ -10,7 +10,7 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.driver import Driver
 from orchestrator.losing import LosableDriver
-from orchestrator.study import Study, StudyLost
+from orchestrator.study.study import Study, StudyLost
 from search_spaces.facts import ClusterFacts
 from tests.orchestrator.records import (
     BEGAN,

@@ -17,7 +17,7 @@ DOORS = {
     "optuna": "import orchestrator.study",
     "sqlalchemy": "import orchestrator.study",
     "psycopg": """
-from orchestrator.study.databases import engine_options
+from orchestrator.study.storage import engine_options
 engine_options("postgresql://db/studies")
 """,
     "mlflow": """

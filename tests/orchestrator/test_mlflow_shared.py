@@ -24,7 +24,7 @@ from orchestrator.mlflow_tracking import (
     store_uri,
     sweep_pages,
 )
-from orchestrator.study import check_study
+from orchestrator.study.study import check_study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep

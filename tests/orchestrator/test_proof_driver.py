@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.messages import Assignment
-from orchestrator.study import load_end, load_proofs, load_records
+from orchestrator.study.reader import load_end, load_proofs, load_records
 from search_spaces.outcome import Cancelled, Crashed
 from tests.orchestrator.records import make_measured, make_oom, make_spec
 from tests.orchestrator.test_driver import Sweep

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from orchestrator.cli import main
-from orchestrator.study import Study
+from orchestrator.study.study import Study
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run

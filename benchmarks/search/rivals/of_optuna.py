@@ -15,8 +15,8 @@ from optuna.trial import TrialState, create_trial
 
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
-from orchestrator.study.constraint import CONSTRAINT
-from orchestrator.study.features import place
+from orchestrator.search.encoding import place
+from orchestrator.search.observations import CONSTRAINT
 
 Numbers = NDArray[np.float64]
 _UNKNOWN = 0.1  # how far from the limit a trial is taken to be that only ran, or only did not

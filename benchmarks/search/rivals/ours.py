@@ -9,10 +9,9 @@ import numpy as np
 
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
-from orchestrator.search.evidence import Sight
-from orchestrator.search.options import Options
-from orchestrator.search.search import Search
-from orchestrator.study.features import features
+from orchestrator.search.encoding import features
+from orchestrator.search.observations import Sight
+from orchestrator.search.search import Options, Search
 
 
 @final

@@ -7,7 +7,7 @@ from optuna.samplers import RandomSampler
 
 from benchmarks.search.rivals.of_optuna import OfOptuna
 from benchmarks.search.surfaces import Trial
-from orchestrator.study.constraint import CONSTRAINT
+from orchestrator.search.observations import CONSTRAINT
 from tests.benchmarks.search.toys import order_of, toy_surface
 
 

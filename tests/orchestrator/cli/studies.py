@@ -11,8 +11,8 @@ import yaml
 
 from orchestrator.cli.check import expected
 from orchestrator.core.events import SweepEnded
-from orchestrator.latest import remember
-from orchestrator.study import Study
+from orchestrator.study.study import Study
+from orchestrator.workspace import remember
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.load import parse_spec

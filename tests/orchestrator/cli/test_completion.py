@@ -19,7 +19,7 @@ from orchestrator.cli.completion import (
     complete_study,
 )
 from orchestrator.export import FORMATS
-from orchestrator.latest import remember
+from orchestrator.workspace import remember
 from tests.orchestrator.cli.test_app import HEAVY
 from tests.orchestrator.records import make_spec
 

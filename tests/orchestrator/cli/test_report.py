@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.latest import remember
-from orchestrator.study import load_end
+from orchestrator.study.reader import load_end
+from orchestrator.workspace import remember
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_spec

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.latest import remember
-from orchestrator.study import Study, sole_driver
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.study import Study
+from orchestrator.workspace import remember
 from search_spaces.request import snapshot_stem
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command

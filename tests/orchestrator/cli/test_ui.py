@@ -24,8 +24,8 @@ import pytest
 
 from benchmarks.rigs.mlflow_server import serves
 from benchmarks.rigs.ray_head import free_port
-from orchestrator.latest import remember
 from orchestrator.mlflow_tracking import check_tracking, sweep_pages
+from orchestrator.workspace import remember
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study import load_proofs, load_records
+from orchestrator.study.reader import load_proofs, load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec

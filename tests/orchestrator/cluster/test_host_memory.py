@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.rigs.ray_head import environment, ray_head
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Measured
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster.cli import submitted

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rigs.ray_head import BIN
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Crashed, Measured
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.core.objective import Goal, best, limit_of
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec

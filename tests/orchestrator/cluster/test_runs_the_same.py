@@ -17,7 +17,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from benchmarks.rigs.ray_head import environment
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.outcome import Measured, outcome_from_json
 from search_spaces.plan import Plan
 from search_spaces.record import Record

@@ -15,9 +15,9 @@ from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.places import STORAGE_VARIABLE, TRACKING_VARIABLE
-from orchestrator.study import load_records
-from orchestrator.study.untold import UNTOLD_FILE
+from orchestrator.study.reader import load_records
+from orchestrator.study.writer import UNTOLD_FILE
+from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.conftest import AWAY, TOKENS, Eventful

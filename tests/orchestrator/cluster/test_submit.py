@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.rigs.ray_head import PID, Ports, ray_head
-from orchestrator.study import load_records
+from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL, submitted

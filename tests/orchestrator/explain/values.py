@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import Ground
 from orchestrator.forecast.table import size_up
-from orchestrator.stored import stored_state
+from orchestrator.study.reader import stored_state
 from search_spaces.outcome import Measured, MemoryReading, Outcome, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.record import Record

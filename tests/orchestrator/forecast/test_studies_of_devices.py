@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.forecast.calibration import taught_by
 from orchestrator.forecast.forecaster import Forecaster
-from orchestrator.study import Study
+from orchestrator.study.study import Study
 from orchestrator.sweep import sweep_space
 from search_spaces.errors import StudyError
 from search_spaces.facts import ClusterFacts

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestrator.search.aim import Aim
-from orchestrator.search.evidence import Sight, rates, shares
-from orchestrator.search.options import Options
-from orchestrator.search.search import Search
+from orchestrator.search.acquisition import Aim
+from orchestrator.search.observations import Sight, rates, shares
+from orchestrator.search.search import Options, Search
 from orchestrator.search.surrogate import Surrogate
 
 # two knobs of twelve steps: speed grows with both, memory too

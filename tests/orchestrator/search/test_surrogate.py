@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from orchestrator.search.evidence import Sight, rates
 from orchestrator.search.gaussian import Numbers
+from orchestrator.search.observations import Sight, rates
 from orchestrator.search.surrogate import Structure, Surrogate
 
 # six knobs of two and three values

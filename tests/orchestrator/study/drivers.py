@@ -27,7 +27,8 @@ def driver(*arguments: object, **extra: str) -> subprocess.Popen[str]:
 
 
 def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
-    from orchestrator.study import Study, check_study, sole_driver
+    from orchestrator.study.locks import sole_driver
+    from orchestrator.study.study import Study, check_study
     from search_spaces.errors import StudyError
     from tests.orchestrator.records import make_space
     from tests.orchestrator.study.values import run, study_spec

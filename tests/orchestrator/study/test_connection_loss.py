@@ -11,10 +11,12 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
-from orchestrator.retrying import Clock
-from orchestrator.study import Study, StudyLost, load_records, sole_driver, storage_url
-from orchestrator.study.storage import brief_storage
-from orchestrator.study.untold import UNTOLD_FILE
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.reader import load_records
+from orchestrator.study.retry import Clock
+from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.study import Study, StudyLost
+from orchestrator.study.writer import UNTOLD_FILE
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_record, make_space

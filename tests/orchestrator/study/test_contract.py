@@ -9,17 +9,11 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.study import (
-    Study,
-    check_study,
-    earlier_studies,
-    load_end,
-    load_proofs,
-    load_records,
-    storage_url,
-)
-from orchestrator.study.records import record_to_json
-from orchestrator.study.storage import brief_storage
+from orchestrator.study.reader import load_end, load_proofs, load_records
+from orchestrator.study.serialization import record_to_json
+from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.study import Study, check_study
+from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Measured
 from search_spaces.spec.schema import SweepSpec

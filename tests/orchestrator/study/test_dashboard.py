@@ -16,9 +16,9 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 from optuna_dashboard import wsgi
 
-from orchestrator.study import storage_url
-from orchestrator.study.constraint import LISTED
-from orchestrator.study.opening import VALUE_NAMES
+from orchestrator.search.observations import LISTED
+from orchestrator.study.storage import storage_url
+from orchestrator.study.study import VALUE_NAMES
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from tests.orchestrator.study.values import NAME, open_study, outcome_of, run, study_spec

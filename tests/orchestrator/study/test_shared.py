@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study import Study, check_study, load_records, sole_driver
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.reader import load_records
 from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.study import Study, check_study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_space

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study import check_study, load_records, storage_url
+from orchestrator.study.reader import load_records
+from orchestrator.study.storage import storage_url
+from orchestrator.study.study import check_study
 from search_spaces.errors import StudyError
 from tests.orchestrator.study.values import NAME, run, study_spec
 
@@ -88,7 +90,7 @@ def test_by_default_a_study_lies_in_its_own_folder(tmp_path: Path) -> None:
 
 
 def test_two_studies_share_a_storage(tmp_path: Path) -> None:
-    from orchestrator.study import Study
+    from orchestrator.study.study import Study
     from tests.orchestrator.records import make_space
 
     spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.core.objective import Goal, best
-from orchestrator.study import Study, load_records, storage_url
-from orchestrator.study.records import record_to_json
+from orchestrator.study.reader import load_records
+from orchestrator.study.serialization import record_to_json
+from orchestrator.study.storage import storage_url
+from orchestrator.study.study import Study
 from search_spaces.errors import StudyError
 from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.spec.schema import SweepSpec

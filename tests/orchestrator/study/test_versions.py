@@ -10,8 +10,11 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED
-from orchestrator.study import check_study, earlier_studies, load_records, sole_driver
+from orchestrator.study.locks import sole_driver
+from orchestrator.study.reader import load_records
 from orchestrator.study.storage import brief_storage
+from orchestrator.study.study import check_study
+from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.study import Study
+from orchestrator.study.study import Study
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

@@ -1,0 +1,114 @@
+"""Candidates as points: where they lie by their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from search_spaces.plan import CHOICES, COUNTS, NAMES, Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.space import Space
+
+Points = NDArray[np.float64]
+Distributions = dict[str, BaseDistribution]
+
+
+def features(candidates: Sequence[Mapping[str, Any]], by: Mapping[str, BaseDistribution]) -> Points:
+    """Points of shape (candidates, features).
+
+    A number lies between 0 and 1, as its distribution does, logarithmic ones by their logarithm.
+    Two different choices of a category are 1 apart, whichever they are.
+    """
+    columns = [
+        column
+        for name, distribution in by.items()
+        for column in _columns(distribution, [candidate[name] for candidate in candidates])
+    ]
+    if not columns:
+        return np.zeros((len(candidates), 1))
+    return np.stack(columns, axis=1)
+
+
+def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Points:
+    """The same of plans, by their knobs."""
+    columns = [
+        column[table.codes[name]]
+        for name, distribution in by.items()
+        for column in _columns(distribution, table.values[name])
+    ]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 1))
+
+
+def place(distribution: BaseDistribution, value: Any) -> float:
+    """Where a value lies: a choice's number, or 0 to 1 between a number's bounds."""
+    if isinstance(distribution, CategoricalDistribution):
+        return float(distribution.choices.index(value))
+    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
+    if high == low:
+        return 0.0
+    if getattr(distribution, "log", False):
+        low, high, value = np.log([low, high, value])
+    return (float(value) - low) / (high - low)
+
+
+def _columns(distribution: BaseDistribution, values: Sequence[Any]) -> Iterator[Points]:
+    if isinstance(distribution, CategoricalDistribution):
+        for choice in distribution.choices:
+            yield np.array([value == choice for value in values]) / 2**0.5
+        return
+    yield np.array([place(distribution, value) for value in values])
+
+
+def distributions(space: Space) -> Distributions:
+    """A distribution for each knob that has more than one value in the space."""
+    return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
+
+
+def for_keeping(searched: Distributions) -> Distributions:
+    """The distributions as a study on disk may hold them.
+
+    Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a
+    study whose choices change, and a resumed sweep may search more. Kinds of nodes are part of the
+    job, so that those searched are all that there will be.
+    """
+    return {
+        name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
+        for name, distribution in searched.items()
+    }
+
+
+def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
+    """The plan's values of the searched knobs, None if one lies outside its distribution."""
+    values = {name: getattr(plan, name) for name in searched}
+    inside = all(_contains(searched[name], value) for name, value in values.items())
+    return values if inside else None
+
+
+def distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
+    """What a knob may be, from the values that it has."""
+    if name in CHOICES or name in NAMES:
+        return CategoricalDistribution(values)
+    if name in COUNTS:
+        # powers matter, unless the count may be 0: by the knob and not by the values at hand, for
+        # Optuna refuses a study whose scale changes
+        return IntDistribution(min(values), max(values), log=COUNTS[name] > 0)
+    return FloatDistribution(min(values), max(values))
+
+
+def _contains(distribution: BaseDistribution, value: Any) -> bool:
+    match distribution:
+        case CategoricalDistribution(choices=choices):
+            return value in choices
+        case IntDistribution(low=low, high=high) | FloatDistribution(low=low, high=high):
+            return bool(low <= value <= high)
+        case _:
+            raise TypeError(f"no knob has a {type(distribution).__name__}")

@@ -1,0 +1,154 @@
+"""What a study on disk holds, for those who only read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import optuna
+
+from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
+from orchestrator.core.state import SweepState, advance, begin
+from orchestrator.study.identity import subject_of
+from orchestrator.study.serialization import kept_end, kept_proofs, kept_provenances, records_of
+from orchestrator.study.storage import (
+    brief_storage,
+    holds_studies,
+    shown_url,
+    sqlite_path,
+    storage_errors,
+    storage_url,
+)
+from search_spaces.errors import StudyError
+from search_spaces.provenance import Provenance
+from search_spaces.record import Record
+from search_spaces.spec.schema import SweepSpec
+
+Held = TypeVar("Held")
+_SHOWN = 20  # names of studies
+
+
+def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
+    """The trials that a study holds, for reports.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, records_of)
+
+
+def load_proofs(spec: SweepSpec, name: str) -> tuple[Record, ...]:
+    """The proofs that a study holds, for reports.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, kept_proofs)
+
+
+def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
+    """How the last sweep of a study ended, for reports; None if it did not, or nobody can say.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, kept_end)
+
+
+def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
+    """User, code and data of each driver that worked on a study, oldest first.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, kept_provenances)
+
+
+def load_study_id(spec: SweepSpec, name: str) -> int:
+    """The number by which Optuna's storage knows a study.
+
+    Raises:
+        StudyError: If there is no such study, or its storage cannot be opened.
+    """
+    return _load(spec, name, lambda study: study._storage.get_study_id_from_name(name))
+
+
+def held_studies(url: str) -> dict[str, dict[str, Any]]:
+    """The studies in a storage by name, each with what it says that it measured.
+
+    Raises:
+        StudyError: If the storage cannot be opened, or holds none.
+    """
+    with storage_errors(url):
+        if not holds_studies(url):
+            raise StudyError(f"{shown_url(url)} holds no study")
+        with brief_storage(url) as storage:
+            return {
+                frozen.study_name: subject_of(frozen.user_attrs)
+                for frozen in storage.get_all_studies()
+                if subject_of(frozen.user_attrs)
+            }
+
+
+def _load(spec: SweepSpec, name: str, held: Callable[[optuna.Study], Held]) -> Held:
+    url = storage_url(spec, name)
+    shown = shown_url(url)
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise StudyError(f"there is no study {name} yet: {shown} does not exist; run plimsoll tune")
+    with storage_errors(url):
+        if not holds_studies(url):
+            raise StudyError(f"{shown} holds no study yet; run plimsoll tune")
+        with brief_storage(url) as storage:
+            names = optuna.get_all_study_names(storage)
+            if name in names:
+                return held(optuna.load_study(study_name=name, storage=storage))
+    raise StudyError(f"{shown} holds no study {name}; run plimsoll tune{_others(names)}")
+
+
+def _others(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(sorted(names)[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f", or name one that it holds: {shown}{more}"
+
+
+def stored_state(
+    spec: SweepSpec,
+    name: str,
+    records: tuple[Record, ...],
+    proofs: tuple[Record, ...] = (),
+    ended: SweepEnded | None = None,
+) -> SweepState:
+    """The state after these records and proofs, and the end; the space is what was tried of it.
+
+    Raises:
+        StudyError: If there are no records.
+    """
+    if not records:
+        raise StudyError(f"the study {name} has no finished trial yet")
+    from search_spaces.space import space_of
+
+    started = SweepStarted(
+        study=name,
+        spec=spec,
+        space=space_of([record.plan for record in records], spec),
+        records=(),
+        memory_limit_bytes=spec.memory_limit_bytes,
+        at=min(record.started_at for record in records),
+    )
+    state = begin(started)
+    for record in (*records, *proofs):
+        state = advance(state, TrialEnded(record=record, at=record.ended_at))
+    return state if ended is None else advance(state, ended)
+
+
+def load_state(spec: SweepSpec, name: str) -> SweepState:
+    """The state of a sweep that has run, read from its study.
+
+    Raises:
+        StudyError: If there is no such study, or it has no records.
+    """
+    records, proofs = load_records(spec, name), load_proofs(spec, name)
+    return stored_state(spec, name, records, proofs, load_end(spec, name))

@@ -1,0 +1,44 @@
+"""What other studies of the same job have measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+
+from orchestrator.search.transfer import EarlierStudy
+from orchestrator.study.identity import is_same_job
+from orchestrator.study.serialization import records_of
+from orchestrator.study.storage import STUDY_FILE, brief_storage, storage_errors
+from orchestrator.workspace import study_storage
+from search_spaces.errors import StudyError
+from search_spaces.spec.schema import SweepSpec
+
+
+def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
+    """The other studies in the spec's folder or storage whose model, data and training are its.
+
+    Those that cannot be read are passed over: a search can do without.
+    """
+    found = []
+    for study in _same_jobs(spec, but=name):
+        records = tuple(record for record in records_of(study) if record.fingerprint)
+        if records:
+            found.append(EarlierStudy(name=study.study_name, records=records))
+    return tuple(found)
+
+
+def _same_jobs(spec: SweepSpec, but: str) -> Iterator[optuna.Study]:
+    storage = study_storage(spec)
+    for url in [storage] if storage else _files(Path(spec.study.folder)):
+        with contextlib.suppress(StudyError), storage_errors(url), brief_storage(url) as opened:
+            # all names and attributes at once: a shared storage may hold hundreds of studies
+            for frozen in opened.get_all_studies():
+                if frozen.study_name != but and is_same_job(frozen.user_attrs, spec):
+                    yield optuna.load_study(study_name=frozen.study_name, storage=opened)
+
+
+def _files(folder: Path) -> list[str]:
+    return [f"sqlite:///{file}" for file in sorted(folder.glob(f"*/{STUDY_FILE}"))]

@@ -1,0 +1,68 @@
+"""Several candidates from one fit are those that one fit after the other would give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orchestrator.search.acquisition import Aim
+from orchestrator.search.observations import Sight
+from orchestrator.search.search import Choice, Options, Search
+from tests.orchestrator.search.test_search import LOG_RATE, LOG_SHARE, PLACES, sight_of
+
+RNG = np.random.default_rng(3)
+ROWS = [0, 30, 78, 101, 140]
+OFF = LOG_RATE + RNG.normal(0, 0.2, len(LOG_RATE))  # no two candidates alike
+
+
+def options(aim: Aim) -> Options:
+    parts = 0.1 * RNG.random((len(PLACES), 3))
+    return Options(
+        features=PLACES,
+        log_rate=OFF,
+        log_share=LOG_SHARE,
+        rate_parts=parts,
+        share_parts=0.1 * parts,
+        seconds=10 + 20 * RNG.random(len(PLACES)),
+        aim=aim,
+    )
+
+
+def one_by_one(
+    search: Search, sights: list[Sight], free: np.ndarray, pending: list[int], count: int
+) -> list[Choice]:
+    free, pending, choices = free.copy(), list(pending), list[Choice]()
+    for _ in range(count):
+        choices.append(search.next(sights, free, pending))
+        free[choices[-1].row] = False
+        pending.append(choices[-1].row)
+    return choices
+
+
+@pytest.mark.parametrize("aim", [Aim(), Aim(of="room"), Aim(price=np.linspace(0, 1, len(PLACES)))])
+@pytest.mark.parametrize("pending", [[], [5, 60]])
+@pytest.mark.parametrize("tried", [0, len(ROWS)])
+def test_they_are_those_of_one_fit_after_the_other(
+    aim: Aim, pending: list[int], tried: int
+) -> None:
+    told, sights = options(aim), [sight_of(row, noise=0.05) for row in ROWS[:tried]]
+    free = np.ones(len(PLACES), dtype=bool)
+    free[[*ROWS, *pending]] = False
+
+    wanted = one_by_one(Search(told, 0), sights, free, pending, 12)
+    found = Search(told, 0).several(12, sights, free, pending)
+
+    assert [choice.row for choice in found] == [choice.row for choice in wanted]
+    assert len({choice.row for choice in found}) == 12
+    assert [choice.worth for choice in found] == pytest.approx(
+        [choice.worth for choice in wanted], rel=1e-4
+    )
+
+
+def test_there_are_no_more_than_are_free() -> None:
+    free = np.zeros(len(PLACES), dtype=bool)
+    free[[3, 77]] = True
+
+    found = Search(options(Aim()), 0).several(9, [sight_of(0)], free)
+
+    assert {choice.row for choice in found} == {3, 77}

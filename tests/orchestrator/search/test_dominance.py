@@ -1,0 +1,82 @@
+"""Plans that need no less than one that ran out of memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.search.base import with_hope
+from search_spaces.outcome import Outcome, TimedOut
+from search_spaces.plan import Plan
+from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record
+
+FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "hope"),
+    [
+        (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.5), False),
+        (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.0), False),
+        (make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.25), False),
+        (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.75), True),
+        (make_plan(micro_batch=2, accumulation=8, checkpoint_ratio=0.0), True),
+        (make_plan(micro_batch=8, accumulation=2, zero_stage=3), True),  # who knows
+        (make_plan(micro_batch=8, accumulation=4, data=1), True),
+        (make_plan(micro_batch=8, accumulation=2, batching="padded"), True),
+    ],
+)
+def test_more_of_everything_is_hopeless(plan: Plan, hope: bool) -> None:
+    other = make_plan(micro_batch=1, accumulation=16)
+    record = make_record(0, FAILED, make_oom())
+
+    assert list(with_hope([plan, other], [record])) == ([plan, other] if hope else [other])
+
+
+@pytest.mark.parametrize(
+    ("where", "offload", "hope"),
+    [("host", True, True), ("host", False, False), ("device", True, False)],
+)
+def test_a_host_full_of_offloaded_activations_says_nothing_of_fewer(
+    where: str, offload: bool, hope: bool
+) -> None:
+    failed = make_plan(checkpoint_ratio=0.5, checkpoint_offload=offload)
+    fewer = make_plan(checkpoint_ratio=0.25, checkpoint_offload=offload)
+    other = make_plan(micro_batch=1, accumulation=8, checkpoint_ratio=0.5)
+    record = make_record(0, failed, make_oom(where=where))
+
+    assert (fewer in with_hope([fewer, other], [record])) is hope
+
+
+@pytest.mark.parametrize(
+    "outcome", [make_measured(), TimedOut(deadline_seconds=9.0, detail="so")], ids=str
+)
+def test_only_memory_tells(outcome: Outcome) -> None:
+    more = make_plan(micro_batch=8, accumulation=2)
+
+    assert list(with_hope([more], [make_record(0, FAILED, outcome)])) == [more]
+
+
+plans = st.builds(
+    lambda micro, ratio, stage: make_plan(
+        micro_batch=2**micro,
+        accumulation=2 ** (5 - micro),
+        checkpoint_ratio=ratio,
+        zero_stage=stage,
+    ),
+    st.integers(0, 5),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([0, 2, 3]),
+)
+
+
+@given(untried=st.lists(plans, min_size=1, unique=True), failed=st.lists(plans))
+def test_something_is_always_left(untried: list[Plan], failed: list[Plan]) -> None:
+    """What is known is no proof: where nothing has hope, all may still be tried."""
+    records = [make_record(number, plan, make_oom()) for number, plan in enumerate(failed)]
+    hopeful = list(with_hope(untried, records))
+
+    assert hopeful
+    assert [plan for plan in untried if plan in hopeful] == hopeful
+    assert hopeful == untried or not set(hopeful) & set(failed)

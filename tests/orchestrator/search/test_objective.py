@@ -1,0 +1,88 @@
+"""The search is told of the same goal that records are judged by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.core.objective import Goal
+from orchestrator.search.observations import Sight
+from orchestrator.search.plimsoll import aim_of
+from orchestrator.search.surrogate import Belief
+from search_spaces.outcome import Measured
+from search_spaces.plan_table import PlanTable
+from tests.orchestrator.records import make_measured, make_plan, make_record, make_spec
+
+# of 1, 2 and 4 ranks; fast, slow and roomy
+PLANS = tuple(make_plan(data=ranks, replicas=1, accumulation=1) for ranks in (1, 2, 4))
+OUTCOMES = (make_measured(20.0, 0.9), make_measured(30.0, 0.6), make_measured(50.0, 0.3))
+PRICED = {"price_per_gpu_hour": 2.0}
+ROWS = np.arange(len(PLANS))
+
+
+def goal_of(**objective: Any) -> Goal:
+    return Goal.of(make_spec(cluster=PRICED, objective=objective))
+
+
+def belief(logs: list[float]) -> Belief:
+    return Belief(np.array(logs), np.full(len(logs), 0.01))
+
+
+def shares(outcomes: tuple[Measured, ...]) -> list[float]:
+    return [float(np.log(outcome.memory.share)) for outcome in outcomes]
+
+
+def rates(outcomes: tuple[Measured, ...]) -> list[float]:
+    return [float(np.log(outcome.samples_per_second.value)) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("metric", ["samples_per_second", "samples_per_price"])
+def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
+    goal = goal_of(metric=metric)
+    aim = aim_of(goal, PlanTable.of(PLANS))
+
+    expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
+
+    shown = [goal.value(make_record(0, p, o)) for p, o in zip(PLANS, OUTCOMES, strict=True)]
+    assert np.exp(expected) == pytest.approx([one.value for one in shown if one], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "least",
+    [
+        {"samples_per_second": 25.0},
+        {"samples_per_price": 24000.0},
+        {"samples_per_second": 25.0, "samples_per_price": 24000.0},
+    ],
+)
+@pytest.mark.parametrize("headroom", [0.05, 0.5])
+def test_what_answers_is_what_falls_short_of_nothing(
+    least: dict[str, float], headroom: float
+) -> None:
+    """Samples for 1: 36,000, 27,000 and 22,500."""
+    goal = goal_of(at_least=least, headroom=headroom)
+    aim = aim_of(goal, PlanTable.of(PLANS))
+
+    for row, (plan, outcome) in enumerate(zip(PLANS, OUTCOMES, strict=True)):
+        sight = Sight(row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row])
+        record = make_record(0, plan, outcome)
+        assert aim.answered(sight) is goal.feasible(record)
+
+
+def test_each_kind_of_nodes_has_its_price() -> None:
+    kinds = {"A100": {"price_per_gpu_hour": 1.0}, "H100": {}}
+    spec = make_spec(
+        cluster={"accelerators": kinds, **PRICED}, objective={"metric": "samples_per_price"}
+    )
+    goal = Goal.of(spec)
+    plans = [make_plan(accelerator=name) for name in ("H100", "A100", "H100")]
+    aim = aim_of(goal, PlanTable.of(plans))
+    expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
+
+    ranks = plans[0].world_size
+    by_hand = [20 * 3600 / (2 * ranks), 30 * 3600 / (1 * ranks), 50 * 3600 / (2 * ranks)]
+    assert np.exp(expected) == pytest.approx(by_hand)
+    shown = [goal.value(make_record(0, p, o)) for p, o in zip(plans, OUTCOMES, strict=True)]
+    assert [one.value for one in shown if one] == pytest.approx(by_hand)

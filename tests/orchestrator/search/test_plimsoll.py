@@ -1,0 +1,229 @@
+"""Plimsoll's search on a space of plans, with forecasts of a synthetic machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from orchestrator.search import plimsoll
+from orchestrator.search.base import Known, hopeless_rows
+from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialSeconds
+from search_spaces.forecast.prospects import Prospects
+from search_spaces.outcome import Crashed, Measured
+from search_spaces.plan import Plan
+from search_spaces.record import Record
+from search_spaces.space import Space
+from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
+from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
+
+SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
+
+
+@pytest.fixture(scope="module")
+def space() -> Space:
+    return make_space(SPEC)
+
+
+def prospects_of(space: Space, *, factor: float = 1.0) -> Prospects:
+    """The truth times a factor, with a coefficient for all and one for what blocks hold."""
+    plans = list(space.candidates)
+    log_share = np.log([share_of_limit(plan) for plan in plans]) + np.log(factor)
+    log_rate = np.log([rate(plan) for plan in plans]) + np.log(factor)
+    batch = np.array([plan.micro_batch for plan in plans]) / 64
+    parts = np.stack([np.full(len(plans), 0.2), 0.3 * batch], axis=1)
+    return Prospects(
+        log_rate=log_rate,
+        rate_parts=parts,
+        log_share=log_share,
+        share_parts=parts,
+        step_seconds=128 / np.exp(log_rate),
+    )
+
+
+def searched(space: Space, prospects: Prospects | None, trials: int) -> list[Record]:
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+    free, records = np.ones(len(space.table), dtype=bool), list[Record]()
+    for number in range(trials):
+        known = Known(records=records, free=free, prospects=prospects)
+        proposal = proposer.propose(known)
+        plan = proposal.plan if number else space.baseline
+        assert free[space.table.rows_of(proposal.plan)].all()
+        free[space.table.rows_of(plan)] = False
+        records.append(replace(make_record(number, plan, outcome_of(plan)), why=proposal.why))
+    return records
+
+
+def best_of(records: list[Record]) -> float:
+    return max(
+        rate(record.plan)
+        for record in records
+        if isinstance(record.outcome, Measured) and record.outcome.memory.share <= 0.95
+    )
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7, 1.4])
+def test_forecasts_that_are_off_by_a_factor_lead_to_the_best_in_six_trials(
+    space: Space, factor: float
+) -> None:
+    optimum = max(rate(plan) for plan in space.candidates if share_of_limit(plan) <= 0.95)
+    records = searched(space, prospects_of(space, factor=factor), 6)
+
+    assert best_of(records) >= 0.98 * optimum
+    assert sum(not isinstance(record.outcome, Measured) for record in records) <= 1
+
+
+def test_each_trial_keeps_why_it_was_asked_for(space: Space) -> None:
+    informed, blind = searched(space, prospects_of(space), 3), searched(space, None, 3)
+
+    assert "likely to fit" in informed[2].why
+    assert "over the best" in informed[2].why
+    assert "without a forecast" not in informed[2].why
+    assert blind[2].why.endswith("without a forecast")
+
+
+def test_a_forecast_may_come_later(space: Space) -> None:
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+    free = np.ones(len(space.table), dtype=bool)
+    free[space.table.rows_of(space.baseline)] = False
+    record = make_record(0, space.baseline, outcome_of(space.baseline))
+    proposer.propose(Known(records=[record], free=free))
+    proposal = proposer.propose(Known(records=[record], free=free, prospects=prospects_of(space)))
+
+    assert rate(proposal.plan) > 2 * rate(space.baseline)
+    assert share_of_limit(proposal.plan) <= 0.95
+
+
+def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
+    """All with eager attention crash, and are said to be the fastest."""
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+    told = prospects_of(space)
+    eager = space.table.is_value("attention", "eager")
+    told = replace(told, log_rate=told.log_rate + 0.5 * eager)
+    free, records = np.ones(len(space.table), dtype=bool), list[Record]()
+    for number in range(7):
+        plan = proposer.propose(Known(records=records, free=free, prospects=told)).plan
+        free[space.table.rows_of(plan)] = False
+        broke = Crashed(cause="exception", rank=0, phase="forward", detail="no kernel")
+        outcome = broke if plan.attention == "eager" else outcome_of(plan)
+        records.append(make_record(number, plan, outcome))
+
+    assert sum(record.plan.attention == "eager" for record in records) <= 3
+    optimum = max(
+        rate(plan)
+        for plan in space.candidates
+        if share_of_limit(plan) <= 0.95 and plan.attention == "sdpa"
+    )
+    assert best_of(records) >= 0.98 * optimum
+
+
+def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
+    proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
+    free, running = np.ones(len(space.table), dtype=bool), list[Plan]()
+    records = [make_record(0, space.baseline, outcome_of(space.baseline))]
+    free[space.table.rows_of(space.baseline)] = False
+    for _ in range(8):
+        known = Known(records=records, free=free, running=tuple(running), prospects=told)
+        plan = proposer.propose(known).plan
+        free[space.table.rows_of(plan)] = False
+        running.append(plan)
+
+    assert len(set(running)) == 8
+
+
+def test_of_too_many_plans_the_promising_and_some_others_are_searched(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plimsoll, "MOST", 60)
+    optimum = max(rate(plan) for plan in space.candidates if share_of_limit(plan) <= 0.95)
+
+    assert best_of(searched(space, prospects_of(space), 6)) >= 0.98 * optimum
+
+
+def test_when_the_searched_are_used_up_others_are(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plimsoll, "MOST", 8)
+
+    assert len({record.plan for record in searched(space, None, 20)}) == 20
+
+
+def test_what_is_left_is_bounded(space: Space) -> None:
+    """No untried plan is faster than the bound; the better the search, the tighter it is."""
+    proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
+    bounds = []
+    for trials in (2, 12):
+        records = searched(space, told, trials)
+        free = np.ones(len(space.table), dtype=bool)
+        for record in records:
+            free[space.table.rows_of(record.plan)] = False
+        left = proposer.left(Known(records=records, free=free, prospects=told))
+        untried = [space.table.plan(row) for row in np.flatnonzero(free)]
+        fitting = [rate(plan) for plan in untried if share_of_limit(plan) <= 0.95]
+        assert left is not None
+        assert max(fitting) <= left * best_of(records)
+        bounds.append(left)
+
+    assert 1 <= bounds[1] < bounds[0]
+
+
+def test_other_workers_cost_their_start() -> None:
+    space = make_space(make_spec(space={"data": [1, 2]}))
+    seconds = TrialSeconds(space.table, SPEC.objective)
+    there = next(plan for plan in space.candidates if plan.world_size == 2)
+    record = make_record(0, there, make_measured())
+    takes = seconds.of(None, [record], there)
+    world = space.table.column("data")
+
+    assert takes[world == 1] - takes[world == 2].max() == pytest.approx(RESTART_SECONDS)
+    assert seconds.of(None, [], None).std() == 0
+
+
+def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
+    """What came in between is not known to them yet; a plan that went meanwhile is left out."""
+    prospects, free = prospects_of(space), np.ones(len(space.table), dtype=bool)
+    baseline = make_record(0, space.baseline, outcome_of(space.baseline))
+    running = list(space.candidates)[1::2][: 2 * plimsoll._PER_CHOICE]
+    for plan in (space.baseline, *running):
+        free[space.table.rows_of(plan)] = False
+
+    def asked(*, news: bool, gone: Plan | None = None) -> list[Plan]:
+        """The first three plans; after the first of them a record may come in, or a plan go."""
+        proposer, left, plans = PlimsollProposer(space, SPEC, seed=0), free.copy(), list[Plan]()
+        records = [baseline]
+        for _ in range(3):
+            known = Known(
+                records=records, free=left, running=tuple(running + plans), prospects=prospects
+            )
+            plans.append(proposer.propose(known).plan)
+            left[space.table.rows_of(plans[-1])] = False
+            if news:
+                records = [baseline, make_record(1, running[0], outcome_of(running[0]))]
+            if gone is not None:
+                left[space.table.rows_of(gone)] = False
+        return plans
+
+    first, second, third = asked(news=False)
+    assert len({first, second, third}) == 3
+    assert asked(news=True) == [first, second, third]
+    assert asked(news=False, gone=second)[:2] == [first, third]
+
+
+def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) -> None:
+    """As when a sweep is stopped after an out-of-memory that all the rest needs more than."""
+    failed = make_record(1, space.table.plan(0), make_oom())
+    rest = hopeless_rows(space.table, failed)
+    free = np.zeros(len(space.table), dtype=bool)
+    free[rest] = True
+    free[space.table.rows_of(failed.plan)] = False
+    assert free.any()
+    measured = make_record(0, space.baseline, make_measured(10.0))
+    known = Known(records=[measured, failed], free=free, prospects=prospects_of(space))
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+
+    left = proposer.left(known)
+
+    assert left is not None
+    assert left >= 1.0
+    assert free[space.table.rows_of(proposer.propose(known).plan)].all()

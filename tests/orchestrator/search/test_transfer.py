@@ -1,0 +1,37 @@
+"""How far measurements elsewhere hold here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search.transfer import OTHER_HOSTS, OTHER_SOFTWARE, SAME, differences, doubt
+from search_spaces.record import Fingerprint
+from tests.orchestrator.records import CPU_FINGERPRINT as OURS
+
+OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))
+FAR = replace(OURS, hosts=2)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "off"),
+    [
+        (OURS, SAME),
+        (replace(OURS, python="3.12.1"), SAME),
+        (replace(OURS, versions=(*OURS.versions, ("mlflow", "3.0"))), SAME),  # takes no step
+        (OLDER, (SAME**2 + OTHER_SOFTWARE**2) ** 0.5),
+        (FAR, (SAME**2 + OTHER_HOSTS**2) ** 0.5),
+        (replace(OURS, device_name="another"), None),
+        (replace(OURS, device="cuda"), None),
+        (None, None),
+    ],
+)
+def test_the_more_differs_the_less_it_holds(theirs: Fingerprint | None, off: float | None) -> None:
+    assert doubt(theirs, OURS) == (None if off is None else pytest.approx(off))
+
+
+def test_what_differs_is_named() -> None:
+    assert differences(OLDER, OURS) == ("torch 2.12.0",)
+    assert differences(FAR, OURS) == ("2 hosts",)
+    assert differences(OURS, OURS) == ()

@@ -1,0 +1,101 @@
+"""`Patience`, by a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.study.retry import Away, Clock, Patience
+
+
+class Hours:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def patience(hours: Hours, seconds: float) -> tuple[Patience, list[str]]:
+    said: list[str] = []
+    made = Patience("the store", seconds, Clock(now=lambda: hours.now, sleep=hours.sleep))
+    made.say = said.append
+    return made, said
+
+
+def away_for(hours: Hours, seconds: float) -> Callable[[int], int]:
+    until = hours.now + seconds
+
+    def act(attempt: int) -> int:
+        if hours.now < until:
+            raise Away("connection refused")
+        return attempt
+
+    return act
+
+
+def test_what_answers_is_called_once() -> None:
+    hours = Hours()
+    ours, said = patience(hours, 60)
+
+    assert ours.call(lambda attempt: attempt) == 0
+    assert (hours.pauses, said) == ([], [])
+
+
+def test_short_absences_are_not_told_of() -> None:
+    hours = Hours()
+    ours, said = patience(hours, 60)
+
+    assert ours.call(away_for(hours, 1.5)) == 3
+    assert hours.pauses == [0.25, 0.5, 1.0]
+    assert said == []
+
+
+def test_long_ones_are_told_of_once_and_their_end_too() -> None:
+    hours = Hours()
+    ours, said = patience(hours, 600)
+
+    ours.call(away_for(hours, 100))
+
+    assert max(hours.pauses) == 15.0
+    assert said == [
+        "the store is away (connection refused); waiting for it up to 10 minutes",
+        "the store is back after 106 s",
+    ]
+
+
+def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
+    hours = Hours()
+    ours, _ = patience(hours, 60)
+    gone = away_for(hours, 1000)
+    with pytest.raises(Away):
+        ours.call(gone)
+    assert sum(hours.pauses) == 60
+
+    with pytest.raises(Away):
+        ours.call(gone)
+    assert sum(hours.pauses) == 60
+
+    assert ours.call(lambda _: "back") == "back"
+    ours.call(away_for(hours, 10))
+    assert sum(hours.pauses) > 60
+
+
+def test_in_a_hurry_nothing_is_waited_for() -> None:
+    hours = Hours()
+    ours, _ = patience(hours, 60)
+    ours.hurry()
+
+    with pytest.raises(Away):
+        ours.call(away_for(hours, 1))
+    assert hours.pauses == []
+
+
+def test_other_errors_go_through() -> None:
+    ours, _ = patience(Hours(), 60)
+
+    with pytest.raises(ZeroDivisionError):
+        ours.call(lambda attempt: 1 // attempt)

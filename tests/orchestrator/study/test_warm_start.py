@@ -1,0 +1,196 @@
+"""Other studies of the same job as evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.search.base import Known
+from orchestrator.search.plimsoll import PlimsollProposer
+from orchestrator.search.transfer import EarlierStudy
+from orchestrator.study.study import Study
+from orchestrator.study.warm_start import earlier_studies
+from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from search_spaces.plan import Plan
+from search_spaces.record import Fingerprint, Record
+from search_spaces.space import Space
+from tests.orchestrator.records import (
+    CPU_FINGERPRINT,
+    LIMIT_BYTES,
+    make_measured,
+    make_record,
+    make_space,
+    make_spec,
+)
+from tests.orchestrator.study.values import outcome_of, rate, share_of_limit, study_spec
+
+SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
+OLDER = replace(CPU_FINGERPRINT, versions=(("torch", "2.11.0"),))
+ELSEWHERE = replace(CPU_FINGERPRINT, device_name="another")
+
+
+@pytest.fixture(scope="module")
+def space() -> Space:
+    return make_space(SPEC)
+
+
+def record(number: int, plan: Plan, outcome: Outcome, seen: Fingerprint) -> Record:
+    return replace(make_record(number, plan, outcome), fingerprint=seen)
+
+
+def earlier(space: Space, seen: Fingerprint, factor: float = 1.0, every: int = 3) -> EarlierStudy:
+    """Every so manieth of the plans, drawn by chance, all of them faster by a factor than here."""
+    records = []
+    drawn = np.random.default_rng(0).permutation(len(space.table))[::every].tolist()
+    for number, plan in enumerate(space.table.plan(row) for row in drawn):
+        outcome = outcome_of(plan)
+        if isinstance(outcome, Measured):
+            outcome = make_measured(rate(plan) * factor, share_of_limit(plan))
+        records.append(record(number, plan, outcome, seen))
+    return EarlierStudy(name="before", records=tuple(records))
+
+
+def searched(space: Space, before: EarlierStudy, trials: int) -> tuple[list[Record], list[str]]:
+    proposer = PlimsollProposer(space, SPEC, 0, [before])
+    free, records, reasons = np.ones(len(space.table), dtype=bool), list[Record](), list[str]()
+    for number in range(trials):
+        proposal = proposer.propose(Known(records=records, free=free))
+        plan = proposal.plan if number else space.baseline
+        reasons.append(proposal.why)
+        free[space.table.rows_of(plan)] = False
+        records.append(record(number, plan, outcome_of(plan), CPU_FINGERPRINT))
+    return records, reasons
+
+
+def best_share(space: Space, records: list[Record]) -> float:
+    """The best found, over the best that there is."""
+    fitting = [plan for plan in space.candidates if share_of_limit(plan) <= 0.95]
+    found = [rate(r.plan) for r in records if share_of_limit(r.plan) <= 0.95]
+    return max(found) / max(rate(plan) for plan in fitting)
+
+
+@pytest.mark.parametrize(("seen", "factor"), [(CPU_FINGERPRINT, 1.0), (OLDER, 1.2), (OLDER, 0.85)])
+def test_what_was_learned_before_need_not_be_learned_again(
+    space: Space, seen: Fingerprint, factor: float
+) -> None:
+    """On other software too, where all was faster or slower."""
+    records, _ = searched(space, earlier(space, seen, factor), 3)
+    alone, _ = searched(space, EarlierStudy(name="before", records=()), 3)
+
+    assert best_share(space, records) >= 0.95 > best_share(space, alone)
+    assert all(isinstance(r.outcome, Measured) for r in records)
+
+
+def test_another_device_is_no_evidence(space: Space) -> None:
+    nothing = EarlierStudy(name="before", records=())
+    _, reasons = searched(space, earlier(space, ELSEWHERE), 3)
+    _, alone = searched(space, nothing, 3)
+
+    assert reasons == alone
+
+
+def test_a_plan_that_is_measured_again_says_so(space: Space) -> None:
+    _, reasons = searched(space, earlier(space, CPU_FINGERPRINT, every=1), 4)
+
+    again = [reason for reason in reasons if "study before measured it before" in reason]
+    assert len(again) == 3
+
+
+def test_another_memory_limit_is_reckoned_with(space: Space) -> None:
+    """With twice the memory there, what just fitted there does not fit here."""
+    roomy = []
+    for one in earlier(space, CPU_FINGERPRINT).records:
+        outcome = one.outcome
+        if isinstance(outcome, Measured):
+            memory = replace(outcome.memory, limit_bytes=2 * LIMIT_BYTES)
+            outcome = replace(outcome, memory=memory)
+        elif isinstance(outcome, OutOfMemory):
+            # it fitted there
+            outcome = make_measured(rate(one.plan), share_of_limit(one.plan))
+            memory = replace(outcome.memory, limit_bytes=2 * LIMIT_BYTES)
+            outcome = replace(outcome, memory=memory)
+        roomy.append(replace(one, outcome=outcome))
+    records, _ = searched(space, EarlierStudy(name="before", records=tuple(roomy)), 4)
+
+    assert sum(not isinstance(r.outcome, Measured) for r in records) == 0
+    assert best_share(space, records) >= 0.95
+
+
+def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
+    """Others, and files that are no studies, are passed over."""
+    ours = study_spec(tmp_path)
+    for name, spec in {
+        "same": ours,
+        "more-memory": ours.model_copy(
+            update={"cluster": ours.cluster.model_copy(update={"memory_gib": 1.0})}
+        ),
+        "other-batch": make_spec(
+            train={"global_batch": 32, "sequence_length": 128}, study={"folder": str(tmp_path)}
+        ),
+        "mine": ours,
+    }.items():
+        study = Study(spec, name, make_space(spec))
+        asked = study.ask(study.propose().plan, "so")
+        outcome = make_measured(1.0)
+        study.tell(record(asked.number, asked.plan, outcome, CPU_FINGERPRINT))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "study.db").write_text("no database")
+
+    found = earlier_studies(ours, "mine")
+
+    assert sorted(study.name for study in found) == ["more-memory", "same"]
+    assert all(len(study.records) == 1 for study in found)
+
+
+def test_sources_are_named_with_how_far_they_are_believed(tmp_path: Path, space: Space) -> None:
+    spec = study_spec(tmp_path)
+    studies = [
+        replace(earlier(space, seen), name=name)
+        for name, seen in {"same": CPU_FINGERPRINT, "older": OLDER, "away": ELSEWHERE}.items()
+    ]
+    study = Study(spec, "mine", make_space(spec), studies)
+    count = len(studies[0].records)
+    off = math.hypot(2, 10)
+
+    assert study.sources(CPU_FINGERPRINT) == (
+        f"{count} trials of study same are evidence too, to 2 %",
+        f"{count} trials of study older are evidence too, to {off:.0f} %,"
+        " discounted for ray missing, torch 2.11.0",
+        "study away measured the same job on another device: it is no evidence here",
+    )
+
+
+KINDS = make_spec(
+    train={"global_batch": 128, "sequence_length": 128},
+    cluster={"workers": 2, "memory_gib": 0.5, "accelerators": ["A100", "H100"]},
+)
+
+
+@pytest.mark.parametrize(("theirs", "counts"), [("A100", True), ("", True), ("H100", False)])
+def test_what_was_measured_on_one_kind_of_nodes_is_evidence_of_that(
+    theirs: str, counts: bool
+) -> None:
+    """A study that told no kinds apart had one, which is known by its workers' own name."""
+    space = make_space(KINDS)
+    here = [plan for plan in space.candidates if plan.accelerator == "A100"]
+    known = [replace(plan, accelerator=theirs) for plan in here]
+    before = EarlierStudy(
+        name="before",
+        records=tuple(
+            record(number, plan, outcome_of(plan), CPU_FINGERPRINT)
+            for number, plan in enumerate(known)
+        ),
+    )
+    proposer = PlimsollProposer(space, KINDS, 0, [before])
+    first = record(0, here[0], outcome_of(here[0]), CPU_FINGERPRINT)
+    free = space.table.is_value("accelerator", "A100")
+    free[space.table.rows_of(here[0])] = False
+
+    proposal = proposer.propose(Known(records=[first], free=free))
+
+    assert proposal.plan.accelerator == "A100"
+    assert ("study before measured it before" in proposal.why) is counts

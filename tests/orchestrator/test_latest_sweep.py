@@ -1,0 +1,141 @@
+"""`report` and `ui` without a specification, and the state that a report is made from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.console import ui_hint
+from orchestrator.cli.tune import why_nothing
+from orchestrator.core.events import SweepEnded
+from orchestrator.mlflow_tracking.artifacts import answer_markdown
+from orchestrator.report.sweep_text import left_sentence
+from orchestrator.study.reader import stored_state
+from orchestrator.workspace import find_study, remember
+from search_spaces.errors import StudyError, UserError
+from search_spaces.spec import parse_spec
+from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
+
+SPEC = parse_spec("model: gpt2\ntrain: {global_batch: 32}", source="demo.yaml")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
+    for age, name in ((2, "older"), (1, "newer"), (3, "oldest")):
+        remember(SPEC, name)
+        os.utime(f"plimsoll-runs/{name}/spec.yaml", (1e9 - age, 1e9 - age))
+
+    found = find_study(None)
+
+    assert found.name == "newer"
+    assert found.spec.model == SPEC.model
+
+
+def test_a_named_specification_goes_first(folder: Path) -> None:
+    remember(SPEC, "other")
+    Path("mine.yaml").write_text("model: gpt2\ntrain: {global_batch: 2}", encoding="utf-8")
+
+    assert find_study("mine.yaml").name == "mine"
+
+
+@pytest.mark.parametrize("command", ["report", "ui"])
+def test_before_any_sweep(folder: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command])
+
+    assert caught.value.code == 2
+    assert "no sweep has run in plimsoll-runs yet" in capsys.readouterr().err
+
+
+def test_a_report_of_a_study_that_never_ran(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(SPEC, "demo")
+
+    with pytest.raises(SystemExit) as caught:
+        main(["report"])
+
+    assert caught.value.code == 2
+    assert "there is no study demo yet" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+    Path("plimsoll-runs").write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(UserError, match=r"study.folder plimsoll-runs cannot be written"):
+        remember(SPEC, "demo")
+
+
+def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = folder / "bin" / "plimsoll"
+    installed.parent.mkdir()
+    installed.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(installed.parent))
+    untracked = SPEC.model_copy(
+        update={"tracking": SPEC.tracking.model_copy(update={"enabled": False})}
+    )
+
+    assert ui_hint(SPEC, None) == "plimsoll ui"
+    assert ui_hint(SPEC, Path("my sweep.yaml")) == "plimsoll ui 'my sweep.yaml'"
+    assert ui_hint(untracked, None) == ""
+
+
+def test_the_hint_has_the_path_of_a_command_that_the_shell_would_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.argv", [".venv/bin/plimsoll", "tune", "sweep.yaml"])
+
+    assert ui_hint(SPEC, Path("sweep.yaml")) == ".venv/bin/plimsoll ui sweep.yaml"
+
+
+def test_the_stored_state_tells_what_the_sweep_told() -> None:
+    swept = make_state([make_measured(18.0, 0.35), make_oom(1.3), make_measured(41.0, 0.8)])
+
+    stored = stored_state(swept.spec, swept.study, swept.records)
+
+    assert stored.best == swept.best
+    assert stored.records == swept.records
+    assert stored.space.baseline == swept.space.baseline
+    assert stored.memory_limit_bytes == swept.memory_limit_bytes
+
+
+def test_the_stored_state_knows_how_the_sweep_ended() -> None:
+    swept = make_state([make_measured(18.0, 0.35)])
+    ended = SweepEnded(reason="enough", at=swept.records[-1].ended_at, left=1.02, untried=7)
+
+    stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
+
+    assert left_sentence(stored).startswith(
+        "left on the table: none of the 7 untried plans is more than 2.0 % faster"
+    )
+    assert not left_sentence(stored_state(swept.spec, swept.study, swept.records))
+    assert "- left on the table: none of the 7" in answer_markdown(stored)
+
+
+def test_a_study_without_a_finished_trial_has_no_report() -> None:
+    with pytest.raises(StudyError, match="the study demo has no finished trial yet"):
+        stored_state(make_spec(), "demo", ())
+
+
+def test_why_nothing_was_found() -> None:
+    assert "no trial ended" in why_nothing(make_state([]))
+    assert "(2 out of memory)" in why_nothing(make_state([make_oom(), make_oom()]))
+    assert "less than 5 % of the memory limit free" in why_nothing(
+        make_state([make_measured(18.0, 0.99)])
+    )
+    state = make_state([make_measured(18.0)])
+    state = replace(state, proofs=(replace(state.records[0], proof=True, outcome=make_oom()),))
+    assert why_nothing(state) == (
+        "No plan was found: no plan that keeps the head-room stood its proof (the proof of trial 0"
+        " failed: out of device memory in forward, wanted 130 % of the limit)."
+    )
