@@ -24,9 +24,9 @@ import psutil
 from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.state import SweepState
-from orchestrator.event_log import EventFile, events_file
-from orchestrator.listener import AbstractListener
 from orchestrator.sweep import run_sweep
+from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.events import EventFile, events_file
 from search_spaces.spec.schema import SweepSpec
 
 NAME = "long"

@@ -27,9 +27,9 @@ from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.messages import Assignment
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.mlflow_tracking import store_uri
-from orchestrator.mlflow_tracking.environment import settle_mlflow
-from orchestrator.mlflow_tracking.writer import StudyWriter
+from orchestrator.tracking.mlflow_reachability import settle_mlflow
+from orchestrator.tracking.mlflow_store import store_uri
+from orchestrator.tracking.mlflow_writer import StudyWriter
 from search_spaces.outcome import Measured
 from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.record import Record

@@ -17,8 +17,8 @@ from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import AbstractForecasts
-from orchestrator.listener import AbstractListener
 from orchestrator.study.study import Study
+from orchestrator.tracking.callback import AbstractListener
 from search_spaces.estimate import Estimate
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts

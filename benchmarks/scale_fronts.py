@@ -16,9 +16,9 @@ from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment
 from orchestrator.core.placement import AbstractNodes, Need, Node, Wanted
-from orchestrator.event_log import EventFile
 from orchestrator.placing import PlacingDriver
 from orchestrator.study.study import Study
+from orchestrator.tracking.events import EventFile
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Measured
 from search_spaces.request import TrialRequest

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState
-from orchestrator.listener import AbstractListener
 from orchestrator.sweep import run_sweep
+from orchestrator.tracking.callback import AbstractListener
 from search_spaces.outcome import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

@@ -29,8 +29,8 @@ from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialR
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
-from orchestrator.listener import AbstractListener
 from orchestrator.study.study import Interrupted, Study
+from orchestrator.tracking.callback import AbstractListener
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

@@ -16,15 +16,16 @@ from orchestrator.core.placement import Node, Wanted, on_kind, room_for_groups, 
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import TracedForecasts
-from orchestrator.listener import AbstractListener
 from orchestrator.losing import LosableDriver
-from orchestrator.mlflow_tracking import MlflowListener, check_tracking
 from orchestrator.placing import PlacingDriver
-from orchestrator.provenance import provenance
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from orchestrator.termination import Termination, termination_as_interrupt
+from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.mlflow_reachability import check_tracking
+from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import study_storage
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts

@@ -21,7 +21,7 @@ ONLY_IN = {
     "optuna": ("orchestrator/search/", "orchestrator/study/"),
     "sqlalchemy": ("orchestrator/study",),
     "psycopg": ("orchestrator/study/postgres",),
-    "mlflow": ("orchestrator/mlflow_tracking",),
+    "mlflow": ("orchestrator/tracking/",),
     "pynvml": ("workers/nvml",),
     "torch": ("workers/",),
     "transformers": ("workers/",),

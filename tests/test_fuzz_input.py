@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.trial import read_plan
 from orchestrator.explain.context import knobs_asked, plan_asked
-from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.study.study import check_study
+from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import find_study, remember
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device

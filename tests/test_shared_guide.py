@@ -14,11 +14,11 @@ import pytest
 
 from benchmarks.rigs.postgres import Server
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.mlflow_tracking import check_tracking
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.writer import UNTOLD_FILE
+from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import StudySpec, SweepSpec

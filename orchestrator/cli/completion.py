@@ -23,7 +23,7 @@ FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
     *("torchrun", "deepspeed", "accelerate", "hf-trainer"),
     *("ray-train", "rayjob", "torchtitan"),
 )
-_EVENTS_FILE = "events.jsonl"  # in a study's folder, see orchestrator.event_log
+_EVENTS_FILE = "events.jsonl"  # in a study's folder, see orchestrator.tracking.events
 _MODEL = "model.name="
 
 

@@ -89,7 +89,7 @@ def submit(
     overrides: Overrides = None,
 ) -> None:
     """Run the sweep as a job of a Ray cluster; goes on where an earlier job stopped."""
-    from orchestrator.provenance import code_version
+    from orchestrator.tracking.provenance import code_version
 
     _check_secrets(overrides or [])
     spec = with_budget(
@@ -234,8 +234,8 @@ def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
 
 def _run_context(code: CodeVersion | None) -> tuple[tuple[str, str], ...]:
     """The variable that tells the job its user and its code's version."""
-    from orchestrator.mlflow_tracking import job_context
-    from orchestrator.provenance import CONTEXT_VARIABLE, run_context, user
+    from orchestrator.tracking.mlflow_fields import job_context
+    from orchestrator.tracking.provenance import CONTEXT_VARIABLE, run_context, user
 
     given = dict(run_context(os.environ.get(CONTEXT_VARIABLE, "")))
     return ((CONTEXT_VARIABLE, job_context(user(), code, given)),)

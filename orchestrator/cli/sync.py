@@ -17,7 +17,6 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     if not spec.tracking.enabled:
         raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
 
-    from orchestrator.mlflow_tracking import add_what_is_missing, check_tracking, store_uri
     from orchestrator.study.locks import sole_driver
     from orchestrator.study.reader import (
         load_end,
@@ -26,6 +25,9 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
         load_records,
         stored_state,
     )
+    from orchestrator.tracking.mlflow_callback import add_what_is_missing
+    from orchestrator.tracking.mlflow_reachability import check_tracking
+    from orchestrator.tracking.mlflow_store import store_uri
     from search_spaces.spec.addresses import without_password
 
     model = _model(spec)

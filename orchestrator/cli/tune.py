@@ -70,13 +70,13 @@ def tune(
     spec = with_budget(loaded, trials=trials, minutes=minutes, proof=proof)
     name = study_name(spec, spec_path)
 
-    from orchestrator.event_log import EventFile, EventStream, events_file
     from orchestrator.forecast.calibration import taught_by
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
     from orchestrator.study.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
+    from orchestrator.tracking.events import EventFile, EventStream, events_file
     from search_spaces.forecast.belief import shipped_belief
 
     if spec.cluster.workers != "auto":

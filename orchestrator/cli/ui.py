@@ -32,7 +32,7 @@ def ui(
             )
         return
 
-    from orchestrator.mlflow_tracking import sweep_pages, ui_command, ui_environment
+    from orchestrator.tracking.mlflow_view import sweep_pages, ui_command, ui_environment
 
     # MLflow's own first page shows none of the runs
     pages = sweep_pages(spec, name, port=port)

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from orchestrator.core.events import Event, SweepStarted
-from orchestrator.core.metering import Meter, metered
-from orchestrator.core.metrics import (
+from orchestrator.core.state import SweepState
+from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,
+    Meter,
     Metric,
     Reading,
     current,
     happened,
+    metered,
     standing,
 )
-from orchestrator.core.state import SweepState
-from orchestrator.listener import AbstractListener
 
 # An agent forgets a gauge that was not set for two of its reporting intervals, of 10 s each or
 # what RAY_metrics_report_interval_ms says, and at least 1 s

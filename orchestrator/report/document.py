@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.core.metrics import proof_state
 from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import lossy_words, outcome_words, plan_words
+from orchestrator.tracking.metrics import proof_state
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.record import Record

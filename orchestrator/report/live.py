@@ -25,7 +25,6 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import counts, keeps_headroom
 from orchestrator.core.state import SweepState
-from orchestrator.listener import AbstractListener
 from orchestrator.report.format import (
     KIND_WORDS,
     counts_words,
@@ -42,6 +41,7 @@ from orchestrator.report.format import (
     record_words,
 )
 from orchestrator.report.sweep_tables import baseline_record, progress, speedup
+from orchestrator.tracking.callback import AbstractListener
 from search_spaces.outcome import Measured, MemoryReading
 from search_spaces.record import Record
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from orchestrator.core.metrics import LABELS, METRICS, PROOF_STATES
+from orchestrator.tracking.metrics import LABELS, METRICS, PROOF_STATES
 from tests.dashboard import DASHBOARD, expressions, names_and_labels, queries
 
 EXPORTED = {

@@ -16,7 +16,7 @@ def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], N
 
     def put(folder: Path) -> None:
         if not file.exists():
-            from orchestrator.mlflow_tracking.environment import settle_mlflow
+            from orchestrator.tracking.mlflow_reachability import settle_mlflow
 
             settle_mlflow()
             from mlflow import MlflowClient

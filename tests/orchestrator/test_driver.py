@@ -21,9 +21,9 @@ from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.state import SweepState
 from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
-from orchestrator.listener import AbstractListener
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study
+from orchestrator.tracking.callback import AbstractListener
 from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.prospects import Prospects

@@ -12,9 +12,9 @@ from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
-from orchestrator.mlflow_tracking.artifacts import answer_markdown
 from orchestrator.report.sweep_text import left_sentence
 from orchestrator.study.reader import stored_state
+from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import find_study, remember
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec

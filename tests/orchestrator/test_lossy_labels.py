@@ -18,15 +18,14 @@ from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.taken import Taken
-from orchestrator.mlflow_tracking.fields import trial_tags
-from orchestrator.mlflow_tracking.sweep_fields import sweep_tags
-from orchestrator.mlflow_tracking.view_state import view_state
 from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_fate, render_won
 from orchestrator.report.format import may_be_lossy
 from orchestrator.report.live import lines, picture
 from orchestrator.report.sweep_page import Told, report_page
 from orchestrator.report.sweep_text import render_report
+from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
+from orchestrator.tracking.mlflow_view import view_state
 from tests.orchestrator.export.folders import taken_of
 from tests.orchestrator.records import (
     BEGAN,

@@ -21,11 +21,11 @@ from orchestrator.study.storage import engine_options
 engine_options("postgresql://db/studies")
 """,
     "mlflow": """
-from orchestrator.mlflow_tracking import Pages, ui_command
+from orchestrator.tracking.mlflow_view import Pages, ui_command
 ui_command(spec, Pages(trials="http://127.0.0.1:5000"))
 """,
     "boto3": """
-from orchestrator.mlflow_tracking.store import check_artifacts
+from orchestrator.tracking.mlflow_store import check_artifacts
 check_artifacts("file:///tmp")
 check_artifacts("s3://bucket/folder")
 """,

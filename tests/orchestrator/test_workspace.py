@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mlflow_tracking import Pages, store_uri, ui_command, ui_environment
 from orchestrator.study.storage import open_engine, storage_url
+from orchestrator.tracking.mlflow_store import store_uri
+from orchestrator.tracking.mlflow_view import Pages, ui_command, ui_environment
 from orchestrator.workspace import (
     EXPERIMENT_VARIABLE,
     STORAGE_VARIABLE,

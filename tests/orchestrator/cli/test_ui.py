@@ -24,13 +24,20 @@ import pytest
 
 from benchmarks.rigs.mlflow_server import serves
 from benchmarks.rigs.ray_head import free_port
-from orchestrator.mlflow_tracking import check_tracking, sweep_pages
+from orchestrator.tracking.mlflow_reachability import check_tracking
+from orchestrator.tracking.mlflow_view import sweep_pages
 from orchestrator.workspace import remember
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec
-from tests.orchestrator.test_mlflow_shared import logged, runs_of, shared, trials_of, wait_for
-from tests.orchestrator.test_mlflow_tracking import log
+from tests.orchestrator.tracking.test_mlflow import log
+from tests.orchestrator.tracking.test_mlflow_shared import (
+    logged,
+    runs_of,
+    shared,
+    trials_of,
+    wait_for,
+)
 from tests.proxies import proxy_to
 
 SHARED_MEMORY = Path("/dev/shm")

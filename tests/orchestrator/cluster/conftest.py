@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rigs.postgres import Server
 from benchmarks.rigs.ray_head import SESSION, free_port, ray_head
-from orchestrator.event_log import Line, read_events
 from orchestrator.study.reader import load_proofs, load_records
+from orchestrator.tracking.events import Line, read_events
 from orchestrator.workspace import TRACKING_VARIABLE
 from search_spaces.record import Record
 from search_spaces.spec.load import load_spec

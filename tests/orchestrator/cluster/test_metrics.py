@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-from orchestrator.core.metrics import METRICS
-from orchestrator.event_log.lines import TrialEndedLine, TrialStartedLine
+from orchestrator.tracking.events import TrialEndedLine, TrialStartedLine
+from orchestrator.tracking.metrics import METRICS
 from search_spaces.outcome import Measured
 from tests.dashboard import expressions, names_and_labels
 from tests.orchestrator.cluster.conftest import MICRO_BATCHES, OURS, Eventful

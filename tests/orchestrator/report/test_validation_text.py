@@ -12,11 +12,11 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
-from orchestrator.mlflow_tracking.artifacts import answer_markdown
-from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
 from orchestrator.report.format import proof_sentences, proof_words
 from orchestrator.report.live import lines, picture
 from orchestrator.report.sweep_text import render_report
+from orchestrator.tracking.mlflow_artifacts import answer_markdown
+from orchestrator.tracking.mlflow_fields import proof_metrics, proof_tags
 from search_spaces.outcome import Measured
 from search_spaces.record import Record
 from tests.orchestrator.core.test_validation import after_proof, proof_of, proof_run, searched

@@ -19,15 +19,18 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.state import SweepState
-from orchestrator.listener import AbstractListener
-from orchestrator.mlflow_tracking.environment import settle_mlflow
-from orchestrator.mlflow_tracking.store import store_uri
 from orchestrator.study.retry import Away, Patience
+from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.mlflow_reachability import settle_mlflow
+from orchestrator.tracking.mlflow_store import store_uri
+from search_spaces.errors import StudyError
+from search_spaces.extras import require
 from search_spaces.facts import ModelFacts
 from search_spaces.provenance import Provenance
+from search_spaces.spec.addresses import without_password
 
 if TYPE_CHECKING:
-    from orchestrator.mlflow_tracking.writer import StudyWriter
+    from orchestrator.tracking.mlflow_writer import StudyWriter
 
 CLOSE_SECONDS = 60.0
 LAST_SECONDS = 10.0
@@ -128,7 +131,7 @@ class MlflowListener(AbstractListener):
 
     def _try(self, item: _Item, _: int) -> None:
         # here, since importing mlflow takes seconds
-        from orchestrator.mlflow_tracking.client import in_short, tracking_errors
+        from orchestrator.tracking.mlflow_client import in_short, tracking_errors
 
         try:
             self._handle(*item)
@@ -139,7 +142,7 @@ class MlflowListener(AbstractListener):
         self._problem = None  # each call brings MLflow up with the whole state
 
     def _handle(self, event: Event | None, state: SweepState) -> None:
-        from orchestrator.mlflow_tracking.writer import StudyWriter
+        from orchestrator.tracking.mlflow_writer import StudyWriter
 
         if self._writer is None:
             self._writer = StudyWriter(state, self._model, self._provenances)
@@ -147,3 +150,33 @@ class MlflowListener(AbstractListener):
         self._writer.add_missing(state)
         if event is None:
             self._writer.finish(state)
+
+
+def add_what_is_missing(
+    state: SweepState, model: ModelFacts | None, provenances: Sequence[Provenance] = ()
+) -> int:
+    """Writes all trials and proofs that MLflow does not hold, and the answer.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        StudyError: If the store cannot be written.
+        MissingExtraError: If MLflow is not installed.
+    """
+    require("mlflow")
+    settle_mlflow()
+    # here, since importing mlflow takes seconds
+    from orchestrator.tracking.mlflow_client import in_short, tracking_errors
+    from orchestrator.tracking.mlflow_writer import StudyWriter
+
+    uri = store_uri(state.spec)
+    try:
+        writer = StudyWriter(state, model, provenances)
+        missing = writer.missing(state)
+        writer.describe_workers(state)
+        writer.finish(state)
+    except tracking_errors() as error:
+        told = in_short(error, uri)
+        raise StudyError(f"MLflow at {without_password(uri)} cannot be written: {told}") from error
+    return missing

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import TrialEnded, TrialStarted
-from orchestrator.core.metering import Meter
-from orchestrator.core.metrics import (
+from orchestrator.tracking.metrics import (
     ASK_SECONDS,
     BASELINE_RATE,
     BEST_OBJECTIVE,
@@ -22,6 +21,7 @@ from orchestrator.core.metrics import (
     RUNNING,
     TRIALS,
     WAIT_SECONDS,
+    Meter,
     Metric,
     Reading,
     current,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
-from orchestrator.core.metering import Meter, busy_share, metered
 from orchestrator.core.state import SweepState, advance, begin
+from orchestrator.tracking.metrics import Meter, busy_share, metered
 from search_spaces.outcome import Cancelled
 from tests.orchestrator.records import (
     BEGAN,

@@ -17,14 +17,11 @@ import pytest
 from benchmarks.rigs.mlflow_server import mlflow_server, serves
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.events import SweepEnded, TrialEnded
-from orchestrator.mlflow_tracking import (
-    MlflowListener,
-    Pages,
-    check_tracking,
-    store_uri,
-    sweep_pages,
-)
 from orchestrator.study.study import check_study
+from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.mlflow_reachability import check_tracking
+from orchestrator.tracking.mlflow_store import store_uri
+from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep
@@ -33,7 +30,7 @@ from tests.proxies import proxy_to
 ROOT = Path(__file__).parents[2]
 LOGS = """
 import sys
-from tests.orchestrator.test_mlflow_shared import logged, shared
+from tests.orchestrator.tracking.test_mlflow_shared import logged, shared
 sys.exit(logged(shared(sys.argv[1]), sys.argv[2]).problem)
 """
 SERVER_SECONDS = 90

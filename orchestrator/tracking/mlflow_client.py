@@ -11,8 +11,8 @@ from mlflow.exceptions import MlflowException, RestException
 from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import RequestException, RetryError
 
-from orchestrator.mlflow_tracking.database import made_once
 from orchestrator.study.storage import DATABASE_ERRORS
+from orchestrator.tracking.mlflow_store import made_once
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
 from search_spaces.spec.addresses import without_secrets

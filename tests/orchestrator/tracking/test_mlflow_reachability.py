@@ -23,7 +23,7 @@ import pytest
 
 from benchmarks.rigs.mlflow_server import mlflow_server, serves
 from benchmarks.rigs.ray_head import free_port
-from orchestrator.mlflow_tracking import check_tracking
+from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
@@ -67,7 +67,7 @@ signed = credential_plugin:Signed
 """
 TRY_EACH = """
 import json, os, sys
-from orchestrator.mlflow_tracking import check_tracking
+from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 for uri, environment in json.load(sys.stdin):

@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from orchestrator import load_best
-from orchestrator.mlflow_tracking import MlflowListener, Pages, store_uri, sweep_pages
 from orchestrator.report.format import fixed_knobs, plan_words
+from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.mlflow_store import store_uri
+from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.exported import Exported
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan

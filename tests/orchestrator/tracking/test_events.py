@@ -15,17 +15,18 @@ import pytest
 from orchestrator.core.events import Event, Noted, SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.objective import best
 from orchestrator.core.state import SweepState
-from orchestrator.event_log import (
+from orchestrator.tracking.events import (
     EventFile,
     EventStream,
     Line,
+    TrialEndedLine,
+    TrialStartedLine,
     from_json,
     line_of,
     read_events,
     to_json,
+    without_secrets,
 )
-from orchestrator.event_log.lines import TrialEndedLine, TrialStartedLine
-from orchestrator.event_log.making import without_secrets
 from search_spaces.errors import UserError
 from search_spaces.outcome import Crashed, Measured
 from tests.orchestrator.records import (

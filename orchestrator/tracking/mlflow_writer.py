@@ -9,25 +9,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
+from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 
 from orchestrator.core.state import SweepState
-from orchestrator.mlflow_tracking import artifacts, fields, sweep_fields
-from orchestrator.mlflow_tracking.client import STUDY_TAG, SWEEP_TAG, of_study, open_client
-from orchestrator.mlflow_tracking.experiment import find_experiment
-from orchestrator.mlflow_tracking.proof_fields import proof_metrics, proof_tags
-from orchestrator.mlflow_tracking.provenance_fields import dataset_input, source_tags
-from orchestrator.mlflow_tracking.store import store_uri
-from orchestrator.workspace import snapshot_of
+from orchestrator.report.format import fixed_knobs, may_be_lossy
+from orchestrator.tracking import mlflow_artifacts, mlflow_fields
+from orchestrator.tracking.mlflow_client import STUDY_TAG, SWEEP_TAG, of_study, open_client
+from orchestrator.tracking.mlflow_fields import (
+    dataset_input,
+    proof_metrics,
+    proof_tags,
+    source_tags,
+)
+from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
+from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
+from orchestrator.workspace import experiment_name, snapshot_of
 from search_spaces.facts import ModelFacts
 from search_spaces.provenance import Provenance, provenance_at
 from search_spaces.record import Fingerprint, Record
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
-
 # A trial by number and start in ms: another study of the same name has other starts.
 _Identity = tuple[str, int]
+
+
+def find_experiment(client: MlflowClient, state: SweepState) -> str:
+    """Finds the experiment of the study; makes, restores or gives it a view, if need be.
+
+    Raises:
+        MissingExtraError: If it keeps its artifacts in S3 and boto3 is not installed.
+    """
+    name = experiment_name(state.spec, state.study)
+    view = view_state(fixed_knobs(state.space), lossy=may_be_lossy(state.space, state.spec))
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        identity = client.create_experiment(
+            name,
+            artifact_location=artifact_uri(state.spec),
+            tags={VIEW_TAG: view, KIND_TAG[0]: KIND_TAG[1]},
+        )
+        check_artifacts(client.get_experiment(identity).artifact_location)
+        return str(identity)
+    check_artifacts(found.artifact_location)
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    if VIEW_TAG not in found.tags:  # an experiment that was somebody else's first
+        client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
+    return str(found.experiment_id)
 
 
 @final
@@ -61,7 +91,7 @@ class StudyWriter:
         self._client.update_run(self._parent, status="RUNNING")
         self._add_source()
         self._add_params(state)
-        self._write_artifacts(artifacts.at_start(state.spec))
+        self._write_artifacts(mlflow_artifacts.at_start(state.spec))
 
     def missing(self, state: SweepState) -> int:
         """How many records and proofs have no run that is whole."""
@@ -81,19 +111,23 @@ class StudyWriter:
                 self._written.add(_identity(proof))
 
     def describe_workers(self, state: SweepState) -> None:
-        """Adds what the workers' machine is to the artifacts, when that is news."""
-        found = artifacts.fingerprint_of(state)
+        """Adds what the workers' machine is to the mlflow_artifacts, when that is news."""
+        found = mlflow_artifacts.fingerprint_of(state)
         if found != self._described:
-            self._write_artifacts(artifacts.workers(found))
+            self._write_artifacts(mlflow_artifacts.workers(found))
             self._described = found
 
     def finish(self, state: SweepState) -> None:
         """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
         self.add_missing(state)
-        self._client.set_tag(self._parent, "mlflow.note.content", artifacts.answer_markdown(state))
-        for name, value in sweep_fields.sweep_tags(state).items():
+        self._client.set_tag(
+            self._parent, "mlflow.note.content", mlflow_artifacts.answer_markdown(state)
+        )
+        for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)
-        self._write_artifacts(artifacts.at_end(state) | artifacts.exports(state, self._model))
+        self._write_artifacts(
+            mlflow_artifacts.at_end(state) | mlflow_artifacts.exports(state, self._model)
+        )
         self._delete_twins()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
@@ -165,7 +199,7 @@ class StudyWriter:
     def _add_params(self, state: SweepState) -> None:
         """Adds those that are not there: MLflow refuses to change the others."""
         there = self._client.get_run(self._parent).data.params
-        params = sweep_fields.study_params(state.spec, state.memory_limit_bytes)
+        params = mlflow_fields.study_params(state.spec, state.memory_limit_bytes)
         new = [Param(name, value) for name, value in params.items() if name not in there]
         self._client.log_batch(self._parent, params=new)
 
@@ -174,11 +208,11 @@ class StudyWriter:
         run_id = self._run_of(record, state, source)
         if source is not None and source.data is not None:
             self._client.log_inputs(run_id, [dataset_input(source.data)])
-        params = [Param(*param) for param in fields.trial_params(record, state).items()]
+        params = [Param(*param) for param in mlflow_fields.trial_params(record, state).items()]
         self._log(run_id, list(_metrics(record, state)), params)
         if record.outcome.kind == "out_of_memory":
             self._add_snapshot(run_id, record, state)
-        status, end = fields.trial_status(record), _ms(record.ended_at)
+        status, end = mlflow_fields.trial_status(record), _ms(record.ended_at)
         # last, since a run that has ended is taken to be whole
         self._client.set_terminated(run_id, status, end_time=end)
 
@@ -192,12 +226,12 @@ class StudyWriter:
         if begun := self._runs_by_trial.get(_identity(record)):
             return begun
         tags = {
-            **fields.trial_tags(record, state.spec, self._study),
+            **mlflow_fields.trial_tags(record, state.spec, self._study),
             **proof_tags(record, state),
             **source_tags(source),
             "mlflow.parentRunId": self._parent,
         }
-        start, name = _ms(record.started_at), fields.trial_name(record, state)
+        start, name = _ms(record.started_at), mlflow_fields.trial_name(record, state)
         run = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
         run_id = str(run.info.run_id)
         self._runs_by_trial[_identity(record)] = run_id
@@ -223,7 +257,7 @@ class StudyWriter:
     def _add_progress(self, state: SweepState, index: int) -> None:
         """The sweep's figures after the record at `index`, one point of each series."""
         when, step = _ms(state.records[index].ended_at), index + 1
-        figures = sweep_fields.sweep_metrics(state, step)
+        figures = mlflow_fields.sweep_metrics(state, step)
         self._log(self._parent, [Metric(name, v, when, step) for name, v in figures.items()], [])
 
     def _log(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:
@@ -251,10 +285,10 @@ def _has_ended(run: Run) -> bool:
 
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     ended = _ms(record.ended_at)
-    figures = {**fields.trial_metrics(record, state.goal), **proof_metrics(record, state)}
+    figures = {**mlflow_fields.trial_metrics(record, state.goal), **proof_metrics(record, state)}
     for name, value in figures.items():
         yield Metric(name, value, ended, 0)
-    for name, step, value, moment in fields.series(record):
+    for name, step, value, moment in mlflow_fields.series(record):
         yield Metric(name, value, _ms(moment), step)
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.objective import Goal
+from orchestrator.core.objective import Goal, best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
-from orchestrator.mlflow_tracking.view_state import SHOWN_PARAMS
-from orchestrator.report.format import fixed_knobs, lossy_words, outcome_words, plan_words, strategy
+from orchestrator.report.format import (
+    check_of,
+    fixed_knobs,
+    lossy_words,
+    outcome_words,
+    plan_words,
+    proof_words,
+    strategy,
+)
+from orchestrator.report.sweep_tables import speedup
+from orchestrator.report.sweep_text import answer
+from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.expectation import errors
 from search_spaces.outcome import (
     Conditions,
@@ -18,11 +30,17 @@ from search_spaces.outcome import (
     OutOfMemory,
 )
 from search_spaces.plan import RESTS
+from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB, SweepSpec
 
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
 MAX_TAG = 5000  # characters that every store takes
 _RENAMED = {"data": "data_ranks"}  # beside a loss and a data set, `data` says nothing
+_MOST_FILES = 200  # that are named; a store takes 64 KiB
+_SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
 def trial_params(record: Record, state: SweepState) -> dict[str, str]:
@@ -216,3 +234,157 @@ def _readable(value: object) -> str:
 
 def _gib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / GIB
+
+
+def proof_tags(record: Record, state: SweepState) -> Mapping[str, str]:
+    """Tells a proof's run from a trial's, and how it ended."""
+    if not record.proof:
+        return {"kind": "trial"}
+    return {
+        "kind": "proof",
+        "proof_of": str(record.number),
+        "proof_holds": str(state.why_failed(record) is None).lower(),
+        "reason": proof_words(record, state),
+    }
+
+
+def proof_metrics(record: Record, state: SweepState) -> Mapping[str, float]:
+    """What a proof measured that a trial does not; nothing for a trial."""
+    outcome = record.outcome
+    if not isinstance(outcome, Measured) or (done := outcome.proof) is None:
+        return {}
+    check = check_of(record, state)
+    found = {
+        "worst_steps": float(done.worst_steps),
+        "evaluation_seconds": done.evaluation_seconds,
+        "evaluation_loss": done.evaluation_loss,
+        "checkpoint_seconds": done.checkpoint_seconds,
+        "checkpoint_gib": done.checkpoint_bytes / GIB,
+        "loss_apart": None if check is None else check.apart,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, str]:
+    """What the sweep is about; what may change from one driver to the next is left out."""
+    limit = "all there is" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
+    return {
+        "model": spec.model.name,
+        "task": spec.model.task,
+        "data": ", ".join(spec.data.files)[:MAX_TAG] or spec.data.kind,
+        "global_batch": str(spec.train.global_batch),
+        "sequence_length": str(spec.train.sequence_length),
+        "optimizer": spec.train.optimizer,
+        "precision": spec.train.precision,
+        "memory_limit_gib": limit,
+        "objective": spec.objective.metric,
+        "headroom": str(spec.objective.headroom),
+        "sampler": spec.study.sampler,
+    }
+
+
+def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
+    """Where the sweep stood after its first `ended` trials."""
+    records = state.records[:ended]
+    counted = counts(records)
+    metrics = {
+        "trials": float(ended),
+        "trials_measured": float(counted.get("measured", 0)),
+        "trials_out_of_memory": float(counted.get("out_of_memory", 0)),
+    }
+    top = best(records, state.goal)
+    if top is not None:
+        reached = score(top, state.goal)
+        metrics |= {"best_samples_per_second": throughput(top), "best_objective": reached}
+        metrics["best_trial"] = float(top.number)
+    if gain := speedup(top, record_of(records, state.space.baseline)):
+        metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
+    return {name: rounded(value) for name, value in metrics.items()}
+
+
+def sweep_tags(state: SweepState) -> dict[str, str]:
+    """What the sweep came to, in the columns of its trials, and which trial was proven."""
+    proof, top = state.proven, state.best
+    tags = {
+        "kind": "sweep",
+        "reason": answer(state)[:MAX_TAG],
+        "proven": "no" if proof is None else f"trial {proof.number}",
+    }
+    # empty, and not left out: an earlier end of the same study may have named one
+    return tags | {"lossy": "" if top is None else lossy_words(top.plan, state.spec)}
+
+
+def source_tags(provenance: Provenance | None) -> dict[str, str]:
+    """The tags by which MLflow's page shows user, source and version of a run."""
+    if provenance is None:
+        return dict(_SOURCE)
+    return {
+        **_SOURCE,
+        "mlflow.user": provenance.user,
+        "mlflow.source.type": "JOB" if provenance.is_job else "LOCAL",
+        **code_tags(provenance.code),
+        **dict(provenance.context),
+    }
+
+
+def job_context(user: str, code: CodeVersion | None, given: Mapping[str, str]) -> str:
+    """The `MLFLOW_RUN_CONTEXT` of a job that runs a copy of a folder, which has no `.git`.
+
+    Args:
+        user: Who submits it.
+        code: What the folder stands at.
+        given: Tags that the variable holds where it is submitted; they go before the others.
+    """
+    return json.dumps({"mlflow.user": user, **code_tags(code), **given})
+
+
+def code_tags(code: CodeVersion | None) -> dict[str, str]:
+    """The tags of a commit; none where there is none."""
+    if code is None:
+        return {}
+    tags = {
+        "mlflow.source.git.commit": code.commit,
+        "mlflow.source.git.branch": code.branch,
+        "mlflow.source.git.repoURL": code.remote,
+        "mlflow.source.git.dirty": str(code.modified).lower(),
+    }
+    return {name: value for name, value in tags.items() if value}
+
+
+def dataset_input(data: DataProfile) -> DatasetInput:
+    """The data set of a run, which MLflow's page shows in the column `Dataset`."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Array
+
+    source_type, source = _source(data)
+    columns = Schema([ColSpec(Array(DataType.integer), "input_ids")])
+    dataset = Dataset(
+        name=data.name,
+        digest=data.digest,
+        source_type=source_type,
+        source=json.dumps(source),
+        schema=json.dumps({"mlflow_colspec": columns.to_dict()}),
+        profile=json.dumps(_profile(data)),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
+
+
+def _source(data: DataProfile) -> tuple[str, dict[str, Any]]:
+    """The kind of a source, and what MLflow's page reads of one of that kind."""
+    if not data.files:
+        return "code", {"tags": _SOURCE}
+    return "local", {"uri": data.files[0], "files": data.files[:_MOST_FILES]}
+
+
+def _profile(data: DataProfile) -> dict[str, Any]:
+    profile = {
+        "num_rows": data.samples,
+        "num_elements": data.tokens,
+        "tokens_per_row": {_label(one): one.samples for one in data.histogram},
+    }
+    return profile | ({"tokenizer": data.tokenizer} if data.tokenizer else {})
+
+
+def _label(one: LengthBin) -> str:
+    return str(one.shortest) if one.shortest == one.longest else f"{one.shortest}-{one.longest}"

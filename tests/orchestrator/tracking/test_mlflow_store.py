@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mlflow_tracking import (
-    Pages,
-    check_tracking,
-    store_uri,
-    sweep_pages,
-    ui_command,
-)
-from orchestrator.mlflow_tracking.store import is_database, is_folder, sqlite_file
+from orchestrator.tracking.mlflow_reachability import check_tracking
+from orchestrator.tracking.mlflow_store import is_database, is_folder, sqlite_file, store_uri
+from orchestrator.tracking.mlflow_view import Pages, sweep_pages, ui_command
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
 
 def test_importing_the_package_leaves_mlflow_alone() -> None:
-    code = "import sys, orchestrator.mlflow_tracking; sys.exit('mlflow' in sys.modules)"
+    code = "import sys, orchestrator.tracking.mlflow_callback; sys.exit('mlflow' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -100,7 +95,7 @@ def test_pages_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_the_artifact_of_the_spec_holds_no_password() -> None:
-    from orchestrator.mlflow_tracking.artifacts import at_start
+    from orchestrator.tracking.mlflow_artifacts import at_start
 
     spec = make_spec(
         study={"storage": "postgresql://ann:secret@db/optuna"},

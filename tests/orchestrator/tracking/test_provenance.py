@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mlflow_tracking import job_context
-from orchestrator.mlflow_tracking.provenance_fields import source_tags
-from orchestrator.provenance import code_version, provenance, run_context
+from orchestrator.tracking.mlflow_fields import job_context, source_tags
+from orchestrator.tracking.provenance import code_version, provenance, run_context
 from search_spaces.errors import StudyError
 from search_spaces.provenance import CodeVersion, Provenance, provenance_at
 from tests.orchestrator.records import LLAMA, make_spec

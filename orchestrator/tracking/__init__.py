@@ -1,0 +1,1 @@
+"""Sweep callbacks: MLflow, the event log, metrics. Importing mlflow takes seconds, so it is late."""

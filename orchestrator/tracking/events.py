@@ -1,0 +1,398 @@
+"""What a line says: a flat value for each kind of event, with names that stay.
+
+A field that is added later leaves `VERSION` as it is; one that goes, or means something else, makes
+a new one. Fields are described in docs/observability.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO, final
+
+from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
+
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    Noted,
+    SweepEnded,
+    SweepStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from orchestrator.core.objective import throughput
+from orchestrator.core.state import SweepState
+from orchestrator.report.format import outcome_words, plan_words
+from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.metrics import ProofState, proof_state
+from search_spaces.errors import UserError
+from search_spaces.outcome import Measured, Outcome, OutOfMemory
+from search_spaces.spec.schema import SweepSpec
+
+if TYPE_CHECKING:
+    from io import FileIO
+
+VERSION: Final = 1
+# What a message of somebody else's may hold: an address with a password, `password=...`
+_IN_ADDRESS = re.compile(r"(://[^\s:/@]*):[^\s/]*@")
+_NAMED = re.compile(
+    r"(?i)\b((?:password|passwd|pwd|secret|token|api[_-]?key)\s*[=:]\s*)[^\s,;&'\"]+"
+)
+FILE = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbstractLine:
+    """What every line has: the schema's version, when it happened and in which study."""
+
+    version: Literal[1] = 1
+    time: AwareDatetime  # UTC
+    study: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepStartedLine(AbstractLine):
+    """A driver took up the study."""
+
+    event: Literal["sweep_started"] = "sweep_started"
+    experiment: str
+    model: str
+    objective: str
+    plans: int
+    groups: int
+    trials_before: int
+    trials_budget: int
+    minutes_budget: float
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStartedLine(AbstractLine):
+    """Workers told what they run on."""
+
+    event: Literal["group_started"] = "group_started"
+    ranks: int
+    hosts: int
+    device: str
+    device_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStartedLine(AbstractLine):
+    """A trial, or a proof, was handed out."""
+
+    event: Literal["trial_started"] = "trial_started"
+    trial: int
+    proof: bool
+    plan: str
+    plan_key: str
+    ranks: int
+    why: str
+    deadline_seconds: float
+    ask_seconds: float | None = None
+    forecast_samples_per_second: float | None = None
+    forecast_peak_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEndedLine(AbstractLine):
+    """A trial, or a proof, ended."""
+
+    event: Literal["trial_ended"] = "trial_ended"
+    trial: int
+    proof: bool
+    plan_key: str
+    outcome: str
+    detail: str
+    seconds: float
+    waited_seconds: float | None = None
+    samples_per_second: float | None = None
+    samples_per_second_low: float | None = None
+    samples_per_second_high: float | None = None
+    peak_bytes: int | None = None
+    wanted_bytes: int | None = None
+    limit_bytes: int | None = None
+    trials: int
+    best_trial: int | None = None
+    best_samples_per_second: float | None = None
+    best_plan: str | None = None
+    best_plan_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedLine(AbstractLine):
+    """Something that a person should read."""
+
+    event: Literal["noted"] = "noted"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepEndedLine(AbstractLine):
+    """No more trials."""
+
+    event: Literal["sweep_ended"] = "sweep_ended"
+    reason: str
+    trials: int
+    untried: int
+    left: float | None = None
+    best_trial: int | None = None
+    best_samples_per_second: float | None = None
+    best_plan: str | None = None
+    best_plan_key: str | None = None
+    proof: ProofState
+
+
+Line = (
+    SweepStartedLine
+    | GroupStartedLine
+    | TrialStartedLine
+    | TrialEndedLine
+    | NotedLine
+    | SweepEndedLine
+)
+
+
+def line_of(event: Event, state: SweepState) -> Line:
+    """An event, and the state after it, as a line."""
+    common: dict[str, Any] = {
+        "time": datetime.fromtimestamp(event.at, UTC),
+        "study": state.study,
+    }
+    match event:
+        case SweepStarted():
+            return _sweep_started(event, common)
+        case GroupStarted(world_size=ranks, fingerprint=seen):
+            return GroupStartedLine(
+                **common,
+                ranks=ranks,
+                hosts=seen.hosts,
+                device=seen.device,
+                device_name=seen.device_name,
+            )
+        case TrialStarted():
+            return _trial_started(event, common)
+        case TrialEnded():
+            return _trial_ended(event, state, common)
+        case Noted(text=text):
+            return NotedLine(**common, text=without_secrets(text))
+        case SweepEnded():
+            return _sweep_ended(event, state, common)
+
+
+def without_secrets(text: str) -> str:
+    """A message without the passwords and tokens that libraries put into theirs."""
+    return _NAMED.sub(r"\1***", _IN_ADDRESS.sub(r"\1:***@", text))
+
+
+def _sweep_started(event: SweepStarted, common: dict[str, Any]) -> SweepStartedLine:
+    spec = event.spec
+    return SweepStartedLine(
+        **common,
+        experiment=spec.tracking.experiment or event.study,
+        model=spec.model.name,
+        objective=spec.objective.metric,
+        plans=len(event.space.candidates),
+        groups=event.groups,
+        trials_before=len(event.records),
+        trials_budget=spec.budget.trials,
+        minutes_budget=spec.budget.minutes,
+        memory_limit_bytes=event.memory_limit_bytes,
+    )
+
+
+def _trial_started(event: TrialStarted, common: dict[str, Any]) -> TrialStartedLine:
+    plan, expected = event.plan, dict[str, Any]()
+    if event.forecast is not None:
+        expected["forecast_samples_per_second"] = event.forecast.samples_per_second.value
+        expected["forecast_peak_bytes"] = event.forecast.peak_bytes.value
+    return TrialStartedLine(
+        **common,
+        trial=event.number,
+        proof=event.proof,
+        plan=plan_words(plan),
+        plan_key=plan.key,
+        ranks=plan.world_size,
+        why=event.why,
+        deadline_seconds=event.deadline_seconds,
+        ask_seconds=event.ask_seconds,
+        **expected,
+    )
+
+
+def _trial_ended(event: TrialEnded, state: SweepState, common: dict[str, Any]) -> TrialEndedLine:
+    record = event.record
+    return TrialEndedLine(
+        **common,
+        trial=record.number,
+        proof=record.proof,
+        plan_key=record.plan.key,
+        outcome=record.outcome.kind,
+        detail=without_secrets(outcome_words(record.outcome)),
+        seconds=record.ended_at - record.started_at,
+        waited_seconds=event.waited_seconds,
+        trials=len(state.records),
+        **_shown(record.outcome),
+        **_best(state),
+    )
+
+
+def _shown(outcome: Outcome) -> dict[str, Any]:
+    match outcome:
+        case Measured(samples_per_second=rate, memory=memory):
+            return {
+                "samples_per_second": rate.value,
+                "samples_per_second_low": rate.low,
+                "samples_per_second_high": rate.high,
+                "peak_bytes": memory.peak_bytes,
+                "limit_bytes": memory.limit_bytes,
+            }
+        case OutOfMemory(wanted_bytes=wanted, limit_bytes=limit):
+            return {"wanted_bytes": wanted, "limit_bytes": limit}
+        case _:
+            return {}
+
+
+def _best(state: SweepState) -> dict[str, Any]:
+    best = state.best
+    if best is None:
+        return {}
+    return {
+        "best_trial": best.number,
+        "best_samples_per_second": throughput(best),
+        "best_plan": plan_words(best.plan),
+        "best_plan_key": best.plan.key,
+    }
+
+
+def _sweep_ended(event: SweepEnded, state: SweepState, common: dict[str, Any]) -> SweepEndedLine:
+    return SweepEndedLine(
+        **common,
+        reason=without_secrets(event.reason),
+        trials=len(state.records),
+        untried=event.untried,
+        left=event.left,
+        proof=proof_state(state),
+        **_best(state),
+    )
+
+
+_LINES: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="event")])
+
+
+def to_json(line: Line) -> str:
+    """The line as one line of JSON in ASCII, which any log can hold, without its end."""
+    return _LINES.dump_json(line, ensure_ascii=True).decode()
+
+
+def from_json(text: str | bytes) -> Line:
+    """The line that `to_json` wrote; fields that a later release added are passed over.
+
+    Raises:
+        pydantic.ValidationError: If it is none.
+    """
+    return _LINES.validate_json(text)
+
+
+def read_events(path: Path) -> Iterator[Line]:
+    """The lines of a file, in their order.
+
+    What a driver was writing when it died is passed over: a line that is no whole JSON.
+
+    Raises:
+        UserError: If the file cannot be read, or a line is none that this release knows.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UserError(f"the events in {path} cannot be read: {error.strerror}") from error
+    for number, text in enumerate(lines, 1):
+        try:
+            yield from_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                continue
+            raise UserError(
+                f"line {number} of {path} is no event of version {VERSION}: {first['msg']}"
+            ) from error
+
+
+def events_file(spec: SweepSpec, name: str) -> Path:
+    """Where a study's events are kept."""
+    return Path(spec.study.folder, name, FILE)
+
+
+@final
+class EventStream(AbstractListener):
+    """Writes each event as a line, and flushes it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Writes what happened."""
+        self._stream.write(to_json(line_of(event, state)) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Every line has been flushed; there is nothing left to do."""
+
+
+@final
+class EventFile(AbstractListener):
+    """Adds each event to a file; a file that cannot be written costs the sweep nothing.
+
+    Drivers of one study, one after the other, add to the same file.
+
+    Args:
+        path: The file.
+        say: Where a file that could not be written is told of, once, when closing.
+    """
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._file: FileIO | None = None
+        self._problem: str | None = None
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Adds a line."""
+        text = to_json(line_of(event, state)).encode() + b"\n"
+        try:
+            if self._file is None:
+                self._file = _opened(self._path)
+            # one write, unbuffered: a driver that is killed leaves whole lines
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+            self._let_go()  # the next event may find it again, and what is torn in it
+
+    def close(self) -> None:
+        """Closes the file; says so if it does not hold all events."""
+        self._let_go()
+        if self._problem is not None:
+            self._say(f"{self._path} does not hold all events of the sweep: {self._problem}")
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _opened(path: Path) -> FileIO:
+    """The file, ready for a new line whatever a driver before left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+b", buffering=0)
+    if size := file.seek(0, os.SEEK_END):
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    return file
