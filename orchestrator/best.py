@@ -94,7 +94,7 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
     if where is not None and (Path(where) / EXPORTED_FILE).is_file():
         return _exported(Path(where))
 
-    from orchestrator.export.taken import chosen_record
+    from orchestrator.export.source import chosen_record
     from orchestrator.study.reader import load_state
     from orchestrator.workspace import find_study
 

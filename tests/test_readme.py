@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.export import FORMATS
+from orchestrator.export.formats import FORMATS
 from tests.documented import said_by
 
 ROOT = Path(__file__).parent.parent

@@ -23,12 +23,12 @@ from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
-from orchestrator.export import exported, write_bundle
-from orchestrator.export.taken import Taken
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
+from orchestrator.export.source import Taken
+from orchestrator.export.verify import judged as findings_of
+from orchestrator.export.verify import seen_speed, witnessed
 from orchestrator.report.format import plan_words
-from orchestrator.verifying import judged as findings_of
-from orchestrator.verifying import witnessed
-from orchestrator.verifying.judging import seen_speed
 from search_spaces.errors import ClusterError
 from search_spaces.exported import Exported
 from search_spaces.outcome import Measured

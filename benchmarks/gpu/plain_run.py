@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.verifying.judging import UNSTEADY_STEPS
+from orchestrator.export.verify import UNSTEADY_STEPS
 from search_spaces.errors import UserError
 from search_spaces.exported import Exported
 from workers.measure.steady import median_estimate, warmup_length

@@ -32,7 +32,9 @@ def export(
     """Export a plan as a script or config for another trainer, with the command that starts it."""
     found = find(study)
 
-    from orchestrator.export import chosen_record, exported, fitting, taken, write_bundle
+    from orchestrator.export.bundle import write_bundle
+    from orchestrator.export.formats import exported, fitting
+    from orchestrator.export.source import chosen_record, taken
     from orchestrator.study.reader import load_state
     from workers.preparation import prepare
 

@@ -14,7 +14,7 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 
 if TYPE_CHECKING:
-    from orchestrator.verifying import Finding
+    from orchestrator.export.verify import Finding
 
 _STEPS = 24
 _START_SECONDS = 300.0  # to load libraries, build a model and compile it
@@ -39,8 +39,8 @@ def verify(
 
     exported = Exported.read(folder)
 
+    from orchestrator.export.verify import changed_files, judged, witnessed
     from orchestrator.termination import termination_as_interrupt
-    from orchestrator.verifying import changed_files, judged, witnessed
 
     changed = changed_files(exported, folder)
     seconds = _START_SECONDS + _SLACK * steps * exported.step_seconds.high

@@ -9,7 +9,7 @@ import yaml
 
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import HEAD, SCRIPT, filled, unsplit, what_is_yours
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan

@@ -12,7 +12,7 @@ from shutil import copyfile
 from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from orchestrator.report.format import gib, lossy_words, plan_words
 from search_spaces.errors import UserError
 from search_spaces.exported import CODE, EXPORTED_FILE, INPUTS_VARIABLE, SPEC_FILE, Exported

@@ -17,7 +17,7 @@ from orchestrator.export import (
 )
 from orchestrator.export.bundle import Bundle, files_of
 from orchestrator.export.inputs import collect_inputs
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.record import Record

@@ -16,7 +16,7 @@ from orchestrator.export.scripts import (
     unsplit,
     what_is_yours,
 )
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan

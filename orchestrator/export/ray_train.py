@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from orchestrator.export import deepspeed, torchrun
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from search_spaces.plan import Plan
 from search_spaces.render import render_environment
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from search_spaces.exported import EXPORTED_FILE, SPEC_FILE
 from search_spaces.extras import DISTRIBUTION, require
 from search_spaces.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from orchestrator.report.format import plan_words
 from search_spaces.plan import Engine, Plan
 from search_spaces.render import DeepSpeedSettings, TorchSettings

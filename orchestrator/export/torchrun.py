@@ -13,7 +13,7 @@ from orchestrator.export.scripts import (
     unsplit,
     what_is_yours,
 )
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from search_spaces.plan import Plan
 from search_spaces.render import render_environment, render_torch
 

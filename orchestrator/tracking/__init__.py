@@ -1,1 +1,1 @@
-"""Sweep callbacks: MLflow, the event log, metrics. Importing mlflow takes seconds, so it is late."""
+"""Callbacks of a sweep: MLflow, the event log and metrics. mlflow is imported late: it is slow."""

@@ -12,7 +12,9 @@ import pytest
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from orchestrator import load_best
-from orchestrator.export import exported, hf_trainer, write_bundle
+from orchestrator.export import hf_trainer
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
 from search_spaces.errors import UserError
 from search_spaces.exported import SPEC_FILE
 from search_spaces.facts import ClusterFacts

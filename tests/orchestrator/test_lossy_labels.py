@@ -17,7 +17,7 @@ from orchestrator.explain.winner import why_it_won
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
-from orchestrator.export.taken import Taken
+from orchestrator.export.source import Taken
 from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_fate, render_won
 from orchestrator.report.format import may_be_lossy

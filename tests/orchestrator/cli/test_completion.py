@@ -18,7 +18,7 @@ from orchestrator.cli.completion import (
     complete_key,
     complete_study,
 )
-from orchestrator.export import FORMATS
+from orchestrator.export.formats import FORMATS
 from orchestrator.workspace import remember
 from tests.orchestrator.cli.test_app import HEAVY
 from tests.orchestrator.records import make_spec

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.export import exported, write_bundle
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
 from search_spaces.outcome import Measured
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.export import Taken
-from orchestrator.verifying.judging import judged
-from orchestrator.verifying.running import environment_of, ranks_in
+from orchestrator.export.source import Taken
+from orchestrator.export.verify import environment_of, judged, ranks_in
 from search_spaces.exported import Exported
 from search_spaces.outcome import Measured
 from search_spaces.plan import Plan

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.export import FORMATS, exported, write_bundle
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import FORMATS, exported
 from search_spaces.errors import UserError
 from search_spaces.exported import Exported
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of

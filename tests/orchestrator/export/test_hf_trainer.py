@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.export import exported, write_bundle
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
 from search_spaces.errors import UserError
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest

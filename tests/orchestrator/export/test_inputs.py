@@ -15,9 +15,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from orchestrator.export import exported, inputs, write_bundle
+from orchestrator.export import inputs
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
-from orchestrator.verifying import changed_files
+from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
 from search_spaces.exported import (
     INPUTS_VARIABLE,

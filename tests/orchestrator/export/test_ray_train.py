@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
-from orchestrator.export import exported, ray_train, write_bundle
-from orchestrator.verifying.running import environment_of
+from orchestrator.export import ray_train
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
+from orchestrator.export.verify import environment_of
 from search_spaces.exported import Exported
 from search_spaces.witnessed import FOLDER_VARIABLE
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of

@@ -15,8 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.rigs.ray_head import ray_head
-from orchestrator.export import Taken, exported, write_bundle
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import exported
 from orchestrator.export.rayjob import job_name, memory_gib
+from orchestrator.export.source import Taken
 from search_spaces.record import Fingerprint
 from tests.k8s import crd_check, operator_rules, policies, references
 from tests.k8s.containers import submitter_script

@@ -19,9 +19,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from orchestrator.export import Taken, exported
-from orchestrator.export.torchtitan import VERSION, refusals
-from orchestrator.export.torchtitan_sections import every_nth
+from orchestrator.export.formats import exported
+from orchestrator.export.source import Taken
+from orchestrator.export.torchtitan import VERSION, every_nth, refusals
 from search_spaces.checkpointing import checkpointed_blocks, spread
 from search_spaces.errors import UserError
 from tests.orchestrator.export.folders import taken_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.verifying import SeenRank
+from orchestrator.export.verify import SeenRank
 from search_spaces.estimate import Estimate
 from search_spaces.exported import Exported
 from search_spaces.witnessed import SeenSettings, SeenStep

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.verifying import Finding, changed_files, judged
-from orchestrator.verifying.judging import seen_losses, seen_speed
-from tests.orchestrator.verifying.values import LOSSES, a_run, an_export
+from orchestrator.export.verify import Finding, changed_files, judged, seen_losses, seen_speed
+from tests.orchestrator.export.values import LOSSES, a_run, an_export
 
 EXPORTED = an_export()
 

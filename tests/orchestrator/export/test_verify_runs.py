@@ -9,11 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.verifying import witnessed
-from orchestrator.verifying.running import LOG_NAME, first_failure
+from orchestrator.export.verify import LOG_NAME, first_failure, witnessed
 from search_spaces.errors import UserError
 from search_spaces.witnessed import FAILURE, SeenFailure
-from tests.orchestrator.verifying.values import an_export
+from tests.orchestrator.export.values import an_export
 
 ROOT = Path(__file__).parents[3]
 TRAINS = """
