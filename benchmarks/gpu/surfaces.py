@@ -3,7 +3,8 @@
     python -m benchmarks.gpu.surfaces [--out DIR] [--tiny]
 
 The specifications lie in `benchmarks/surfaces/gpu`, and so do the tables, in the columns of
-`plimsoll record`. A command measures what is missing while there is time, on a worker without Ray.
+`python -m benchmarks.record`. A command measures what is missing while there is time, on a worker
+without Ray.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
+from benchmarks.record.order import Turn, sample, turns
+from benchmarks.record.progress import Progress
+from benchmarks.record.rows import Subject, row_of, varying_knobs
+from benchmarks.record.table import Table, keep_spec, kept_spec, refuse_other_spec, set_id
 from orchestrator.cli.console import say
-from orchestrator.recording.order import Turn, sample, turns
-from orchestrator.recording.progress import Progress
-from orchestrator.recording.rows import Subject, row_of, varying_knobs
-from orchestrator.recording.table import Table, keep_spec, kept_spec, refuse_other_spec, set_id
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec

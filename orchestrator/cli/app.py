@@ -21,7 +21,6 @@ from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
-from orchestrator.cli.record import record
 from orchestrator.cli.report import report
 from orchestrator.cli.result import as_command
 from orchestrator.cli.schema import schema
@@ -49,7 +48,6 @@ for command in (
     plan,
     tune,
     submit,
-    record,
     trial,
     report,
     explain,
@@ -89,9 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: What was typed after `plimsoll`; the process's own arguments if not given.
     """
+    run(app, arguments, name="plimsoll")
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoReturn:
+    """Runs an application of commands and exits with one of `ExitCode`."""
     os.umask(os.umask(stat.S_IWOTH) | stat.S_IWOTH)  # what it writes, not everybody may change
     try:
-        app(arguments, prog_name="plimsoll")
+        app(arguments, prog_name=name)
     except UserError as error:
         say_error(str(error))
         sys.exit(ExitCode.USER_ERROR)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published.reading import read
+from benchmarks.record.rows import knob_cells, varying_knobs
+from benchmarks.record.table import Table, kept_spec, set_id
 from orchestrator.cli.check import expected
-from orchestrator.recording.rows import knob_cells, varying_knobs
-from orchestrator.recording.table import Table, kept_spec, set_id
 from search_spaces.spec.load import load_spec
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"

@@ -30,7 +30,7 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["check", "tune", "record", "report", "ui"])
+@pytest.mark.parametrize("command", ["check", "tune", "report", "ui"])
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -25,7 +25,7 @@ TRIED = (
     (a_plan(micro_batch=8, batching="packed"), make_oom(1.3)),
 )
 # verify, trial, tune and record run workers: their documents are looked at where they run anyway
-ELSEWHERE = {"verify", "trial", "tune", "record"}
+ELSEWHERE = {"verify", "trial", "tune"}
 WITHOUT = {"init", "submit", "ui", "schema"}
 
 

@@ -32,7 +32,7 @@ COMMANDS = (
     ("plan", "sweep.yaml", "--gpu", "H100"),
     ("trial", "sweep.yaml", "--plan", "plan.json", "--json"),
 )
-NEEDS_THEM = (("tune", "sweep.yaml"), ("report", "sweep.yaml"), ("record", "sweep.yaml"))
+NEEDS_THEM = (("tune", "sweep.yaml"), ("report", "sweep.yaml"))
 SCRIPT = f"""
 import contextlib, io, json, sys
 from orchestrator.cli import main

@@ -1,17 +1,22 @@
-"""`plimsoll record`: every plan of a space, measured."""
+"""Measures every legal plan of a specification into a table.
+
+python -m benchmarks.record sweep.yaml
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from orchestrator.cli.app import run
 from orchestrator.cli.check import expected
 from orchestrator.cli.console import say, say_error
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, SpecPath
-from orchestrator.cli.result import Result
+from orchestrator.cli.result import Result, as_command
 from search_spaces.spec.load import load_spec, study_name
 
 TABLE_FILE = "surface.csv"
@@ -44,7 +49,7 @@ def record(
     name = study_name(spec, spec_path)
     table = out or Path(spec.study.folder) / name / TABLE_FILE
 
-    from orchestrator.recording import Request, chosen, record_plans
+    from benchmarks.record.run import Request, chosen, record_plans
 
     asked = Request(
         spec=spec, name=name, table=table, repeats=repeats, limit=limit, best=best, seed=seed
@@ -62,3 +67,14 @@ def record(
         say(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")
     content = {"table": str(recorded.table), "plans": recorded.plans, "rows": recorded.rows}
     return Result(kind="record", content=lambda: content)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command and exits with one of `ExitCode`."""
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(as_command(record))
+    run(app, arguments, name="python -m benchmarks.record")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from benchmarks.record.order import Turn
 from orchestrator.core.messages import TrialReport
-from orchestrator.recording.order import Turn
 from orchestrator.report.format import brief_outcome, duration, plan_words
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.recording.rows import Cells, Subject, row_of
-from orchestrator.recording.table import set_id
+from benchmarks.record.rows import Cells, Subject, row_of
+from benchmarks.record.table import set_id
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

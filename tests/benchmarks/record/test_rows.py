@@ -12,13 +12,13 @@ import pytest
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.cells import COLUMNS, Row
 from benchmarks.published.reading import run_of
+from benchmarks.record.rows import MEASURED, PUBLISHED, header, knob_cells, varying_knobs
 from benchmarks.search.surfaces import surfaces_in
-from orchestrator.recording.rows import MEASURED, PUBLISHED, header, knob_cells, varying_knobs
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import GIB
-from tests.orchestrator.recording.values import row, subject
+from tests.benchmarks.record.values import row, subject
 from tests.orchestrator.records import (
     LIMIT_BYTES,
     every_outcome,

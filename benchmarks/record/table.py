@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.recording.order import Turn
-from orchestrator.recording.rows import Cells, header, knob_cells
+from benchmarks.record.order import Turn
+from benchmarks.record.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
 from search_spaces.spec.cluster_section import ASIDE
 from search_spaces.spec.load import load_spec, spec_to_yaml

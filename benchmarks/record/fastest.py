@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from orchestrator.recording.rows import Cells, knob_cells
-from orchestrator.recording.table import RecordingError
+from benchmarks.record.rows import Cells, knob_cells
+from benchmarks.record.table import RecordingError
 from search_spaces.plan import Plan
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,6 @@ from benchmarks.published.baseline import ConstantMfu
 from benchmarks.rigs.ray_head import environment
 from benchmarks.search.surfaces import surfaces_in
 from tests.orchestrator.cluster import awkward_model
-from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll
 
 pytestmark = pytest.mark.thorough
 SPEC = """
@@ -31,10 +31,32 @@ objective: {max_seconds: 1, interval: 0.0001, max_steps: 100000}
 budget: {trial_seconds: 12}
 """
 ENDINGS = {"1": "measured", "2": "crashed", "16": "out_of_memory", "64": "measured"}
-RECORD = ("record", "all.yaml", "--out", "out/all.csv", "--repeats", "2")
+RECORD = (
+    sys.executable,
+    "-m",
+    "benchmarks.record",
+    "all.yaml",
+    "--out",
+    "out/all.csv",
+    "--repeats",
+)
+REPOSITORY = str(Path(__file__).parents[3])
 STOP_AFTER = 2  # measurements
 
 Stop = tuple[int, list[dict[str, str]], str]  # exit code, rows and errors
+
+
+def recorded(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a folder, which is its home too, and waits for it."""
+    return subprocess.run(
+        [*RECORD, *arguments],
+        cwd=folder,
+        env=environment(folder, PYTHONPATH=REPOSITORY),
+        capture_output=True,
+        text=True,
+        timeout=360,
+        check=False,
+    )
 
 
 def prepared(folder: Path) -> Path:
@@ -56,9 +78,9 @@ def stopped(folder: Path) -> Stop:
 
 def stopped_by(stop: Callable[[int], None], folder: Path) -> Stop:
     driver = subprocess.Popen(
-        [PLIMSOLL, *RECORD],
+        [*RECORD, "2"],
         cwd=folder,
-        env=environment(folder),
+        env=environment(folder, PYTHONPATH=REPOSITORY),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,7 +96,7 @@ def stopped_by(stop: Callable[[int], None], folder: Path) -> Stop:
 
 @pytest.fixture(scope="module")
 def resumed(stopped: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    return plimsoll(*RECORD, folder=folder)
+    return recorded("2", folder=folder)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -151,7 +173,7 @@ def test_what_is_written_can_be_read(resumed: object, folder: Path) -> None:
 def test_the_best_alone_are_measured_again(resumed: object, folder: Path) -> None:
     before = rows(folder)
 
-    ended = plimsoll(*RECORD[:-1], "3", "--best", "1", folder=folder)
+    ended = recorded("3", "--best", "1", folder=folder)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 plans, 3 times each: 3 measurements; 2 were measured before" in ended.stdout

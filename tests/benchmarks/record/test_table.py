@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.recording.order import Turn, turns
-from orchestrator.recording.rows import header
-from orchestrator.recording.table import (
-    RecordingError,
-    Table,
-    keep_spec,
-    refuse_other_spec,
-    set_id,
-)
+from benchmarks.record.order import Turn, turns
+from benchmarks.record.rows import header
+from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
 from search_spaces.spec.load import load_spec
-from tests.orchestrator.recording.values import SPEC, row
+from tests.benchmarks.record.values import SPEC, row
 from tests.orchestrator.records import make_plan, make_spec
 
 ID = set_id(SPEC, "tiny")

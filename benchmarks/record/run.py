@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.record.fastest import fastest
+from benchmarks.record.order import Turn, sample, turns
+from benchmarks.record.progress import Progress
+from benchmarks.record.rows import Subject, row_of, varying_knobs
+from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.recording.fastest import fastest
-from orchestrator.recording.order import Turn, sample, turns
-from orchestrator.recording.progress import Progress
-from orchestrator.recording.rows import Subject, row_of, varying_knobs
-from orchestrator.recording.table import (
-    RecordingError,
-    Table,
-    keep_spec,
-    refuse_other_spec,
-    set_id,
-)
 from orchestrator.termination import termination_as_interrupt
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts

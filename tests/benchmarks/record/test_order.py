@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.record.order import sample, turns
 from orchestrator.core.placement import Processes
-from orchestrator.recording.order import sample, turns
 from tests.orchestrator.records import make_plan
 
 PLANS = tuple(

@@ -1,4 +1,4 @@
-"""`plimsoll record` on input that cannot be used: one sentence, exit code 2, and no Ray started."""
+"""`python -m benchmarks.record` on bad input: one sentence, exit code 2, and no Ray started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
+from benchmarks.record.__main__ import main
 
 SPEC = """
 model: {name: gpt2, config: {n_layer: 2, n_embd: 64, n_head: 2, vocab_size: 100}}
@@ -18,7 +18,7 @@ train: {global_batch: 8, sequence_length: 16}
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What the command says, which must be an error of the user's."""
     with pytest.raises(SystemExit) as caught:
-        main(["record", *arguments])
+        main(arguments)
     assert caught.value.code == 2
     written = capsys.readouterr()
     assert not written.out

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.recording.fastest import fastest
-from orchestrator.recording.rows import Cells
-from orchestrator.recording.table import RecordingError
+from benchmarks.record.fastest import fastest
+from benchmarks.record.rows import Cells
+from benchmarks.record.table import RecordingError
 from search_spaces.outcome import Outcome
-from tests.orchestrator.recording.values import row
+from tests.benchmarks.record.values import row
 from tests.orchestrator.records import make_measured, make_oom, make_plan
 
 KNOBS = ("micro_batch",)

@@ -1,0 +1,1 @@
+"""Recordings: every legal plan of a space, measured several times, as one table."""
