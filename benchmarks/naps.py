@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
-from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.study.study import Study
 from orchestrator.tracking.callback import AbstractListener

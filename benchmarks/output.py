@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.host import package_versions, system_facts
 
 
 def circumstances() -> dict[str, Any]:

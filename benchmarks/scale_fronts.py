@@ -13,10 +13,10 @@ from benchmarks.virtual import AbstractFront, Clock
 from orchestrator.cluster.channels import Order
 from orchestrator.cluster.loop import AbstractDesk
 from orchestrator.cluster.metrics import RayMetrics
+from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment
 from orchestrator.core.placement import AbstractNodes, Need, Node, Wanted
-from orchestrator.placing import PlacingDriver
 from orchestrator.study.study import Study
 from orchestrator.tracking.events import EventFile
 from search_spaces.facts import ClusterFacts

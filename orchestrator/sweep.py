@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import final
 
 from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import connected
+from orchestrator.controller import Driver, PlacingDriver
 from orchestrator.core.events import SweepStarted
-from orchestrator.core.placement import Node, Wanted, on_kind, room_for_groups, words
+from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.placement import Node, Placement, Wanted, on_kind, room_for_groups, words
 from orchestrator.core.state import SweepState
-from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import TracedForecasts
-from orchestrator.losing import LosableDriver
-from orchestrator.placing import PlacingDriver
+from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.termination import Termination, termination_as_interrupt
 from orchestrator.tracking.callback import AbstractListener
 from orchestrator.tracking.mlflow_callback import MlflowListener
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import study_storage
-from search_spaces.errors import Fault, SpecError
+from search_spaces.errors import Fault, SpecError, StudyError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
@@ -240,3 +241,37 @@ def _run(
     if losable.lost is not None:
         raise losable.lost
     driver.end("Ray Tune has no more trials")
+
+
+@final
+class LosableDriver(AbstractDriver):
+    """Stands between who runs trials and a driver, and keeps the error that ends it.
+
+    Ray Tune would make a long trace of it. What is under way elsewhere comes to its end, and
+    its result is told if the storage is back by then, or else kept beside the study.
+    """
+
+    def __init__(self, driver: AbstractDriver) -> None:
+        self._driver = driver
+        self.lost: StudyError | None = None
+
+    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
+        if self.lost is None:
+            with self._losses():
+                return self._driver.propose(idle)
+        return None
+
+    def conclude(self, report: TrialReport) -> None:
+        with self._losses():
+            self._driver.conclude(report)
+
+    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+        with self._losses():
+            self._driver.lose(number, notes)
+
+    @contextlib.contextmanager
+    def _losses(self) -> Iterator[None]:
+        try:
+            yield
+        except StudyError as error:
+            self.lost = self.lost or error

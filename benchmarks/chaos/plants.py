@@ -62,12 +62,12 @@ def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | No
 
 def _skip_deadline() -> None:
     """Trials have none."""
-    from orchestrator import driver
+    from orchestrator import controller
 
     def never(*_: Any) -> float:
         return 1e6
 
-    driver.trial_deadline_seconds = never  # type: ignore[attr-defined, assignment]
+    controller.trial_deadline_seconds = never  # type: ignore[attr-defined, assignment]
 
 
 def _leave_process() -> None:

@@ -19,8 +19,7 @@ from typing import Literal
 from benchmarks.gpu.found import Found, show, write
 from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.cli.console import say, say_error
-from orchestrator.device_memory import device_use
-from orchestrator.termination import termination_as_interrupt
+from orchestrator.host import device_use, termination_as_interrupt
 from search_spaces.errors import UserError
 
 KEPT = Path("benchmarks/results/gpu")  # where figures of real GPUs are kept

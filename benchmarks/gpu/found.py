@@ -16,7 +16,7 @@ from rich.text import Text
 from benchmarks.gpu.verdicts import Verdict
 from benchmarks.output import circumstances
 from orchestrator.cli.console import page
-from orchestrator.fingerprint import system_facts
+from orchestrator.host import system_facts
 from orchestrator.report.sweep_tables import plain_table
 
 Cells = Mapping[str, Any]

@@ -19,8 +19,7 @@ from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.failures import Death, outcome_of_death, reaction_to
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
-from orchestrator.device_memory import device_use, unreleased
-from orchestrator.oom_kills import oom_kills
+from orchestrator.host import device_use, oom_kills, unreleased
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.outcome import Outcome, TimedOut

@@ -21,7 +21,7 @@ from benchmarks.gpu.lone_group import LoneGroup
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import say
 from orchestrator.core.failures import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
-from orchestrator.device_memory import device_use
+from orchestrator.host import device_use
 from search_spaces.errors import ClusterError
 from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan

@@ -7,7 +7,7 @@ import platform
 import sys
 from multiprocessing.connection import Connection
 
-from orchestrator.fingerprint import package_versions
+from orchestrator.host import package_versions
 from search_spaces.facts import ClusterFacts
 from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import SweepSpec

@@ -12,9 +12,9 @@ from multiprocessing import get_context
 from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
+from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Later
-from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study

@@ -14,7 +14,7 @@ from benchmarks.record.rows import Subject, row_of, varying_knobs
 from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.termination import termination_as_interrupt
+from orchestrator.host import termination_as_interrupt
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.outcome import sentence

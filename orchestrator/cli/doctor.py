@@ -18,7 +18,7 @@ from rich.text import Text
 from orchestrator.cli.console import page, say
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
-from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
 from search_spaces.errors import UserError
 from search_spaces.extras import OPTIONAL_PACKAGES, extra_lack

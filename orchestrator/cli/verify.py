@@ -40,7 +40,7 @@ def verify(
     exported = Exported.read(folder)
 
     from orchestrator.export.verify import changed_files, judged, witnessed
-    from orchestrator.termination import termination_as_interrupt
+    from orchestrator.host import termination_as_interrupt
 
     changed = changed_files(exported, folder)
     seconds = _START_SECONDS + _SLACK * steps * exported.step_seconds.high

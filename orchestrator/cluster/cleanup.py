@@ -23,9 +23,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.channels import Seat
-from orchestrator.device_memory import unreleased
-from orchestrator.leftovers import end_left_overs
-from orchestrator.oom_kills import oom_kills
+from orchestrator.host import end_left_overs, oom_kills, unreleased
 
 _LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _RELEASE_SECONDS = 15.0  # in which a driver has the memory back of a process that is gone

@@ -45,9 +45,7 @@ from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
 from orchestrator.core.failures import Death, may_be_a_lost_node, outcome_of_death, reaction_to
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
-from orchestrator.device_memory import visible_device_use
-from orchestrator.fingerprint import package_versions
-from orchestrator.oom_kills import oom_kills
+from orchestrator.host import oom_kills, package_versions, visible_device_use
 from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.record import Fingerprint
 from search_spaces.request import TrialRequest

@@ -29,6 +29,8 @@ _SCHEDULES: dict[Schedule, str] = {
     "interleaved": "Interleaved1F1B",
 }
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+VERSION = "0.2.2"  # whose source all of this was read in
+CONFIG = "train.toml"
 
 
 def flavor_of(taken: Taken) -> tuple[str, str] | None:
@@ -148,10 +150,6 @@ def _checkpoint(taken: Taken) -> dict[str, Value]:
     if nth is None or not chosen:
         return {"mode": "none"}
     return {"mode": "full"} if nth == 1 else {"mode": "selective", "selective_ac_option": str(nth)}
-
-
-VERSION = "0.2.2"  # whose source all of this was read in
-CONFIG = "train.toml"
 
 
 def refusals(plan: Plan) -> Iterator[str]:

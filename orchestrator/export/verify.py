@@ -45,6 +45,16 @@ _LAUNCHER_ERROR = "subprocess.CalledProcessError"  # how accelerate ends where i
 _AGENT = re.compile(
     r"^E\d{4} .*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\) local_rank: (\d+)"
 )
+SLOWER = 0.10  # than the record, which a run of a few steps beside other work may be
+UNSTEADY_STEPS = 3  # lazy set-up in the first, hooks in the second, their end in the third
+FEWEST_STEPS = UNSTEADY_STEPS + 2
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_OPTIMIZERS = {
+    "adamw_fused": "AdamW fused",
+    "adamw_foreach": "AdamW foreach",
+    "adamw_8bit": "AdamW8bit",
+    "adafactor": "Adafactor",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,18 +204,6 @@ def ranks_in(kept: Path) -> Iterator[SeenRank]:
         if settings:
             steps = tuple(each for each in seen if isinstance(each, SeenStep))
             yield SeenRank(settings=settings[0], steps=steps)
-
-
-SLOWER = 0.10  # than the record, which a run of a few steps beside other work may be
-UNSTEADY_STEPS = 3  # lazy set-up in the first, hooks in the second, their end in the third
-FEWEST_STEPS = UNSTEADY_STEPS + 2
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OPTIMIZERS = {
-    "adamw_fused": "AdamW fused",
-    "adamw_foreach": "AdamW foreach",
-    "adamw_8bit": "AdamW8bit",
-    "adafactor": "Adafactor",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

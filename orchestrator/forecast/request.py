@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from orchestrator.fingerprint import container_memory_bytes, system_facts
+from orchestrator.host import container_memory_bytes, system_facts
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.footprint import Footprint

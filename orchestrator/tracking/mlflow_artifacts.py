@@ -9,7 +9,7 @@ from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.export.formats import every_export
 from orchestrator.export.source import taken
-from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import counts_words, proof_sentences
 from orchestrator.report.sweep_page import Told, report_page
 from orchestrator.report.sweep_text import (

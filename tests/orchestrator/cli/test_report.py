@@ -11,8 +11,8 @@ from orchestrator.study.reader import load_end
 from orchestrator.workspace import remember
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
+from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_spec
-from tests.orchestrator.test_driver import Sweep
 from tests.workers.values import LLAMA
 
 

@@ -15,8 +15,8 @@ from orchestrator.workspace import remember
 from search_spaces.request import snapshot_stem
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command
+from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_space, make_spec
-from tests.orchestrator.test_driver import Sweep
 from tests.orchestrator.tracking.test_mlflow import PROVENANCE, client_of, runs_of
 
 OUTCOMES = (make_measured(20.0, 0.3), make_oom(), make_measured(39.5, 0.5))

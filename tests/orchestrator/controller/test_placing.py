@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import Noted, TrialEnded
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import AbstractNodes, Need, Node, Placement, Wanted
-from orchestrator.placing import PlacingDriver
 from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
+from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
-from tests.orchestrator.test_driver import Sweep
 
 DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="connection lost")
 

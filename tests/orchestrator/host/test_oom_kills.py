@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import oom_kills as counting
-from orchestrator.oom_kills import oom_kills
+from orchestrator import host as counting
+from orchestrator.host import oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
 VMSTAT = "nr_free_pages 5803462\noom_kill 7\nnuma_hit 1\n"

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from benchmarks.rigs.postgres import Server
+from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.driver import Driver
-from orchestrator.losing import LosableDriver
 from orchestrator.study.study import Study, StudyLost
+from orchestrator.sweep import LosableDriver
 from search_spaces.facts import ClusterFacts
 from tests.orchestrator.records import (
     BEGAN,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrator.termination import termination_as_interrupt
+from orchestrator.host import termination_as_interrupt
 
 
 def interrupt(signum: signal.Signals) -> None:

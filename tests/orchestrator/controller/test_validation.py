@@ -14,8 +14,8 @@ from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.messages import Assignment
 from orchestrator.study.reader import load_end, load_proofs, load_records
 from search_spaces.outcome import Cancelled, Crashed
+from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_spec
-from tests.orchestrator.test_driver import Sweep
 
 Make = Callable[..., Sweep]
 TRIALS = (make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5, 0.5))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.controller import Driver
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -19,7 +20,6 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.state import SweepState
-from orchestrator.driver import Driver
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study

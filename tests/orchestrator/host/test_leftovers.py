@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from orchestrator.leftovers import end_left_overs
+from orchestrator.host import end_left_overs
 
 # Forks a child as loader processes are forked, says its id, and leaves or stays
 FORKS = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.device_memory import device_use, unreleased, visible_device_use
+from orchestrator.host import device_use, unreleased, visible_device_use
 
 GIB = 2**30
 THERE = {"GPU-a": 5 * GIB, "GPU-b": 0, "GPU-c": GIB}

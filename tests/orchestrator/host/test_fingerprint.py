@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import metadata
 
-from orchestrator.fingerprint import package_versions, system_facts
+from orchestrator.host import package_versions, system_facts
 
 
 def test_versions_are_those_installed() -> None:
