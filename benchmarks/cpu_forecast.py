@@ -33,7 +33,7 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from workers.models import describe
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 MIB = 2**20
 RECORDS, DRAWS, NOISE = 5, 20, 0.03

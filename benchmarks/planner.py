@@ -95,7 +95,7 @@ def rate(plans: int) -> dict[str, Any]:
 
 def ask(ranks: int, cache: Path) -> dict[str, Any]:
     """One whole question on 405 B parameters, in this process."""
-    from workers.trace import trace
+    from workers.tracing.trace import trace
 
     started = time.perf_counter()
     question = question_for("llama-3.1-405b", ranks, QUESTIONS[ranks])

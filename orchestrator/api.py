@@ -16,7 +16,7 @@ from search_spaces.spec.schema import SweepSpec
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
     from search_spaces.record import Record
-    from workers.applied import Applied, Module
+    from workers.api import Applied, Module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Best:
             ClusterError: If there are not as many ranks as the plan has, or no CUDA.
             ModelError: If the model is not of the architecture that was searched for.
         """
-        from workers.applied import apply_plan
+        from workers.api import apply_plan
 
         return apply_plan(model, self.plan, self.spec)
 
@@ -75,7 +75,7 @@ class Best:
             ModelError: If the model is not of the architecture that was searched for.
         """
         from orchestrator.export.hf_trainer import all_recomputed
-        from workers.applied import prepare_blocks
+        from workers.api import prepare_blocks
 
         return prepare_blocks(model, self.plan, self.spec, recompute=not all_recomputed(self.plan))
 

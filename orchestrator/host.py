@@ -21,7 +21,7 @@ import psutil
 
 from search_spaces.extras import DISTRIBUTION
 from search_spaces.spec.schema import GIB
-from workers.nvml import nvml
+from workers.memory.nvml import nvml
 
 # What a measurement depends on; a change of one is reason enough to measure again.
 KEY_PACKAGES = (

@@ -36,7 +36,7 @@ from search_spaces.provenance import Provenance
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 MOST_GROUPS = 1000  # that are started where nobody says how many
 # What a group's own processes take on the head node beside its workers, and what Ray and the

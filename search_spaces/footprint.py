@@ -1,7 +1,7 @@
 """What a model costs, as tracing tells it: bytes, matmuls and traffic of each of its parts.
 
 A footprint is a pure value: it is saved as JSON, and everything that is forecast follows from it by
-arithmetic. `workers.trace` makes it.
+arithmetic. `workers.tracing.trace` makes it.
 """
 
 from __future__ import annotations

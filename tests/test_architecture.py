@@ -22,14 +22,14 @@ ONLY_IN = {
     "sqlalchemy": ("orchestrator/study",),
     "psycopg": ("orchestrator/study/postgres",),
     "mlflow": ("orchestrator/tracking/",),
-    "pynvml": ("workers/nvml",),
+    "pynvml": ("workers/memory/nvml",),
     "torch": ("workers/",),
     "transformers": ("workers/",),
     "tokenizers": ("workers/",),
     "deepspeed": ("workers/",),
     "typer": ("orchestrator/cli/",),
 }
-DOORS = {"workers/entry.py", "workers/importing.py", "orchestrator/cli/app.py"}
+DOORS = {"workers/entry.py", "workers/models/user_code.py", "orchestrator/cli/app.py"}
 CORE_MAY_IMPORT = ("orchestrator.core", "search_spaces")
 
 

@@ -18,13 +18,12 @@ from search_spaces.outcome import (
 )
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from workers.agreement import agree
-from workers.causes import cause_of
+from workers.engines.build import load_engines
 from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import MemoryWanted, memory_wanted
-from workers.preparation import prepare
-from workers.training import load_engines
+from workers.outcomes import agree, cause_of
+from workers.prepare import prepare
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
 

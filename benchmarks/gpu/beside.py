@@ -23,7 +23,7 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from workers.models import describe
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 Numbers = NDArray[np.float64]
 ENDED = ("measured", "out_of_memory")

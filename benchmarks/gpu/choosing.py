@@ -10,7 +10,7 @@ from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 _JITTER = 1e-3  # decides between plans that are as good
 _FOLLOWS = "accumulation"  # from the other knobs

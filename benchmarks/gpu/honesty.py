@@ -35,7 +35,7 @@ from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 WITHIN = 0.02
 STEPS, TINY_STEPS = 24, 8

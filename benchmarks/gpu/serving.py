@@ -20,8 +20,8 @@ def serve(spec: SweepSpec, pipe: Connection) -> None:
     last. That the driver's process goes away ends this one too.
     """
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    from workers.doctor import lacks
     from workers.entry import rehearse, run_trial
+    from workers.probe.doctor import lacks
     from workers.worker import Worker
 
     worker = Worker.start(spec)

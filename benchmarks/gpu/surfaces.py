@@ -28,7 +28,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from workers.models.shape import shape_of
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 FOLDER = Path("benchmarks/surfaces/gpu")  # of the specifications, and of the tables of real GPUs
 LEAST_PLANS, MODELS = 200, 2

@@ -24,8 +24,8 @@ from search_spaces.forecast.belief import shipped_belief
 from search_spaces.forecast.planned import VariantKey, variants_of
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
-from workers.preparation import prepare
-from workers.trace import trace
+from workers.prepare import prepare
+from workers.tracing.trace import trace
 
 
 def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:

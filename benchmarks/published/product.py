@@ -23,7 +23,7 @@ from search_spaces.forecast.seconds import step_terms
 from search_spaces.forecast.work import Work, together, work_of
 from search_spaces.hardware import Device, DeviceError, known_device
 from search_spaces.spec.schema import GIB
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 PRIORS = Path(__file__).with_name("priors")
 Footprints = Callable[[Model, frozenset[Wanted]], Footprint]

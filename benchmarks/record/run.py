@@ -24,7 +24,7 @@ from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.models.shape import shape_of
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 if TYPE_CHECKING:
     from orchestrator.cluster.worker_group import KeptGroup

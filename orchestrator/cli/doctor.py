@@ -26,7 +26,7 @@ from search_spaces.hardware import Device, device_to_yaml, user_folder
 from search_spaces.spec.schema import GIB
 
 if TYPE_CHECKING:
-    from workers.doctor import Feature
+    from workers.probe.doctor import Feature
 
 _LOOK_SECONDS = 0.5
 _BUSY_PERCENT = 20
@@ -51,7 +51,7 @@ def doctor(
         return _probe(out, drive or Path())
     if out or drive:
         raise UserError("--out and --drive say how to measure; add --probe")
-    from workers.doctor import Feature, cuda_devices, survey
+    from workers.probe.doctor import Feature, cuda_devices, survey
 
     devices = cuda_devices()
     features = survey("cuda" if devices else "cpu")

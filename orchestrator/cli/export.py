@@ -36,7 +36,7 @@ def export(
     from orchestrator.export.formats import exported, fitting
     from orchestrator.export.source import chosen_record, taken
     from orchestrator.study.reader import load_state
-    from workers.preparation import prepare
+    from workers.prepare import prepare
 
     state = load_state(found.spec, found.name)
     record = chosen_record(state, trial)

@@ -31,7 +31,7 @@ def trial(
     spec = load_spec(spec_path)
     asked = read_plan(plan)
 
-    from workers.standalone import run_standalone
+    from workers.local import run_standalone
 
     outcome = run_standalone(spec, asked, proof=proof)
     if outcome is None:  # rank 0 speaks for all

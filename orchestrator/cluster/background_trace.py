@@ -96,7 +96,7 @@ def _trace(
     spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str, folder: str
 ) -> Footprint | str:
     """The footprint, or why there is none: the errors of users do not all travel."""
-    from workers.trace import trace
+    from workers.tracing.trace import trace
 
     os.nice(_PRIORITY)
     if Path(folder).is_dir():  # where relative paths and the user's modules are found

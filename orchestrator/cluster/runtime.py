@@ -250,6 +250,6 @@ def _ask(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
 
 
 def _survey(device: str) -> tuple[tuple[str, str], ...]:
-    from workers.doctor import lacks
+    from workers.probe.doctor import lacks
 
     return lacks(device)

@@ -18,7 +18,7 @@ from pathlib import Path
 from search_spaces.exported import CODE, INPUTS, Input, with_paths
 from search_spaces.presets import preset_names
 from search_spaces.spec.schema import DataSpec, SweepSpec
-from workers.importing import importable_from_here
+from workers.models.user_code import importable_from_here
 
 CARRIED_BYTES = 32 * 2**20  # of one input; all data files together are one
 # of a model's or a tokenizer's folder; weights are not needed, since they are initialised

@@ -20,7 +20,7 @@ from search_spaces.outcome import Measured
 from search_spaces.plan_table import PlanTable
 from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 
 class Footprints:

@@ -202,7 +202,7 @@ def _limit_bytes(spec: SweepSpec, device: Device, ranks: int) -> int:
 def _lacks(device: Device) -> tuple[tuple[str, str], ...]:
     """What the device cannot do; software of another machine is taken to be there."""
     if device.link_kind == "memory":
-        from workers.doctor import lacks
+        from workers.probe.doctor import lacks
 
         return lacks(CPU)
     if device.bf16_flops_per_second:

@@ -24,7 +24,7 @@ def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -
     """Provenance of a sweep that this process drives.
 
     Args:
-        spec: Names the data, which `workers.preparation.prepare` has read.
+        spec: Names the data, which `workers.prepare.prepare` has read.
         model: Of a model that makes its own batches the data is not known.
         folder: The user's.
         at: Now, in seconds since the epoch.

@@ -33,8 +33,8 @@ from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.launch import Group
-from workers.doctor import lacks
-from workers.preparation import prepare
+from workers.prepare import prepare
+from workers.probe.doctor import lacks
 
 GLOBAL_BATCH = 16
 STEPS = 10

@@ -14,7 +14,7 @@ import transformers.models.llama.modeling_llama  # noqa: F401
 
 import workers.engines.deepspeed_training
 import workers.entry
-import workers.pipelining
+import workers.parallel.pipeline
 import workers.worker  # noqa: F401
 
 gc.collect()

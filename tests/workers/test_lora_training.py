@@ -16,10 +16,10 @@ from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.engines.build import build_training
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build, build_whole
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 RANK, STEPS = 4, 6

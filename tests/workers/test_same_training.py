@@ -22,11 +22,11 @@ from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
 from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build, build_whole
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 # fp32 keeps 7 digits; sums run in another order, and AdamW carries it on through 7 updates

@@ -19,11 +19,11 @@ from workers.engines.loss import evaluation_loss, loss_of
 from workers.engines.schedule import changes_rate, make_scheduler
 from workers.engines.zero_states import zero_state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
-from workers.mesh import Mesh
 from workers.models.built import BuiltModel
 from workers.parallel.compiling import forget_compiled
 from workers.parallel.zero import Engine, OptimizerMaker, make_engine
 from workers.parallel.zero_world import ZeroWorld
+from workers.process_groups import Mesh
 
 _TAG = "checkpoint"  # DeepSpeed's name for a folder in the folder
 

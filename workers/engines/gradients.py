@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from workers.mesh import Mesh
 from workers.parallel.slices import as_distributed
+from workers.process_groups import Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from search_spaces.render import TorchSettings
 from workers.data.batch import MicroBatch
 from workers.data.common_shape import to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.checkpoint import write_shard
 from workers.engines.conveyor import Conveyor
-from workers.engines.shards import write_shard
 from workers.engines.states import state_bytes
 from workers.engines.tied import TiedWeights
 from workers.engines.update import Update

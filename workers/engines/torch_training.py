@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from search_spaces.render import TorchSettings
 from workers.data.batch import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.checkpoint import write_shard
 from workers.engines.loss import evaluation_loss, loss_of
-from workers.engines.shards import write_shard
 from workers.engines.states import state_bytes
 from workers.engines.update import Update
 from workers.measure.stopwatch import AbstractStopwatch

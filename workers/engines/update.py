@@ -16,7 +16,7 @@ from search_spaces.plan import Precision
 from search_spaces.spec.train_section import TrainSpec
 from workers.engines.gradients import Clipping, local_weight, trained_weights
 from workers.engines.schedule import changes_rate, make_scheduler
-from workers.mesh import Mesh
+from workers.process_groups import Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

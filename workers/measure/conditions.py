@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from search_spaces.outcome import Conditions
-from workers.nvml import nvml_device
+from workers.memory.nvml import nvml_device
 
 SAMPLE_SECONDS = 0.25
 

@@ -17,9 +17,9 @@ from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
 from workers.engines.loss import loss_of
-from workers.importing import users_code
 from workers.models import build_fake
 from workers.models.grouped_products import FLOP_FORMULAS, GroupedProducts, quiet_fakes
+from workers.models.user_code import users_code
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size
 _PROBE_SIZE = 768

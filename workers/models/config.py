@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from search_spaces.errors import ModelError
-from workers.importing import text_of
+from workers.models.user_code import text_of
 
 RawConfig = dict[str, Any]
 

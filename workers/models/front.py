@@ -12,9 +12,9 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.importing import users_code
 from workers.models import function
 from workers.models.built import BuiltModel
+from workers.models.user_code import users_code
 
 
 def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Attention
-from workers.importing import UsersCodeError, users_code
 from workers.models.seeding import seeded
+from workers.models.user_code import UsersCodeError, users_code
 
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _VOCABULARY = 64

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from workers.importing import any_fault_as
 from workers.models.blocks import find_blocks
 from workers.models.config import one_sentence
 from workers.models.passing import BlockForm
 from workers.models.stack_trace import NoStackError, trace
+from workers.models.user_code import any_fault_as
 
 Inputs = Mapping[str, torch.Tensor]
 MakeInputs = Callable[[], Inputs]

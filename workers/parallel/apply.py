@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from search_spaces.render import TorchSettings
-from workers.mesh import Mesh
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compiling import compile_blocks
 from workers.parallel.ddp import replicate
 from workers.parallel.fsdp import shard
 from workers.parallel.tensor import split_blocks
+from workers.process_groups import Mesh
 
 
 def parallelize(

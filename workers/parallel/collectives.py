@@ -17,7 +17,7 @@ import torch
 import torch.distributed._functional_collectives as collectives
 from torch.distributed.distributed_c10d import GroupName
 
-from workers.mesh import Mesh
+from workers.process_groups import Mesh
 
 # their names before torch 2.13, which warns of them
 _gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.render import TorchSettings
-from workers.mesh import Mesh
 from workers.parallel.compiling import in_one_piece
 from workers.parallel.compression import compress_gradients
 from workers.parallel.slices import localize
+from workers.process_groups import Mesh
 
 
 def replicate(

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import (
 )
 
 from search_spaces.render import TorchSettings
-from workers.mesh import Mesh
+from workers.process_groups import Mesh
 
 
 def shard(

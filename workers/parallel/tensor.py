@@ -21,7 +21,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from search_spaces.render import TorchSettings
-from workers.mesh import Mesh
 from workers.models.boxes import Box
 from workers.models.built import BuiltModel
 from workers.models.initial import Piece, name_source
@@ -39,6 +38,7 @@ from workers.parallel.split_modules import (
     enter,
     sum_gradients,
 )
+from workers.process_groups import Mesh
 
 _STATES = ("hidden_states", "key_value_states", "encoder_hidden_states")  # inputs of a region
 

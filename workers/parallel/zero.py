@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from search_spaces.render import DeepSpeedSettings
 from search_spaces.spec.train_section import TrainSpec
+from workers.engines.optimizers import make_optimizer
 from workers.models.built import BuiltModel
-from workers.optimizers import make_optimizer
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compiling import compile_blocks
 

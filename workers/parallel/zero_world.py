@@ -21,7 +21,7 @@ from deepspeed.runtime.zero import parameter_offload, partition_parameters
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import debug, groups
 
-from workers.mesh import Mesh
+from workers.process_groups import Mesh
 
 _LOCAL_RANK = "LOCAL_RANK"  # DeepSpeed reads the index of its CUDA device there
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
-from workers.nvml import nvml_device
+from workers.memory.nvml import nvml_device
 from workers.probing.collectives import collective_points
 from workers.probing.effort import Effort
 from workers.probing.findings import Findings

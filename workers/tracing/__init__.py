@@ -1,1 +1,1 @@
-"""The machinery of `workers.trace`: one step without memory, and what it tells."""
+"""The machinery of `workers.tracing.trace`: one step without memory, and what it tells."""

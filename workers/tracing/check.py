@@ -21,13 +21,13 @@ from workers.engines.loss import loss_of
 from workers.models.grouped_products import FLOP_FORMULAS
 from workers.models.seeding import seeded
 from workers.parallel.fsdp import shard
-from workers.trace import trace
 from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
 from workers.tracing.fake_ranks import fake_ranks
 from workers.tracing.footprints import NO_FACTS, computed_by
 from workers.tracing.plans import batch_of, longest_spec, plan_of
 from workers.tracing.specimen import in_fake_memory, specimen
 from workers.tracing.step import as_on
+from workers.tracing.trace import trace
 from workers.tracing.values import BatchValues
 
 _EMPTY = torch.ops.aten.empty.memory_format  # of what is gathered, before the tracker knows it
@@ -65,7 +65,7 @@ def check(
     looked at in the same way, since torch's tracker of whole models knows no frozen weights.
 
     Args:
-        spec: As for `workers.trace.trace`, and so are the next three.
+        spec: As for `workers.tracing.trace.trace`, and so are the next three.
         attention: Of the model.
         compute: What the blocks compute in.
         device: Whose kernels are meant.
@@ -74,7 +74,7 @@ def check(
         cache: The folder of cached footprints.
 
     Raises:
-        ModelError: As `workers.trace.trace`.
+        ModelError: As `workers.tracing.trace.trace`.
     """
     footprint = trace(spec, [(attention, compute, "none")], device=device, cache=cache)
     variant = footprint.variant(attention, compute, "none")

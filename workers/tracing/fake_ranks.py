@@ -11,8 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from search_spaces.layout import MESH_DIMENSIONS, mesh_shape, place_of
 from search_spaces.plan import Plan
-from workers.mesh import Mesh
-from workers.trial_group import forget_meshes
+from workers.process_groups import Mesh, forget_meshes
 
 
 @contextmanager

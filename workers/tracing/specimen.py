@@ -18,7 +18,6 @@ from search_spaces.footprint import Compute
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from workers.data import batch_source
-from workers.importing import any_fault_as
 from workers.models import BuiltModel, build, build_fake
 from workers.models.config import one_sentence
 from workers.models.function import is_function
@@ -26,6 +25,7 @@ from workers.models.grouped_products import quiet_fakes
 from workers.models.passing import Passing
 from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
+from workers.models.user_code import any_fault_as
 from workers.parallel.slices import localize, replace_weights
 from workers.tracing.kinds import alike
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.footprint import Footprint
 from search_spaces.presets import preset_config, preset_names
 from search_spaces.spec.schema import SweepSpec
-from workers.importing import importable_from_here
+from workers.models.user_code import importable_from_here
 
 _CODE = Path(__file__).parents[2]
 _PACKAGES = ("search_spaces", "workers")  # whose code decides what tracing finds

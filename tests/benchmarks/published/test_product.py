@@ -16,7 +16,7 @@ from search_spaces.footprint import Footprint
 from search_spaces.forecast.belief import shipped_belief
 from search_spaces.forecast.scales import SURE, Scales
 from tests.benchmarks.published.rows import read_one
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 GIB = 2**30
 SMALL = {"n_layers": "2", "hidden": "256", "n_heads": "4", "vocab": "1024", "seq_len": "128"}

@@ -14,7 +14,7 @@ from search_spaces.hardware import find_device, known_device, load_device_file
 from tests.orchestrator.cli.test_app import run
 from tests.workers.probing.values import TINY
 from workers import probing
-from workers.doctor import lacks, survey
+from workers.probe.doctor import lacks, survey
 
 
 def test_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

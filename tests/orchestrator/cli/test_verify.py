@@ -17,7 +17,7 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import a_plan, a_spec
-from workers.handover import Reference
+from workers.api import Reference
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured
 from tests.workers.test_same_training import SPEC
-from workers.preparation import prepare
+from workers.prepare import prepare
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent

@@ -31,7 +31,7 @@ from search_spaces.exported import (
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import LLAMA, a_plan, a_spec
-from workers.handover import Reference
+from workers.api import Reference
 
 MODULE = """
 import torch

@@ -38,7 +38,7 @@ from tests.orchestrator.records import (
 )
 from tests.workers.values import LLAMA
 from workers.models import describe
-from workers.trace import trace
+from workers.tracing.trace import trace
 
 SPEC = make_spec(
     model=LLAMA,

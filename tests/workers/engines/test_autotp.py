@@ -17,11 +17,11 @@ from tests.workers.parallel.split_models import split_spec
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_request, a_spec
 from workers.data import batch_source
+from workers.engines.build import load_engine
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
 from workers.models.autotp import autotp_refusal
-from workers.preparation import prepare
-from workers.training import load_engine
+from workers.prepare import prepare
 from workers.worker import Worker
 
 pytestmark = pytest.mark.thorough

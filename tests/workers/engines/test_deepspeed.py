@@ -28,11 +28,11 @@ from tests.workers.test_same_training import (
 )
 from tests.workers.values import LLAMA, a_plan, a_request, a_short_request, a_spec, odd_model
 from workers.data import batch_source
+from workers.engines.build import load_engine
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
 from workers.parallel.zero_features import cpu_adam_lack, load_cpu_adam, nvme_lack
-from workers.preparation import prepare
-from workers.training import load_engine
+from workers.prepare import prepare
 from workers.worker import Worker
 
 ROOT = Path(__file__).parents[3]

@@ -21,12 +21,12 @@ from tests.workers.test_same_training import (
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data import batch_source
+from workers.engines.build import build_training
 from workers.engines.loss import loss_of
 from workers.engines.torch_training import TorchTraining, autocast
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build, build_whole
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 MAX_NORM, WARMUP, TOTAL = 0.5, 2, 9

@@ -17,13 +17,13 @@ from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data import batch_source
+from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.entry import run_trial
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
 from workers.parallel.compiling import compile_lack, in_one_piece, load_compiler
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 COMPILE_SECONDS = 350.0  # longest wait: a C++ compiler is at work, on a busy machine

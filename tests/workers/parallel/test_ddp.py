@@ -23,11 +23,11 @@ from tests.workers.test_same_training import (
 )
 from tests.workers.values import a_plan, a_request, a_spec
 from workers.data import batch_source
+from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 FP16_TOLERANCE = 1e-3  # relative: fp16 has a mantissa of 11 bits

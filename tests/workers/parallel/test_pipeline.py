@@ -21,13 +21,13 @@ from tests.workers.launch import Group
 from tests.workers.tracing.experts import MIXTRAL
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec
 from workers.data import batch_source
+from workers.engines.build import build_training
 from workers.engines.pipeline_training import PipelineTraining
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build
 from workers.models.initial import original_name
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 # as in test_same_training: fp32 keeps 7 digits, sums run in another order

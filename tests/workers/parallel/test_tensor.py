@@ -21,14 +21,14 @@ from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.parallel.split_models import ARCHITECTURES, split_spec
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data import batch_source
+from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models import build, build_whole
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 from workers.parallel.slices import as_distributed
 from workers.parallel.tensor import original_order
-from workers.preparation import prepare
-from workers.training import build_training
+from workers.prepare import prepare
 from workers.worker import Worker
 
 # fp32 keeps 7 digits; sums run in another order, and AdamW carries it on through 7 updates

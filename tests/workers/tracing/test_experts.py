@@ -23,10 +23,10 @@ from tests.workers.tracing.experts import (
 from workers.data import MicroBatch
 from workers.measure.flops import training_flops_per_token
 from workers.models import BuiltModel, build_whole, describe
-from workers.trace import trace
 from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
 from workers.tracing.check import check
 from workers.tracing.plans import batch_of, plan_of
+from workers.tracing.trace import trace
 
 TOKENS, MICRO_BATCH = 64, 7
 ALL = pytest.mark.parametrize("model", EXPERTS.values(), ids=EXPERTS)

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import Module
 
 from search_spaces.errors import ClusterError, ModelError
+from search_spaces.exported import Exported, code_folder, load_exported_spec
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.render import render_checkpoint
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from workers.data import batch_source
 from workers.data.batch import MicroBatch
+from workers.data.batches import WORST_STEP, StepBatches
 from workers.engines import AbstractTraining
+from workers.engines.build import build_training, load_engine
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import BuiltModel, describe
+from workers.models import BuiltModel, build, build_whole, describe
 from workers.models.blocks import find_blocks
+from workers.models.user_code import users_code
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compiling import compile_blocks
-from workers.ranks import Ranks, total
-from workers.training import build_training, load_engine
-from workers.trial_group import TrialGroup
-from workers.worker import CONTROL_SECONDS, pick_device
+from workers.process_groups import TrialGroup
+from workers.worker import CONTROL_SECONDS, Ranks, pick_device, total
 
 __all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
 
 _COLLECTIVE_SECONDS = 1800.0  # longest wait for another rank, as torch has it for gloo
+Step = list[tuple[dict[str, torch.Tensor], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,3 +197,51 @@ def _differences(model: Module, facts: ModelFacts) -> Iterator[str]:
     weights = sum(weight.numel() for weight in model.parameters())
     if facts.parameters and weights != facts.parameters:
         yield f"it has {weights:,} parameters and not {facts.parameters:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The model and the data that a plan was measured with, as plain torch has them."""
+
+    spec: SweepSpec
+    plan: Plan
+
+    @classmethod
+    def here(cls, script: str) -> Self:
+        """Of the folder that an exported script lies in.
+
+        Raises:
+            UserError: If what is there is not what was exported, or an input is missing.
+        """
+        folder = Path(script).resolve().parent
+        spec = load_exported_spec(folder)
+        if code := code_folder(folder):
+            _import_from(code, spec.model.name.partition(":")[0])
+        return cls(spec, Exported.read(folder).plan)
+
+    def model(self) -> tuple[nn.Module, list[nn.Module]]:
+        """The whole model on the CPU with the weights that trials start from, and its blocks."""
+        built = build_whole(self.spec.model, self.spec.train, attention=self.plan.attention)
+        return built.module, list(built.blocks)
+
+    def steps(self, rank: int) -> Iterator[Step]:
+        """Of each optimizer step, what this data rank trains on: inputs and their weights.
+
+        In the order of a trial, which takes the longest samples first. The weights of all ranks
+        add up to 1.
+        """
+        model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
+        source = batch_source(model, self.spec)
+        return (_weighted(source.step(self.plan, rank, number)) for number in count(WORST_STEP))
+
+
+def _import_from(folder: Path, module: str) -> None:
+    """Imports a user's module from a folder, whatever the current directory holds of that name."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    with users_code(module):
+        importlib.import_module(module)
+
+
+def _weighted(given: StepBatches) -> Step:
+    return [(dict(batch.inputs), batch.targets / given.targets) for batch in given.batches]

@@ -21,9 +21,9 @@ from search_spaces.render import Environment, render_environment
 from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings, refusal
 from search_spaces.spec.schema import SweepSpec
-from workers.doctor import lacks
 from workers.entry import rehearse, run_trial
-from workers.preparation import prepare
+from workers.prepare import prepare
+from workers.probe.doctor import lacks
 from workers.worker import Worker, pick_device
 
 _PROOF_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint

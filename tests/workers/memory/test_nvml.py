@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.nvml import nvml, nvml_device
+from workers.memory.nvml import nvml, nvml_device
 
 
 def test_a_cpu_is_no_device_of_nvml() -> None:

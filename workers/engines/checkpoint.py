@@ -11,12 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from search_spaces.spec.schema import GIB, SweepSpec
+from workers.engines.gradients import local_tensor
 
 _NAME = "plimsoll-checkpoint"
 # texts of torch's writer, which says of a full disk no more than where it stopped
 _TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
+_FILE = "shard.pt"
 
 
 @contextlib.contextmanager
@@ -71,3 +77,15 @@ def _parent(spec: SweepSpec) -> Path:
         return Path(spec.proof.folder)
     study = Path(spec.study.folder)
     return study if study.is_dir() else Path(tempfile.gettempdir())
+
+
+def write_shard(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Writes what this rank holds of a model and its optimizer; talks to no other rank.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    states = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
+    # through a file of Python's: torch's own writer says of a full disk only where it stopped
+    with (folder / _FILE).open("wb") as file:
+        torch.save(tree_map_only(DTensor, local_tensor, states), file)

@@ -20,9 +20,9 @@ from search_spaces.spec.schema import SweepSpec
 from tests.covering import every_value
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.values import LLAMA, a_spec, odd_model
-from workers.trace import trace
 from workers.tracing.arithmetic import flops
 from workers.tracing.check import check
+from workers.tracing.trace import trace
 
 TOKENS = 64
 # torch's tracker counts a few scalars otherwise; nothing else differs
@@ -347,7 +347,7 @@ def test_a_cached_footprint_is_read_without_torch(tmp_path: Path) -> None:
         "import sys, json\n"
         "from pathlib import Path\n"
         "from search_spaces.spec.schema import SweepSpec\n"
-        "from workers.trace import trace\n"
+        "from workers.tracing.trace import trace\n"
         f"spec = SweepSpec.model_validate_json({spec.model_dump_json()!r})\n"
         f"found = trace(spec, [('sdpa', 'cast', 'none')], cache=Path({str(tmp_path)!r}))\n"
         "print(json.dumps([found.digest, 'torch' in sys.modules]))\n"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.outcome import CrashKind
-from workers.causes import cause_of
+from workers.outcomes import cause_of
 
 
 def raised(code: str, file: str) -> Exception:
@@ -60,7 +60,7 @@ def test_causes_are_those_of_the_errors(code: str, phase: str, cause: CrashKind,
 def test_what_cannot_be_built_by_nobodys_own_code_is_the_layouts(
     file: str, phase: str, cause: CrashKind
 ) -> None:
-    code = "from workers.causes import cause_of\ntorch.nn.Linear(2, 2)(torch.ones(3))"
+    code = "from workers.outcomes import cause_of\ntorch.nn.Linear(2, 2)(torch.ones(3))"
     error = raised(code, file)
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this test's
 

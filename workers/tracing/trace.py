@@ -12,7 +12,7 @@ from pathlib import Path
 from search_spaces.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
-from workers.importing import users_code
+from workers.models.user_code import users_code
 from workers.tracing.store import default_folder, digest_of, load, save
 
 Wanted = tuple[Attention, Compute, Split]

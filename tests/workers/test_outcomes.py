@@ -24,7 +24,7 @@ from search_spaces.outcome import (
     OutOfMemory,
     Phases,
 )
-from workers.agreement import agree
+from workers.outcomes import agree
 
 
 def costs(residual_bytes: int) -> Costs:

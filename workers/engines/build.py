@@ -10,11 +10,10 @@ from search_spaces.render import render_deepspeed, render_torch
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.engines import AbstractTraining
+from workers.engines.optimizers import load_eight_bit, make_optimizer
 from workers.engines.torch_training import TorchTraining
 from workers.engines.update import make_update
-from workers.mesh import Mesh
 from workers.models.built import BuiltModel
-from workers.optimizers import load_eight_bit, make_optimizer
 from workers.parallel.apply import parallelize
 from workers.parallel.compiling import load_compiler
 from workers.parallel.zero_features import (
@@ -24,6 +23,7 @@ from workers.parallel.zero_features import (
     load_nvme,
     nvme_lack,
 )
+from workers.process_groups import Mesh
 
 
 def build_training(
@@ -39,7 +39,7 @@ def build_training(
         return _build_deepspeed(request, model, facts, mesh, device)
     settings = render_torch(plan, facts)
     if settings.pipeline is not None and mesh is not None:
-        from workers.pipelining import build_pipeline
+        from workers.parallel.pipeline import build_pipeline
 
         return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)
@@ -63,7 +63,7 @@ def load_engine(plan: Plan, device: torch.device) -> None:
     if plan.compile:
         load_compiler(device)
     if plan.pipeline > 1:
-        from workers import pipelining  # noqa: F401  # torch's schedules: half a second
+        from workers.parallel import pipeline  # noqa: F401  # torch's schedules: half a second
     if plan.engine == "deepspeed":
         load_deepspeed(device)
         if plan.offload_optimizer != "none":

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from search_spaces.spec.schema import GIB
+from workers.engines.optimizers import eight_bit_lack
 from workers.models.attentions import flash_lack
-from workers.optimizers import eight_bit_lack
 from workers.parallel.compiling import compile_lack
 from workers.parallel.zero_features import (
     cpu_adam_lack,
@@ -17,16 +17,6 @@ from workers.parallel.zero_features import (
     fp16_lack,
     nvme_lack,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
-    """Something that plans may need; `lack` says why it is missing, None if it is there."""
-
-    name: str
-    serves: str  # which knobs need it
-    lack: str | None
-
 
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: deepspeed_lack()),
@@ -38,6 +28,15 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("flash_attention_2", "attention flash_attention_2", lambda device: flash_lack(2, device)),
     ("flash_attention_3", "attention flash_attention_3", lambda device: flash_lack(3, device)),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """Something that plans may need; `lack` says why it is missing, None if it is there."""
+
+    name: str
+    serves: str  # which knobs need it
+    lack: str | None
 
 
 def survey(device_type: str) -> tuple[Feature, ...]:
