@@ -41,7 +41,8 @@ def report(
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))
     else:
-        from orchestrator.report.sweep_page import report_page, told_of
+        from orchestrator.report.page_data import told_of
+        from orchestrator.report.sweep_page import report_page
 
         write_text(file, report_page(told_of(state)))
     say(f"written: {file}")

@@ -25,8 +25,8 @@ from orchestrator.report.charts import (
     stacked,
 )
 from orchestrator.report.format import KIND_WORDS, plan_words, record_words
+from orchestrator.report.page_data import LossCurves, Told, ablation, loss_curves, memory_of
 from orchestrator.report.plan_text import term_words
-from orchestrator.report.sweep_page import LossCurves, Told, ablation, loss_curves, memory_of
 from orchestrator.report.sweep_tables import anatomy_rows
 from search_spaces.forecast.seconds import TERMS
 from search_spaces.outcome import Measured, OutOfMemory

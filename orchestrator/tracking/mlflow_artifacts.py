@@ -11,7 +11,8 @@ from orchestrator.export.formats import every_export
 from orchestrator.export.source import taken
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import counts_words, proof_sentences
-from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.page_data import Told
+from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
     answer,
     beside_sentence,

@@ -22,7 +22,8 @@ from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_fate, render_won
 from orchestrator.report.format import may_be_lossy
 from orchestrator.report.live import lines, picture
-from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.page_data import Told
+from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
 from orchestrator.tracking.mlflow_view import view_state

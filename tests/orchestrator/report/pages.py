@@ -14,8 +14,9 @@ from benchmarks.search.races import Race
 from benchmarks.search.run import Results
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
+from orchestrator.report.page_data import Told
 from orchestrator.report.plan_page import planned_page
-from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.sweep_page import report_page
 from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
 from tests.benchmarks.search.toys import toy_surface

@@ -18,7 +18,8 @@ from jinja2 import UndefinedError
 from orchestrator.report import html
 from orchestrator.report.charts import Figure, hover_text
 from orchestrator.report.html import Table, render_page
-from orchestrator.report.sweep_page import Told, report_page
+from orchestrator.report.page_data import Told
+from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import a_ground, a_state
 from tests.orchestrator.report.pages import HOSTILE, figures_of, words_of
 from tests.orchestrator.report.values import TRIED

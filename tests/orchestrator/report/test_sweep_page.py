@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.report.page_data import Told, ablation, accounting, comparisons, loss_curves
 from orchestrator.report.sweep_charts import change_words, lost
-from orchestrator.report.sweep_page import (
-    Told,
-    ablation,
-    accounting,
-    comparisons,
-    loss_curves,
-    report_page,
-)
+from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
 from tests.orchestrator.report.values import ANSWER, START, TRIED, proven, told_of

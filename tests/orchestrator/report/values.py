@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.sweep_page import Told
+from orchestrator.report.page_data import Told
 from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
