@@ -76,9 +76,9 @@ class ClusterFacts:
     `slots` is how many ranks fit at once, `node_slots` how many of them on one node, None where
     nobody knows; `memory_limit_bytes` is per rank, None where nothing limits it but the machine.
     `lacks` names what a worker's machine cannot do, each with the reason and the remedy in one
-    sentence (see `workers.probe.doctor` for the names). Where plans say on which kind of node they run,
-    `accelerators` are those kinds; the other numbers are then the most (of memory the least) of
-    any.
+    sentence (see `workers.probe.doctor` for the names). Where plans say on which kind of node they
+    run, `accelerators` are those kinds; the other numbers are then the most (of memory the least)
+    of any.
     """
 
     device: str  # "cpu" or "cuda"

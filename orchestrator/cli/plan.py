@@ -106,7 +106,7 @@ def plan(
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner, planned_to_json
     from orchestrator.forecast.request import device_of, question_of, size_names
-    from orchestrator.report.plan_text import render_planned
+    from orchestrator.report.plan_tables import render_planned
     from search_spaces.forecast.belief import shipped_belief
     from workers.models import describe
 
@@ -206,7 +206,7 @@ def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
 
 
 def _explain(planner: Planner, planned: Planned, named: str) -> None:
-    from orchestrator.report.plan_text import render_explained
+    from orchestrator.report.plan_tables import render_explained
 
     page().print(render_explained(planner.explain(_plan_named(planner, planned, named))))
 
