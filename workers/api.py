@@ -34,8 +34,8 @@ from workers.models.blocks import find_blocks
 from workers.models.user_code import users_code
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compiling import compile_blocks
-from workers.process_groups import TrialGroup
-from workers.worker import CONTROL_SECONDS, Ranks, pick_device, total
+from workers.process_groups import Ranks, TrialGroup, total
+from workers.worker import CONTROL_SECONDS, pick_device
 
 __all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
 

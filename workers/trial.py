@@ -32,8 +32,8 @@ from workers.memory.meter import Peak
 from workers.models import build
 from workers.parallel.compiling import compile_seconds
 from workers.prepare import prepare
-from workers.process_groups import Mesh
-from workers.worker import Worker, total
+from workers.process_groups import Mesh, total
+from workers.worker import Worker
 
 AGAIN = 2  # steps on the longest samples before the evaluation; one more comes last
 CLOSER = 0.5  # of the interval to which a trial measures

@@ -21,7 +21,7 @@ from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch
 from workers.parallel.compiling import compile_seconds
-from workers.worker import total
+from workers.process_groups import total
 
 # Shorter steps are timed several at once, so that the barriers do not count for much.
 MIN_WINDOW_SECONDS = 0.1
