@@ -10,11 +10,12 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.api import find_study
 from orchestrator.cli.trial import read_plan
 from orchestrator.explain.context import knobs_asked, plan_asked
 from orchestrator.study.study import check_study
 from orchestrator.tracking.mlflow_reachability import check_tracking
-from orchestrator.workspace import find_study, remember
+from orchestrator.workspace import remember
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.files import read_devices

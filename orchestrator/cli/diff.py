@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_study, complete_trial
 from orchestrator.cli.console import page, say, write_text
 from orchestrator.cli.options import Json, JsonFile
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.workspace import find_study
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_key, complete_study, complete_trial
 from orchestrator.cli.console import say_error
-from orchestrator.workspace import NamedStudy, find_study
+from orchestrator.workspace import NamedStudy
 from search_spaces.spec.overrides import FLAG
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_gpu, complete_study
 from orchestrator.cli.console import page, say, say_error, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import read_plan
-from orchestrator.workspace import find_study
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name
 

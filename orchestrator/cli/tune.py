@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api import find_study
 from orchestrator.cli.check import expected
 from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, page, say_error, ui_hint
@@ -84,7 +85,7 @@ def tune(
     check_study(spec, name)  # another job must not replace the specification of this study's own
     belief = shipped_belief()
     if records is not None:
-        belief = taught_by(belief, records, tuned=spec, tuned_name=name)
+        belief = taught_by(belief, find_study(records, option="--records"), spec, name)
     remember(spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from orchestrator.forecast.request import TraceVariants
-from orchestrator.workspace import find_study
+from orchestrator.workspace import NamedStudy
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.footprint import Footprint
@@ -117,12 +117,12 @@ def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
     return replace(found, node_devices=per_node) if per_node else found
 
 
-def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) -> Belief:
+def taught_by(belief: Belief, study: NamedStudy, tuned: SweepSpec, tuned_name: str) -> Belief:
     """The belief after the measured trials of a study, which may be of another model.
 
     Args:
         belief: What is believed before.
-        named: The study, by its specification, folder, name or database.
+        study: Whose trials count.
         tuned: The specification of the study that forecasts are wanted for. If both are one,
             nothing is learned here: a sweep learns from its own records by itself.
         tuned_name: That study's name.
@@ -134,8 +134,7 @@ def taught_by(belief: Belief, named: str, *, tuned: SweepSpec, tuned_name: str) 
     from orchestrator.study.reader import load_records  # imports Optuna
     from orchestrator.study.storage import storage_url
 
-    found = find_study(named, option="--records")
-    spec, name = found.spec, found.name
+    spec, name = study.spec, study.name
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
         return belief
     records = load_records(spec, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.api import find_study
 from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import why_nothing
@@ -15,7 +16,7 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.report.sweep_text import left_sentence
 from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
-from orchestrator.workspace import find_study, remember
+from orchestrator.workspace import remember
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.workspace import NO_SPEC, STORAGE_VARIABLE, find_study
+from orchestrator.api import NO_SPEC, find_study
+from orchestrator.workspace import STORAGE_VARIABLE
 from search_spaces.errors import SpecError, StudyError
 from tests.orchestrator.cli.studies import a_plan, a_study
 from tests.orchestrator.records import make_measured

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.api import find_study
 from orchestrator.forecast.calibration import taught_by
 from orchestrator.forecast.forecaster import Forecaster
 from orchestrator.study.study import Study
 from orchestrator.sweep import sweep_space
-from search_spaces.errors import StudyError
 from search_spaces.facts import ClusterFacts
 from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.forecast.planned import variants_of
@@ -58,7 +58,7 @@ def speed(spec: SweepSpec, belief: Belief) -> float:
 
 def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
     before = shipped_belief()
-    after = taught_by(before, "slow.yaml", tuned=spec, tuned_name="other")
+    after = taught_by(before, find_study("slow.yaml"), spec, "other")
 
     assert speed(spec, after) < speed(spec, before) / 10
 
@@ -66,9 +66,4 @@ def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
 def test_a_sweep_does_not_learn_from_its_own_records_twice(spec: SweepSpec) -> None:
     before = shipped_belief()
 
-    assert taught_by(before, "slow.yaml", tuned=spec, tuned_name="slow") == before
-
-
-def test_a_study_that_is_not_there_is_a_users_fault(spec: SweepSpec) -> None:
-    with pytest.raises(StudyError, match="nowhere is neither a specification nor a study"):
-        taught_by(shipped_belief(), "nowhere", tuned=spec, tuned_name="other")
+    assert taught_by(before, find_study("slow.yaml"), spec, "slow") == before
