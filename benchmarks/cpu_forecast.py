@@ -32,7 +32,7 @@ from search_spaces.hardware import Device, known_device, load_device_file
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 from workers.tracing.trace import trace
 
 MIB = 2**20

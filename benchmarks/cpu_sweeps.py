@@ -27,7 +27,7 @@ from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 from workers.probe.doctor import lacks
 
 RANKS = 2

@@ -38,7 +38,7 @@ _FOLLOWS = "accumulation"  # from the other knobs
 
 def space_of(spec: SweepSpec) -> Space:
     """The legal plans on this machine: on its CPU, unless the specification says cuda."""
-    from workers.models import describe
+    from workers.models.load import describe
 
     ranks = spec.cluster.workers
     if ranks == "auto":

@@ -61,7 +61,7 @@ def question_for(
     model: str, ranks: int, global_batch: int, space: Mapping[str, Any] | None = None
 ) -> Question:
     """The question of a model on so many devices."""
-    from workers.models import describe
+    from workers.models.load import describe
 
     spec = spec_for(model, global_batch, space or {})
     device = device_of(spec, name=None, file=None, devices_per_node=None)

@@ -25,7 +25,7 @@ from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 
 GPUS = 8  # of a node; a trial takes them all
 REFUSED_SECONDS = 0.0  # that plain Ray Tune's trial takes of a plan which no rule allows

@@ -28,7 +28,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 
 
 def busy_share(slept: Sequence[NapReport], handed: Sequence[float]) -> float:

@@ -197,7 +197,7 @@ class Best:
             UserError: If Trainer cannot train the plan.
         """
         from orchestrator.export import hf_trainer
-        from workers.models import describe
+        from workers.models.load import describe
 
         plan, spec, device = self.plan, self.spec, self.device
         facts = describe(spec.model, spec.train)

@@ -23,14 +23,14 @@ from search_spaces.plan import Plan
 from search_spaces.render import render_checkpoint
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from workers.data import batch_source
-from workers.data.batch import MicroBatch
-from workers.data.batches import WORST_STEP, StepBatches
+from workers.data.batches import WORST_STEP, StepBatches, batch_source
+from workers.data.collate import MicroBatch
 from workers.engines import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import BuiltModel, build, build_whole, describe
-from workers.models.blocks import find_blocks
+from workers.models.built import BuiltModel
+from workers.models.load import build, build_whole, describe
+from workers.models.stack import find_blocks
 from workers.models.user_code import users_code
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compiling import compile_blocks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
-from workers.data import load_dataset
-from workers.models import describe
+from workers.data.dataset import load_dataset
+from workers.models.load import describe
 
 
 def prepare(spec: SweepSpec) -> ModelFacts:

@@ -18,8 +18,7 @@ from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
-from workers.data import StepBatches, batch_source
-from workers.data.batches import WORST_STEP
+from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
 from workers.engines import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
@@ -29,7 +28,7 @@ from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps
 from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
-from workers.models import build
+from workers.models.load import build
 from workers.parallel.compiling import compile_seconds
 from workers.prepare import prepare
 from workers.process_groups import Mesh, total

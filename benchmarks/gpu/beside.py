@@ -22,7 +22,7 @@ from search_spaces.hardware import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 from workers.tracing.trace import trace
 
 Numbers = NDArray[np.float64]

@@ -13,7 +13,7 @@ from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.presets import preset_config
 from search_spaces.spec.schema import SweepSpec
-from workers.models import describe
+from workers.models.load import describe
 
 _FUNCTIONS = '''
 def make_model() -> tuple[torch.nn.Module, list[torch.nn.Module]]:

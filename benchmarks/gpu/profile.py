@@ -22,10 +22,10 @@ from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training, load_engine
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker
 

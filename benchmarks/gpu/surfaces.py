@@ -27,7 +27,7 @@ from orchestrator.cli.console import say
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from workers.models.shape import shape_of
+from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
 FOLDER = Path("benchmarks/surfaces/gpu")  # of the specifications, and of the tables of real GPUs

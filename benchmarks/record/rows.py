@@ -18,7 +18,7 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import GIB, SweepSpec
-from workers.models.shape import ModelShape
+from workers.models.capabilities import ModelShape
 
 PUBLISHED = (
     *("source", "url_or_path", "model"),

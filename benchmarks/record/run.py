@@ -23,7 +23,7 @@ from search_spaces.request import TrialRequest
 from search_spaces.rules import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.models.shape import shape_of
+from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import GIB
-from workers.models import describe
+from workers.models.load import describe
 
 Numbers = NDArray[np.float64]
 # where a table tells of a knob in the columns that all tables have

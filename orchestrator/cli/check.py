@@ -66,7 +66,7 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     from search_spaces.accelerators import told_apart
     from search_spaces.rules import Surroundings
     from search_spaces.space import build_space
-    from workers.models import describe
+    from workers.models.load import describe
 
     model = describe(spec.model, spec.train)
     cluster = ClusterFacts(

@@ -108,7 +108,7 @@ def plan(
     from orchestrator.forecast.request import device_of, question_of, size_names
     from orchestrator.report.plan_tables import render_planned
     from search_spaces.forecast.belief import shipped_belief
-    from workers.models import describe
+    from workers.models.load import describe
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
     question = question_of(

@@ -54,7 +54,7 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
 
 def _model(spec: SweepSpec) -> ModelFacts | None:
     """What the exports need; a study can be read where its model is not."""
-    from workers.models import describe
+    from workers.models.load import describe
 
     try:
         return describe(spec.model, spec.train)

@@ -73,7 +73,7 @@ def ground_of(state: SweepState, accelerator: str = "") -> Ground:
         UserError: If the model cannot be found or traced, nobody knows the device that the study
             ran on, or no plan is legal.
     """
-    from workers.models import describe
+    from workers.models.load import describe
 
     spec = state.spec.on(accelerator)
     records = tuple(

@@ -90,7 +90,7 @@ def learned_from_study(
     Raises:
         ModelError: If the model cannot be found or traced.
     """
-    from workers.models import describe
+    from workers.models.load import describe
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
     return learned_from(

@@ -218,7 +218,7 @@ def size_names(spec: SweepSpec) -> dict[int, str]:
     """
     if ":" in spec.model.name:
         return {}
-    from workers.models.source import raw_config
+    from workers.models.config_source import raw_config
 
     fields: dict[str, Any] = raw_config(spec.model) | spec.model.config
     found: dict[int, str] = {}

@@ -32,7 +32,7 @@ def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -
     Raises:
         StudyError: If `MLFLOW_RUN_CONTEXT` holds no JSON object.
     """
-    from workers.data import load_dataset, profile  # late: `plimsoll submit` needs no torch
+    from workers.data.dataset import load_dataset, profile
 
     data = None
     if model.vocab_size is not None:

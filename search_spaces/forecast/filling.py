@@ -3,7 +3,7 @@
 A model is traced on samples of the longest length. What a micro-batch of others computes are the
 tokens of its rows: padded ones are as long as the longest sample in them, packed ones hold several
 samples. That share of the traced work is here, by how a step's samples are drawn (one of each
-stratum of lengths) and dealt (`workers.data.order`, `arrange`, `collate`).
+stratum of lengths) and dealt (`workers.data.batches`, `arrange`, `collate`).
 """
 
 from __future__ import annotations

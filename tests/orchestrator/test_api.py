@@ -25,7 +25,7 @@ from search_spaces.spec.schema import GIB, StudySpec
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import LLAMA, a_plan
-from workers.models import build_whole, describe
+from workers.models.load import build_whole, describe
 
 TRAINABLE = load_spec(ROOT / "examples" / "trainer.yaml")
 KEPT = Path(StudySpec().folder) / "demo" / SPEC_FILE  # the specification of the sweep

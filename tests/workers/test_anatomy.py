@@ -10,7 +10,7 @@ from search_spaces.outcome import Anatomy, Measured
 from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import LLAMA, a_request, a_spec
-from workers.models import build
+from workers.models.load import build
 
 MIB = 2**20
 FP32_BYTES = 4

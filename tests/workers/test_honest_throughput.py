@@ -16,9 +16,9 @@ from search_spaces.outcome import Measured
 from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.measure.stopwatch import HostStopwatch
-from workers.models import build_whole
+from workers.models.load import build_whole
 from workers.trial import train_and_measure
 from workers.worker import Worker
 

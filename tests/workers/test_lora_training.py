@@ -15,10 +15,11 @@ from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
-from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.data.batches import batch_source, longest_samples, step_samples
+from workers.data.dataset import load_dataset
 from workers.engines.build import build_training
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build, build_whole
+from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker
 

@@ -21,11 +21,12 @@ from search_spaces.plan import Plan
 from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
-from workers.data import batch_source, load_dataset, longest_samples, step_samples
+from workers.data.batches import batch_source, longest_samples, step_samples
+from workers.data.dataset import load_dataset
 from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build, build_whole
+from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker
 

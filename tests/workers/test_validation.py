@@ -21,11 +21,11 @@ from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.test_same_training import LOSS_TOLERANCE, reference_losses
 from tests.workers.values import LLAMA, SHORT, STEPS, a_plan, a_request, a_spec, odd_model
-from workers.data import StepBatches, batch_source
+from workers.data.batches import StepBatches, batch_source
 from workers.engines.build import build_training, load_engine
 from workers.engines.optimizers import eight_bit_lack
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models.load import build
 from workers.parallel.compiling import compile_lack
 from workers.prepare import prepare
 from workers.worker import Worker

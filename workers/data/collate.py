@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,14 +14,87 @@ from numpy.typing import NDArray
 from search_spaces.bins import pack, width
 from search_spaces.plan import Batching
 from search_spaces.spec.schema import Task
-from workers.data.batch import MicroBatch
-from workers.data.masking import mask, masked_count
-from workers.data.padding import IGNORED, PAD_TOKEN_ID, pad, pad_mask, rounded_up
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """The input of one forward pass of one rank.
+
+    `inputs` are the module's keyword arguments; `samples` and `tokens` count what was asked
+    for, without padding; `targets` is how many labels the loss is a mean over (its weight
+    when micro-batches are added up).
+    """
+
+    inputs: Mapping[str, torch.Tensor]
+    samples: int
+    tokens: int
+    targets: int
+
+    def on(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """The inputs on a device."""
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
+
+    def pin_memory(self) -> Self:
+        """A copy in page-locked memory, from which CUDA copies without waiting."""
+        pinned = {name: tensor.pin_memory() for name, tensor in self.inputs.items()}
+        return replace(self, inputs=pinned)
+
+
+IGNORED = -100  # a label that no loss counts: torch's and transformers' convention
+PAD_TOKEN_ID = 0  # what stands there never matters: masks and labels leave it out
+_MASKED, _TO_MASK, _TO_RANDOM = 0.15, 0.8, 0.1  # Devlin et al. 2018, arXiv:1810.04805, 3.1
 CLASSES = 2
-
 Tokens = NDArray[np.int32]
 Inputs = dict[str, torch.Tensor]
+_FILLED_WITH = {"input_ids": PAD_TOKEN_ID, "attention_mask": 0, "labels": IGNORED}
+
+
+def pad(rows: Sequence[NDArray[Any]], value: int, multiple: int = 1) -> torch.Tensor:
+    """The rows, filled up with `value` on the right; int64, shape (rows, longest).
+
+    The width is the next multiple of `multiple`.
+    """
+    width = rounded_up(max(map(len, rows)), multiple)
+    padded = np.full((len(rows), width), value, dtype=np.int64)
+    for row, tokens in enumerate(rows):
+        padded[row, : len(tokens)] = tokens
+    return torch.from_numpy(padded)
+
+
+def pad_mask(rows: Sequence[NDArray[Any]], multiple: int = 1) -> torch.Tensor:
+    """1 where a row has a token, 0 where it is filled up; int64, shape as that of `pad`."""
+    return pad([np.ones(len(row), dtype=np.int64) for row in rows], 0, multiple)
+
+
+def rounded_up(width: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is no less than `width`."""
+    return -(-width // multiple) * multiple
+
+
+def masked_count(length: int) -> int:
+    """How many of a sample's tokens are to be guessed: 15 %, at least one."""
+    return max(1, round(_MASKED * length))
+
+
+def mask(
+    tokens: Tokens, *, number: int, seed: int, vocab_size: int, mask_token_id: int
+) -> tuple[Tokens, Tokens]:
+    """The tokens with some hidden, and the labels: the hidden tokens, ignored elsewhere.
+
+    Of the tokens to guess, 80 % become the mask token, 10 % a random one and 10 % stay. What
+    is hidden depends on the seed and the sample's number alone, hence on no layout; the count
+    on its length alone, so that a step's targets are known without drawing.
+    """
+    generator = np.random.default_rng([seed, number])
+    places = generator.choice(len(tokens), size=masked_count(len(tokens)), replace=False)
+    fates = generator.random(len(places))
+    labels = np.full_like(tokens, IGNORED)
+    labels[places] = tokens[places]
+    hidden = tokens.copy()
+    hidden[places[fates < _TO_MASK]] = mask_token_id
+    replaced = places[(fates >= _TO_MASK) & (fates < _TO_MASK + _TO_RANDOM)]
+    hidden[replaced] = generator.integers(0, vocab_size, size=len(replaced))
+    return hidden, labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +220,42 @@ def _packed(samples: Sequence[Tokens], layout: Layout) -> Inputs:
             rows["position_ids"][row, start:end] = np.arange(end - start)
         rows["position_ids"][row, ends[-1] :] = np.arange(shape[1] - ends[-1])
     return {name: torch.from_numpy(array) for name, array in rows.items()}
+
+
+def to_common_shape(batches: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
+    """The micro-batches of a step with as many rows and columns as the largest of each.
+
+    What is added has no labels and is attended to by no sample: it is masked, or in packed rows
+    a sample of its own. So no loss changes.
+
+    Args:
+        batches: Of Plimsoll's own data.
+    """
+    rows, columns = (
+        max(batch.inputs["input_ids"].shape[dimension] for batch in batches) for dimension in (0, 1)
+    )
+    return tuple(
+        replace(
+            batch,
+            inputs={
+                name: _filled(name, tensor, rows, columns) for name, tensor in batch.inputs.items()
+            },
+        )
+        for batch in batches
+    )
+
+
+def _filled(name: str, tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """A tensor of rows of tokens; one of a number for each row has no columns to fill."""
+    shape = (rows, columns)[: tensor.dim()]
+    if tensor.shape == shape:
+        return tensor
+    if name == "position_ids":  # what is added to a row is one more sample, as are rows
+        kept, added = tensor.shape
+        filled = torch.arange(columns).repeat(rows, 1)
+        filled[:, added:] -= added
+        filled[kept:] = torch.arange(columns)
+    else:
+        filled = torch.full(shape, _FILLED_WITH[name], dtype=tensor.dtype)
+    filled[tuple(slice(size) for size in tensor.shape)] = tensor
+    return filled

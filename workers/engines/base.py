@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from workers.data.batch import MicroBatch
+from workers.data.collate import MicroBatch
 from workers.measure.stopwatch import AbstractStopwatch
 
 

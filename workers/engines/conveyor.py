@@ -18,7 +18,7 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from search_spaces.render import PipelineSettings
-from workers.data.batch import MicroBatch
+from workers.data.collate import MicroBatch
 from workers.engines.stage_pass import StagePass
 from workers.engines.update import Update
 from workers.models.stack_trace import HiddenShape

@@ -13,7 +13,7 @@ from torch import nn
 
 from search_spaces.render import DeepSpeedSettings
 from search_spaces.spec.train_section import TrainSpec
-from workers.data.batch import MicroBatch
+from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.loss import evaluation_loss, loss_of
 from workers.engines.schedule import changes_rate, make_scheduler

@@ -11,8 +11,7 @@ from torch import nn
 
 from search_spaces.errors import ModelError
 from search_spaces.render import TorchSettings
-from workers.data.batch import MicroBatch
-from workers.data.common_shape import to_common_shape
+from workers.data.collate import MicroBatch, to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.conveyor import Conveyor

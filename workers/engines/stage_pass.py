@@ -15,7 +15,7 @@ from search_spaces.render import TorchSettings
 from workers.engines.loss import loss_of
 from workers.engines.torch_training import autocast
 from workers.engines.update import Update
-from workers.models.passing import Passage
+from workers.models.stage_placeholders import Passage
 
 
 class StagePass(nn.Module):

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.render import TorchSettings
-from workers.data.batch import MicroBatch
+from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.loss import evaluation_loss, loss_of

@@ -15,10 +15,10 @@ from search_spaces.errors import UserError
 from search_spaces.hardware import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.loss import loss_of
-from workers.models import build_fake
-from workers.models.grouped_products import FLOP_FORMULAS, GroupedProducts, quiet_fakes
+from workers.models.experts import FLOP_FORMULAS, GroupedProducts, quiet_fakes
+from workers.models.load import build_fake
 from workers.models.user_code import users_code
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size

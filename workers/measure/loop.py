@@ -16,7 +16,7 @@ import torch.distributed as dist
 from search_spaces.estimate import Estimate
 from search_spaces.outcome import Diverged, Phases
 from search_spaces.spec.objective_section import ObjectiveSpec
-from workers.data import StepBatches
+from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from search_spaces.spec.schema import Task
-from workers.models.initial import InitialValues
+from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]
+
+
 BatchMaker = Callable[[SampleNumbers], Mapping[str, torch.Tensor]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,34 +15,71 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 from transformers.initialization import no_tie_weights
+from transformers.utils.import_utils import (
+    is_flash_attn_2_available,
+    is_flash_attn_3_available,
+)
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
-from workers.models.attentions import attentions_of
-from workers.models.blocks import find_blocks
 from workers.models.built import BuiltModel
+from workers.models.capabilities import (
+    keeps_packed_samples_apart,
+    learned_positions,
+    stated_positions,
+)
 from workers.models.config import BAD_VALUES, make_config, one_sentence
-from workers.models.describing import parallel_facts
+from workers.models.config_source import config_class, raw_config
+from workers.models.deferred_init import InitialValues
 from workers.models.experts import active_parameters
-from workers.models.initial import InitialValues
+from workers.models.init_recorder import CannotTellError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
-from workers.models.packing import keeps_packed_samples_apart
-from workers.models.positions import learned_positions, stated_positions
-from workers.models.recording import CannotTellError, Recipe, recording
 from workers.models.seeding import seeded
-from workers.models.source import config_class, raw_config
+from workers.models.stack import find_blocks
+from workers.models.tensor_plan import parallel_facts
 
+_MISSING = {
+    2: "flash-attn is not installed; `pip install flash-attn --no-build-isolation` brings it",
+    # no index has it
+    3: "flash-attn-3 is not installed; `python setup.py install` in the folder hopper of"
+    " https://github.com/Dao-AILab/flash-attention brings it",
+}
 _HEADS: dict[Task, Any] = {
     "causal-lm": AutoModelForCausalLM,
     "masked-lm": AutoModelForMaskedLM,
     "seq2seq": AutoModelForSeq2SeqLM,
     "sequence-classification": AutoModelForSequenceClassification,
 }
-
 PAD_TOKEN_ID = 0  # what `workers.data` pads with
+
+
+def attentions_of(module: Any) -> tuple[Attention, ...]:
+    """What the architecture implements and this machine has installed, the usual one first."""
+    offered: list[Attention] = ["sdpa"] if module._supports_sdpa else []
+    offered.append("eager")
+    if getattr(module, "_supports_flash_attn", False):
+        # of an architecture that needs more of the kernel, as gpt-oss its sinks; None: all work
+        working = getattr(module, "_compatible_flash_implementations", None)
+        installed: dict[Attention, bool] = {
+            "flash_attention_2": is_flash_attn_2_available(),
+            "flash_attention_3": is_flash_attn_3_available(),
+        }
+        offered += [name for name, there in installed.items() if there]
+        offered = [name for name in offered if name not in installed or name in (working or [name])]
+    return tuple(offered)
+
+
+def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
+    """Why flash attention of that generation cannot be used, None if it can."""
+    if device.type != "cuda":
+        return f"flash_attention_{generation} needs a CUDA device"
+    available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
+    if available():
+        return None
+    return _MISSING[generation]
 
 
 def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:

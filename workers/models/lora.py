@@ -12,9 +12,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from search_spaces.errors import ModelError
 from search_spaces.extras import require
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
-from workers.models.blocks import find_blocks
 from workers.models.config import one_sentence
-from workers.models.conv1d import is_conv1d
+from workers.models.stack import find_blocks
+from workers.models.tensor_plan import is_conv1d
 
 _NAMED = 3  # of the nearest modules in a sentence
 

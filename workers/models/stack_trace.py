@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workers.models.grouped_products import GroupedProducts, quiet_fakes
-from workers.models.passing import BlockForm, LeftEarlyError, Passage, Passing, Zeros
+from workers.models.experts import GroupedProducts, quiet_fakes
+from workers.models.stage_placeholders import BlockForm, LeftEarlyError, Passage, Passing, Zeros
 
 _TRACED = 3  # blocks that are really gone through before the last one: their class is the same
 

@@ -2,35 +2,144 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeGuard, get_args
 
 from torch import nn
 
 from search_spaces.facts import TensorFacts
-from workers.models.blocks import find_blocks
-from workers.models.conv1d import is_conv1d
 from workers.models.experts import expert_layers
-from workers.models.tensor_styles import (
-    ALIASES,
-    COLUMN_STYLES,
-    OURS,
-    PARTS,
-    ROW_STYLES,
-    SEQUENCE_TYPES,
-    STYLES,
-    VOCABULARY_STYLES,
-    Style,
-    matches,
-)
+from workers.models.stack import MakeInputs, find_blocks, stack_facts
 
+Style = Literal[
+    "colwise",  # outputs are split, and stay so
+    "packed_colwise",  # the same for gate and up in one projection
+    "qkv_colwise",  # the same for query, key and value in one projection
+    "rowwise",  # inputs are split, outputs summed
+    "colwise_gather_output",  # outputs are split, then gathered
+    "rowwise_split_input",  # whole inputs are split, outputs summed
+    "embedding_rowwise",  # the vocabulary is split
+    "heads",  # an embedding with one number per head: heads are split
+    "replicated_with_grad_allreduce",  # whole weights, used by each rank on its own heads
+]
+STYLES: tuple[Style, ...] = get_args(Style)
+ALIASES: Mapping[str, Style] = MappingProxyType(  # of transformers, older names
+    {"colwise_rep": "colwise_gather_output", "rowwise_rep": "rowwise_split_input"}
+)
+PARTS: Mapping[Style, int] = MappingProxyType({"packed_colwise": 2, "qkv_colwise": 3})
+COLUMN_STYLES = ("colwise", "packed_colwise", "qkv_colwise", "colwise_gather_output")
+ROW_STYLES = ("rowwise", "rowwise_split_input")
+VOCABULARY_STYLES = ("colwise_gather_output", "embedding_rowwise")  # outside the blocks
+
+_BERT: dict[str, str] = {
+    "**.layer.*.attention.self.query": "colwise",
+    "**.layer.*.attention.self.key": "colwise",
+    "**.layer.*.attention.self.value": "colwise",
+    "**.layer.*.attention.output.dense": "rowwise",
+    "**.layer.*.intermediate.dense": "colwise",
+    "**.layer.*.output.dense": "rowwise",
+}
+_T5: dict[str, str] = {
+    f"**.block.*.layer.*.{attention}.{name}": style
+    for attention in ("SelfAttention", "EncDecAttention")
+    for name, style in {
+        "q": "colwise",
+        "k": "colwise",
+        "v": "colwise",
+        "o": "rowwise",
+        "relative_attention_bias": "heads",
+    }.items()
+} | {
+    "**.block.*.layer.*.DenseReluDense.wi": "colwise",
+    "**.block.*.layer.*.DenseReluDense.wi_0": "colwise",
+    "**.block.*.layer.*.DenseReluDense.wi_1": "colwise",
+    "**.block.*.layer.*.DenseReluDense.wo": "rowwise",
+    "lm_head": "colwise_gather_output",
+}
+# by the architecture's model_type; transformers has no plan for these
+OURS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "bert": _BERT | {"cls.predictions.decoder": "colwise_gather_output"},
+        "roberta": _BERT | {"lm_head.decoder": "colwise_gather_output"},
+        "gpt2": {
+            "**.h.*.attn.c_attn": "qkv_colwise",
+            "**.h.*.attn.c_proj": "rowwise",
+            "**.h.*.mlp.c_fc": "colwise",
+            "**.h.*.mlp.c_proj": "rowwise",
+            "lm_head": "colwise_gather_output",
+        },
+        "opt": {
+            "**.layers.*.self_attn.q_proj": "colwise",
+            "**.layers.*.self_attn.k_proj": "colwise",
+            "**.layers.*.self_attn.v_proj": "colwise",
+            "**.layers.*.self_attn.out_proj": "rowwise",
+            "**.layers.*.fc1": "colwise",
+            "**.layers.*.fc2": "rowwise",
+            "lm_head": "colwise_gather_output",
+        },
+        "t5": _T5,
+    }
+)
+# numbers of heads, or of their outputs, that a module's forward reads: each rank has its share
+LOCAL_COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "GPT2Attention": ("num_heads", "split_size"),
+        "OPTAttention": ("num_heads",),
+        "T5Attention": ("n_heads", "inner_dim"),
+    }
+)
+# model types whose blocks were seen to train with the sequence split between their projections:
+# all that a block does outside them, it does to each token by itself
+SEQUENCE_TYPES = frozenset(
+    {"bert", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3", "roberta"}
+)
 _NONE: Mapping[str, str] = MappingProxyType({})
 _HEADS = (
     ("attention heads", "num_attention_heads"),
     ("key-value heads", "num_key_value_heads"),
 )
+# tests/workers/engines/test_autotp.py shows it of each
+_TRAINED = frozenset(
+    {
+        "BertForMaskedLM",
+        "GPTNeoXForCausalLM",
+        "LlamaForCausalLM",
+        "OPTForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "RobertaForMaskedLM",
+    }
+)
+_REFUSED = {
+    "GPT2LMHeadModel": "DeepSpeed's AutoTP names GPT-2 among the models that it does not support"
+    " (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
+    "T5ForConditionalGeneration": "DeepSpeed's AutoTP leaves slices of position biases out of the"
+    " gradient's length, so that clipping goes wrong"
+    " (deepspeed/module_inject/auto_tp.py:AutoTP._slice_embedding)",
+}
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a module is meant: `*` is one part of a name, `**.` any beginning."""
+    regex = re.escape(pattern).replace(r"\*\*\.", r"(?:.+\.)?").replace(r"\*", r"[^.]+")
+    return re.fullmatch(regex, name) is not None
+
+
+class Conv1D(nn.Module):
+    """The part of `transformers.pytorch_utils.Conv1D` that is used here, for type checkers."""
+
+    nx: int
+    nf: int
+
+
+def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
+    """Tells GPT-2's linear layer from others, without importing transformers to ask."""
+    theirs = sys.modules.get("transformers.pytorch_utils")
+    return theirs is not None and isinstance(module, theirs.Conv1D)
 
 
 class CannotSplitError(ValueError):
@@ -235,3 +344,36 @@ def _text_config(module: nn.Module) -> Any:
 
 def _architecture(module: nn.Module) -> str:
     return type(module).__name__
+
+
+def autotp_refusal(module: nn.Module) -> str | None:
+    """Why AutoTP may not split the module, None if it may.
+
+    Source:
+        DeepSpeed 0.19.8, named in each reason.
+    """
+    name = type(module).__name__
+    if name in _TRAINED:
+        return None
+    unknown = f"{name} was not shown to train under DeepSpeed's AutoTP as it does alone"
+    return _REFUSED.get(name, unknown)
+
+
+def parallel_facts(
+    module: nn.Module, tensor_plan: Mapping[str, str], inputs: MakeInputs | None = None
+) -> dict[str, Any]:
+    """Fields of `ModelFacts`.
+
+    Args:
+        module: A whole model.
+        tensor_plan: What the specification gives, empty if nothing.
+        inputs: Makes a batch for a model that does not take token ids.
+    """
+    stack = stack_facts(module, inputs)
+    return {
+        "block_parameters": stack.block_parameters,
+        "embedding_parameters": stack.embedding_parameters,
+        "head_parameters": stack.head_parameters,
+        "pipeline_refusal": stack.refusal,
+        "tensor": replace(tensor_facts(module, tensor_plan), autotp_refusal=autotp_refusal(module)),
+    }

@@ -21,9 +21,9 @@ from workers.engines.tied import TiedWeights
 from workers.engines.update import make_update
 from workers.models.built import BuiltModel
 from workers.models.function import PROBED
-from workers.models.passing import Passage, Passing, Zeros, leaving_early
 from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape
+from workers.models.stage_placeholders import Passage, Passing, Zeros, leaving_early
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
 from workers.process_groups import Mesh

@@ -21,11 +21,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from search_spaces.render import TorchSettings
-from workers.models.boxes import Box
 from workers.models.built import BuiltModel
-from workers.models.initial import Piece, name_source
-from workers.models.tensor_plan import TensorPlan, projection_sizes, tensor_plan
-from workers.models.tensor_styles import COLUMN_STYLES, LOCAL_COUNTS, PARTS, Style
+from workers.models.deferred_init import Piece, name_source
+from workers.models.stage_placeholders import Box
+from workers.models.tensor_plan import (
+    COLUMN_STYLES,
+    LOCAL_COUNTS,
+    PARTS,
+    Style,
+    TensorPlan,
+    projection_sizes,
+    tensor_plan,
+)
 from workers.parallel.collectives import TensorRanks
 from workers.parallel.sequence import split_sequence
 from workers.parallel.slices import replace_weights

@@ -9,7 +9,7 @@ import torch
 
 from search_spaces.spec.schema import GIB
 from workers.engines.optimizers import eight_bit_lack
-from workers.models.attentions import flash_lack
+from workers.models.hub import flash_lack
 from workers.parallel.compiling import compile_lack
 from workers.parallel.zero_features import (
     cpu_adam_lack,

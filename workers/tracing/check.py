@@ -18,7 +18,7 @@ from search_spaces.plan import Attention
 from search_spaces.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.engines.loss import loss_of
-from workers.models.grouped_products import FLOP_FORMULAS
+from workers.models.experts import FLOP_FORMULAS
 from workers.models.seeding import seeded
 from workers.parallel.fsdp import shard
 from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes

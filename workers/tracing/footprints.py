@@ -15,7 +15,7 @@ from search_spaces.footprint import Compute, Footprint, Split, Variant
 from search_spaces.plan import Attention, Plan
 from search_spaces.render import render_torch
 from search_spaces.spec.schema import SweepSpec
-from workers.models import BuiltModel
+from workers.models.built import BuiltModel
 from workers.models.seeding import seeded
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks

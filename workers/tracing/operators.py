@@ -11,7 +11,24 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from workers.models.grouped_products import grouped_sizes
+from workers.models.experts import grouped_sizes
+
+# Results without a kernel: memory that nobody writes to, or questions about a tensor.
+_SILENT = frozenset(
+    {
+        *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
+        *("aten::new_empty_strided", "aten::_fused_sdp_choice", "aten::_local_scalar_dense"),
+        *("_c10d_functional::wait_tensor", "aten::lift_fresh", "aten::resize_", "aten::set_"),
+    }
+)
+# They read no more of their first input than they give.
+_LOOKUPS = frozenset(
+    {
+        *("aten::embedding", "aten::gather", "aten::index", "aten::index_select"),
+        *("aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::slice_backward"),
+    }
+)
+_GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # whose results count, not their inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +87,6 @@ class Work:
 
 
 IDLE = Work()
-
-# Results without a kernel: memory that nobody writes to, or questions about a tensor.
-_SILENT = frozenset(
-    {
-        *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
-        *("aten::new_empty_strided", "aten::_fused_sdp_choice", "aten::_local_scalar_dense"),
-        *("_c10d_functional::wait_tensor", "aten::lift_fresh", "aten::resize_", "aten::set_"),
-    }
-)
-# They read no more of their first input than they give.
-_LOOKUPS = frozenset(
-    {
-        *("aten::embedding", "aten::gather", "aten::index", "aten::index_select"),
-        *("aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::slice_backward"),
-    }
-)
-_GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # whose results count, not their inputs
 
 
 def work_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], result: object) -> Work:

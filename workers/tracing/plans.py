@@ -10,9 +10,10 @@ from search_spaces.errors import ModelError
 from search_spaces.footprint import Split
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import DataSpec, SweepSpec
-from workers.data import MicroBatch, batch_source, load_dataset
-from workers.data.batches import WORST_STEP
-from workers.models import BuiltModel
+from workers.data.batches import WORST_STEP, batch_source
+from workers.data.collate import MicroBatch
+from workers.data.dataset import load_dataset
+from workers.models.built import BuiltModel
 from workers.models.seeding import seeded
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 

@@ -17,14 +17,15 @@ from search_spaces.errors import ModelError
 from search_spaces.footprint import Compute
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
-from workers.data import batch_source
-from workers.models import BuiltModel, build, build_fake
+from workers.data.batches import batch_source
+from workers.models.built import BuiltModel
 from workers.models.config import one_sentence
+from workers.models.experts import quiet_fakes
 from workers.models.function import is_function
-from workers.models.grouped_products import quiet_fakes
-from workers.models.passing import Passing
+from workers.models.load import build, build_fake
 from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
+from workers.models.stage_placeholders import Passing
 from workers.models.user_code import any_fault_as
 from workers.parallel.slices import localize, replace_weights
 from workers.tracing.kinds import alike

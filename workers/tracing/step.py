@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from search_spaces.footprint import Compute
 from workers.engines.loss import loss_of
-from workers.models import BuiltModel
-from workers.models.grouped_products import quiet_fakes
+from workers.models.built import BuiltModel
+from workers.models.experts import quiet_fakes
 from workers.models.user_code import any_fault_as
 from workers.parallel.save_list import kept_operators
 from workers.tracing.emulation import AsOnCuda

@@ -116,7 +116,7 @@ def _source(spec: SweepSpec) -> Any:
     found = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
     if isinstance(found, str):
         return _hash(Path(found))
-    from workers.models.source import raw_config
+    from workers.models.config_source import raw_config
 
     return raw_config(spec.model)
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.models.grouped_products import GROUPED_MM, grouped_result
+from workers.models.experts import GROUPED_MM, grouped_result
 from workers.tracing.operators import dense_bytes, tensors
 
 _MOST_BYTES = 2**26  # of results that are computed with their values

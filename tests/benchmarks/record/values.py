@@ -10,7 +10,7 @@ from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import CPU_FINGERPRINT, LLAMA, make_measured, make_plan, make_spec
-from workers.models.shape import ModelShape
+from workers.models.capabilities import ModelShape
 
 SPEC = make_spec(space={"engine": ["torch"], "batching": ["padded"], "micro_batch": [1, 2, 4]})
 SHAPE = ModelShape(hidden=192, heads=6, key_value_heads=2, feed_forward=512)

@@ -37,7 +37,7 @@ from tests.orchestrator.records import (
     make_spec,
 )
 from tests.workers.values import LLAMA
-from workers.models import describe
+from workers.models.load import describe
 from workers.tracing.trace import trace
 
 SPEC = make_spec(

@@ -18,7 +18,7 @@ from search_spaces.hardware import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_record, make_spec
-from workers.models import describe
+from workers.models.load import describe
 from workers.tracing.trace import trace
 
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
-from workers.data import arrange
+from workers.data.batches import arrange
 
 
 def _plan(micro_batch: int, accumulation: int, data: int, batching: Any) -> Plan:

@@ -11,8 +11,8 @@ from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import ModelSpec, SweepSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.data import batch_source
-from workers.models import BuiltModel
+from workers.data.batches import batch_source
+from workers.models.built import BuiltModel
 
 SPEC = SweepSpec(model=ModelSpec(name="mine:make"), train=TrainSpec(global_batch=8))
 PLAN = Plan(

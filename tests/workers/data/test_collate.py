@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.plan import Batching
 from search_spaces.spec.schema import Task
-from workers.data.collate import Layout, collate, targets_of
-from workers.data.masking import mask
+from workers.data.collate import Layout, collate, mask, targets_of
 
 IGNORED = -100
 

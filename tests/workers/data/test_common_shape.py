@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workers.data.batch import MicroBatch
-from workers.data.common_shape import to_common_shape
+from workers.data.collate import MicroBatch, to_common_shape
 
 
 def a_batch(**inputs: list[list[int]] | list[int]) -> MicroBatch:

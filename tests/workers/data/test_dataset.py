@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from search_spaces.errors import DataError
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.data import load_dataset, text
+from workers.data import text
+from workers.data.dataset import load_dataset
 
 TRAIN = TrainSpec(global_batch=4, sequence_length=32)
 

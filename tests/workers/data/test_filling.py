@@ -13,8 +13,8 @@ from search_spaces.forecast.filling import filled_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from workers.data import batch_source
-from workers.models import BuiltModel
+from workers.data.batches import batch_source
+from workers.models.built import BuiltModel
 from workers.tracing.plans import lengths_of
 
 ROW_TOKENS, GLOBAL_BATCH, STEPS = 96, 16, 40

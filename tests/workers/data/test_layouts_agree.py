@@ -18,8 +18,9 @@ from search_spaces.plan import Attention, Plan
 from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
 from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from workers.data import BatchSource, batch_source
-from workers.models import BuiltModel, build_whole
+from workers.data.batches import BatchSource, batch_source
+from workers.models.built import BuiltModel
+from workers.models.load import build_whole
 
 GLOBAL_BATCH, SEQUENCE_LENGTH = 16, 96
 RELATIVE = 2e-5  # fp32 sums in another order

@@ -16,7 +16,7 @@ from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_los
 from tests.workers.values import a_plan, a_request, a_spec, odd_model
 from workers.data.batches import WORST_STEP, BatchSource, FunctionSource, batch_source
 from workers.data.loader import Feed, feeding
-from workers.models import build
+from workers.models.load import build
 from workers.worker import Worker
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.data import longest_samples, step_samples
+from workers.data.batches import longest_samples, step_samples
 
 LENGTHS = st.lists(st.integers(2, 500), min_size=1, max_size=60).map(
     lambda lengths: np.array(lengths, dtype=np.int32)

@@ -10,7 +10,7 @@ import pytest
 from search_spaces.provenance import DataProfile
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.data import Dataset, load_dataset, profile
+from workers.data.dataset import Dataset, load_dataset, profile
 
 LINES = "\n\n".join(f"sample {number} " + "word " * (number % 40) for number in range(200))
 

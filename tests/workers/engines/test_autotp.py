@@ -16,11 +16,11 @@ from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_request, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import load_engine
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
-from workers.models.autotp import autotp_refusal
+from workers.models.load import build
+from workers.models.tensor_plan import autotp_refusal
 from workers.prepare import prepare
 from workers.worker import Worker
 

@@ -17,12 +17,12 @@ from search_spaces.request import TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.test_same_training import GRADIENT_TOLERANCE, reference_gradients
 from tests.workers.values import a_plan, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.gradients import global_norm
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models.load import build
 from workers.parallel.slices import as_distributed
 from workers.prepare import prepare
 from workers.worker import Worker

@@ -20,12 +20,12 @@ from tests.workers.test_same_training import (
     reference_losses,
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.loss import loss_of
 from workers.engines.torch_training import TorchTraining, autocast
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build, build_whole
+from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker
 

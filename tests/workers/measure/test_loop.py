@@ -20,7 +20,8 @@ from search_spaces.spec.objective_section import ObjectiveSpec
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
-from workers.data import MicroBatch, StepBatches
+from workers.data.batches import StepBatches
+from workers.data.collate import MicroBatch
 from workers.engines.torch_training import TorchTraining
 from workers.engines.update import Update
 from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps

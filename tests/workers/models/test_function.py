@@ -10,7 +10,7 @@ import torch
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.models import build, describe
+from workers.models.load import build, describe
 
 TRAIN = TrainSpec(global_batch=4)
 CODE = """

@@ -13,7 +13,7 @@ from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from workers.models import build, build_whole, describe
+from workers.models.load import build, build_whole, describe
 
 TRAIN = TrainSpec(global_batch=8, sequence_length=64)
 

@@ -13,7 +13,7 @@ from search_spaces.spec.train_section import LoraSpec, TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_spec, odd_model
 from workers.measure.flops import training_flops_per_token
-from workers.models import build, build_whole, describe
+from workers.models.load import build, build_whole, describe
 
 RANK = 4
 FULL = TrainSpec(global_batch=8, sequence_length=32)

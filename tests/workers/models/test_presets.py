@@ -8,7 +8,7 @@ from search_spaces.errors import ModelError
 from search_spaces.presets import PresetFacts, preset_config, preset_facts, preset_names
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
-from workers.models import describe
+from workers.models.load import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once
 PUBLISHED = {

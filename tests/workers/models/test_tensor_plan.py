@@ -12,9 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from workers.models import build
-from workers.models.tensor_plan import tensor_facts, tensor_plan
-from workers.models.tensor_styles import matches
+from workers.models.load import build
+from workers.models.tensor_plan import matches, tensor_facts, tensor_plan
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64,

@@ -16,12 +16,12 @@ from search_spaces.request import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.entry import run_trial
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models.load import build
 from workers.parallel.compiling import compile_lack, in_one_piece, load_compiler
 from workers.prepare import prepare
 from workers.worker import Worker

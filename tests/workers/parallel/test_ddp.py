@@ -22,11 +22,11 @@ from tests.workers.test_same_training import (
     reference_losses,
 )
 from tests.workers.values import a_plan, a_request, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
+from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker
 

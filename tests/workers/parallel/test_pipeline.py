@@ -20,13 +20,13 @@ from search_spaces.spec.schema import SweepSpec
 from tests.workers.launch import Group
 from tests.workers.tracing.experts import MIXTRAL
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec
-from workers.data import batch_source
+from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.pipeline_training import PipelineTraining
 from workers.engines.torch_training import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
-from workers.models import build
-from workers.models.initial import original_name
+from workers.models.deferred_init import original_name
+from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker
 

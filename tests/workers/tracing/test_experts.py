@@ -20,9 +20,10 @@ from tests.workers.tracing.experts import (
     allocations,
     without_gradients,
 )
-from workers.data import MicroBatch
+from workers.data.collate import MicroBatch
 from workers.measure.flops import training_flops_per_token
-from workers.models import BuiltModel, build_whole, describe
+from workers.models.built import BuiltModel
+from workers.models.load import build_whole, describe
 from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
 from workers.tracing.check import check
 from workers.tracing.plans import batch_of, plan_of
@@ -176,7 +177,7 @@ def test_all_experts_are_held(model: dict[str, Any], tmp_path: Path) -> None:
 
 def test_the_trained_kernel_refuses_what_the_trace_refuses() -> None:
     """Rows that are no multiple of 16 bytes, with values and without."""
-    from workers.models.grouped_products import grouped_result
+    from workers.models.experts import grouped_result
 
     left, right = torch.ones(8, 16), torch.ones(2, 16, 22)
     offs = torch.tensor([4, 8], dtype=torch.int32)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from workers.models import filling
-from workers.models.boxes import Box, box_of_view, whole
-from workers.models.filling import fill
-from workers.models.recording import CannotTellError, Recipe, recording
+from workers.models import init_recorder
+from workers.models.init_recorder import CannotTellError, Recipe, fill, recording
+from workers.models.stage_placeholders import Box, box_of_view, whole
 
 CPU = torch.device("cpu")
 
@@ -77,7 +76,7 @@ def test_a_part_has_the_values_of_the_whole(
         for length, start in zip(recipe.shape, starts, strict=True)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling, "CHUNK_ELEMENTS", chunk)
+        patch.setattr(init_recorder, "CHUNK_ELEMENTS", chunk)
         part = _drawn(recipe, Box(starts=starts, sizes=sizes))
         expected = _drawn(recipe, whole(recipe.shape))
 

@@ -1,4 +1,4 @@
-"""Where a model's raw configuration comes from: a preset, a folder or a Hub id."""
+"""A model's raw configuration: from a preset, a folder or a Hub id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    PreTrainedConfig,
+)
 
 from search_spaces.errors import ModelError
 from search_spaces.presets import nearest_preset, preset_config, preset_names

@@ -8,6 +8,7 @@ until it is content, which no meta tensor can be.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,60 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.models.boxes import Box, box_of_view
-from workers.models.meta_init import telling
+from workers.models.stage_placeholders import Box, Shape, box_of_view, line_numbers
+
+_WHOLE_ONLY = ("dirac_", "orthogonal_", "sparse_")  # cannot be done on a part of a weight
+
+
+_TRUNCATED = "_no_grad_trunc_normal_"  # what `trunc_normal_` looks up when it is called
+
+
+Note = Callable[..., None]
+
+
+@contextmanager
+def telling(note: Note) -> Iterator[None]:
+    """Calls `note(name, tensor, ...)` for each such initialisation of a tensor on meta."""
+    from transformers.initialization import TORCH_INIT_FUNCTIONS  # as `front` says
+
+    functions: dict[str, Any] = vars(nn.init)
+    drawn: Callable[..., torch.Tensor] = functions[_TRUNCATED]
+
+    def truncated(
+        tensor: torch.Tensor,
+        mean: float,
+        std: float,
+        a: float,
+        b: float,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        if not tensor.is_meta:
+            return drawn(tensor, mean, std, a, b, generator)
+        note("trunc_normal_", tensor, operation=drawn, arguments=(mean, std, a, b), draws=True)
+        return tensor
+
+    def whole(name: str) -> Callable[..., torch.Tensor]:
+        real = functions[name]
+
+        def told(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if tensor.is_meta:
+                note(name, tensor)
+            made: torch.Tensor = real(tensor, *args, **kwargs)
+            return made
+
+        return told
+
+    public = {name: whole(name) for name in _WHOLE_ONLY}
+    kept = {name: functions[name] for name in (*_WHOLE_ONLY, _TRUNCATED)}
+    theirs = {name: TORCH_INIT_FUNCTIONS[name] for name in _WHOLE_ONLY}
+    functions.update(public, **{_TRUNCATED: truncated})
+    TORCH_INIT_FUNCTIONS.update(public)
+    try:
+        yield
+    finally:
+        functions.update(kept)
+        TORCH_INIT_FUNCTIONS.update(theirs)
+
 
 # In-place operations that give each element a value whatever it was, and such that change it.
 _OVERWRITING = frozenset(
@@ -43,6 +96,7 @@ _FILLED: dict[str, float | None] = {  # what a new tensor holds: None for nothin
 }
 
 Operation = Callable[..., Any]
+CHUNK_ELEMENTS = 2**20  # 4 MiB in fp32: little beside any shard that matters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,3 +290,99 @@ def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
         )
     assert event.constant.numel() == math.prod(box.sizes)
     return Step(operation=None, constant=event.constant.reshape(box.sizes), box=box)
+
+
+def fill(
+    target: torch.Tensor,
+    recipe: Recipe,
+    box: Box,
+    *,
+    seed: int,
+    device: torch.device,
+) -> None:
+    """Gives `target` the values of `box`, a part of the recipe's weight.
+
+    Args:
+        target: Has the shape of `box`; it may lie on another device or be of another type.
+        recipe: Of the whole weight.
+        box: In the whole weight.
+        seed: Of the model's weights.
+        device: Draws them; CPU and CUDA draw different ones.
+    """
+    if target.numel() == 0:
+        return
+    if not recipe.steps:  # its own code leaves it as the memory was
+        target.zero_()
+        return
+    shape, box = _with_lines(recipe.shape, box)
+    count, width = math.prod(shape[:-1]), shape[-1]
+    out = target if target.is_contiguous() else torch.empty_like(target).contiguous()
+    rows = out.view(-1, box.sizes[-1])
+    lines = line_numbers(box, shape)
+    step = max(1, CHUNK_ELEMENTS // width)
+    generator = torch.Generator(device)
+    place = 0
+    while place < len(lines):
+        index = int(lines[place]) // step
+        first, last = index * step, min((index + 1) * step, count)
+        end = int(torch.searchsorted(lines, last))
+        is_all = (end - place, box.sizes[-1]) == (last - first, width)
+        direct = is_all and (out.dtype, out.device) == (recipe.dtype, device)
+        if direct:
+            chunk = rows[place:end]
+        else:
+            chunk = torch.empty(last - first, width, dtype=recipe.dtype, device=device)
+        generator.manual_seed(_seed(seed, recipe.name, index))
+        for operation in recipe.steps:
+            _do(operation, chunk, first, shape, generator)
+        if not direct:
+            part = _rows(chunk, lines[place:end] - first)
+            rows[place:end].copy_(part.narrow(1, box.starts[-1], box.sizes[-1]))
+        place = end
+    if out is not target:
+        target.copy_(out)
+
+
+def _do(
+    step: Step, chunk: torch.Tensor, first: int, shape: Shape, generator: torch.Generator
+) -> None:
+    """Does a step on the lines of a weight that begin at `first`."""
+    shape, box = _with_lines(shape, step.box)
+    if box.covers(shape) and step.constant is None:
+        step.on(chunk, generator)
+        return
+    lines = line_numbers(box, shape)
+    begin, end = (int(torch.searchsorted(lines, line)) for line in (first, first + chunk.shape[0]))
+    if begin == end:
+        return
+    numbers = lines[begin:end] - first
+    part = _rows(chunk, numbers).narrow(1, box.starts[-1], box.sizes[-1])
+    if step.constant is not None:
+        part.copy_(step.constant.reshape(-1, box.sizes[-1])[begin:end])
+    else:
+        step.on(part, generator)
+    if not _is_row(numbers):  # then `part` was a copy
+        chunk[numbers.to(chunk.device), box.starts[-1] : box.ends[-1]] = part
+
+
+def _rows(lines: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Some lines: a view where they follow each other, else a copy."""
+    if _is_row(numbers):
+        return lines[int(numbers[0]) : int(numbers[-1]) + 1]
+    return lines[numbers.to(lines.device)]
+
+
+def _is_row(numbers: torch.Tensor) -> bool:
+    return int(numbers[-1] - numbers[0]) + 1 == len(numbers)
+
+
+def _with_lines(shape: Shape, box: Box) -> tuple[Shape, Box]:
+    """A scalar as a line of one element."""
+    if shape:
+        return shape, box if box.sizes else Box(starts=(0,), sizes=(1,))
+    return (1,), Box(starts=(0,), sizes=(1,))
+
+
+def _seed(seed: int, name: str, chunk: int) -> int:
+    digest = hashlib.blake2b(f"{seed}/{name}/{chunk}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")

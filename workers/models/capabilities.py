@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +16,10 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Attention
+from search_spaces.spec.schema import ModelSpec
+from workers.models import function
+from workers.models.config import make_config
+from workers.models.config_source import config_class, raw_config
 from workers.models.seeding import seeded
 from workers.models.user_code import UsersCodeError, users_code
 
@@ -31,6 +37,12 @@ _SHRUNK = {
     "eos_token_id": 0,
     "initializer_range": 0.3,  # far from 0, so that attention shows in the logits
 }
+_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
+# One quantity under the names that architectures have for it; the first that is there counts.
+_HEADS = ("num_attention_heads", "num_heads", "n_head")
+_KEY_HEADS = ("num_key_value_heads",)
+_FEED_FORWARD = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "d_ff", "n_inner")
+_FEED_FORWARD_MULTIPLE = 4  # of the width, where the configuration leaves it out, as GPT-2's does
 
 
 def keeps_packed_samples_apart(module: Any, attentions: tuple[Attention, ...]) -> bool:
@@ -120,3 +132,68 @@ def _logits(model: nn.Module, *samples: torch.Tensor) -> torch.Tensor:
     output = model(input_ids=torch.cat(samples, dim=1), position_ids=positions[None])
     logits: torch.Tensor = output.logits
     return logits
+
+
+def stated_positions(config: Any) -> int | None:
+    """The longest sequence that the configuration states [tokens], None if it states none."""
+    text = config.get_text_config()
+    for name in _LENGTH_FIELDS:
+        length = getattr(text, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None
+
+
+def learned_positions(module: nn.Module) -> int | None:
+    """The longest sequence that tables of absolute positions allow [tokens].
+
+    None for models without such a table: rotary and relative positions have no last one.
+    Tables that keep rows for themselves (OPT's `offset`, RoBERTa's `padding_idx`) hold fewer
+    positions than rows.
+    """
+    return min(_table_positions(module), default=None)
+
+
+def _table_positions(module: nn.Module) -> Iterator[int]:
+    for name, table in module.named_modules():
+        leaf = name.rpartition(".")[2]
+        is_position = leaf == "wpe" or ("position" in leaf and "relative" not in leaf)
+        if isinstance(table, nn.Embedding) and is_position:
+            offset = getattr(table, "offset", 0)
+            padding = 0 if table.padding_idx is None else table.padding_idx + 1
+            yield table.num_embeddings - max(int(offset), padding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Widths and heads of a model's blocks; None where its configuration does not say."""
+
+    hidden: int | None = None
+    heads: int | None = None
+    key_value_heads: int | None = None
+    feed_forward: int | None = None
+
+
+def shape_of(spec: ModelSpec) -> ModelShape:
+    """The shape that a model's configuration states; nothing for a function of the user's.
+
+    Raises:
+        ModelError: If the model cannot be found or configured.
+    """
+    if function.is_function(spec):
+        return ModelShape()
+    raw = raw_config(spec)
+    config = make_config(spec.name, config_class(spec, raw), raw, spec.config).get_text_config()
+    hidden, heads = _first(config, ("hidden_size",)), _first(config, _HEADS)
+    wide = _first(config, _FEED_FORWARD)
+    return ModelShape(
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=_first(config, _KEY_HEADS) or heads,
+        feed_forward=wide or (hidden and _FEED_FORWARD_MULTIPLE * hidden),
+    )
+
+
+def _first(config: Any, names: tuple[str, ...]) -> int | None:
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int)), None)

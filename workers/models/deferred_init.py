@@ -18,9 +18,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from workers.models.boxes import Box, whole
-from workers.models.filling import fill
-from workers.models.recording import Recipe
+from workers.models.init_recorder import Recipe, fill
+from workers.models.stage_placeholders import Box, whole
 
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
 _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.spec.schema import ModelSpec
-from workers.models.shape import ModelShape, shape_of
+from workers.models.capabilities import ModelShape, shape_of
 
 
 @pytest.mark.parametrize(
