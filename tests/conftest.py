@@ -68,7 +68,7 @@ if _BUILD == "cpu":
 # These stay in one process of a parallel run: they share groups of ranks
 _WORKERS = "tests/workers/"
 # but not these, which have none
-_ALONE = tuple(f"{_WORKERS}{name}" for name in ("probing/", "test_local.py", "tracing/"))
+_ALONE = tuple(f"{_WORKERS}{name}" for name in ("probe/", "test_local.py", "tracing/"))
 _SWEEPS = "tests/orchestrator/cluster/"  # take longest beside them
 # and these take minutes each
 _LONG = (

@@ -25,7 +25,7 @@ from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.collate import MicroBatch
-from workers.engines import AbstractTraining
+from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.measure.stopwatch import stopwatch_for
 from workers.models.built import BuiltModel
@@ -33,7 +33,7 @@ from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks
 from workers.models.user_code import users_code
 from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.compiling import compile_blocks
+from workers.parallel.compile import compile_blocks
 from workers.process_groups import Ranks, TrialGroup, total
 from workers.worker import CONTROL_SECONDS, pick_device
 

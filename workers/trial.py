@@ -20,7 +20,7 @@ from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
-from workers.engines import AbstractTraining, StateBytes
+from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.measure import flops
@@ -29,7 +29,7 @@ from workers.measure.loop import Series, measure_steps
 from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
 from workers.models.load import build
-from workers.parallel.compiling import compile_seconds
+from workers.parallel.compile import compile_seconds
 from workers.prepare import prepare
 from workers.process_groups import Mesh, total
 from workers.worker import Worker

@@ -24,8 +24,9 @@ from benchmarks.gpu.verdicts import Verdict
 from search_spaces.hardware import Device, DeviceError, known_device, load_device_file
 from search_spaces.hardware.device import MatmulPoint
 from search_spaces.hardware.files import device_to_yaml
-from workers.probing import Effort, Findings, describe, probe_ranks
-from workers.probing.effort import MIB, Shape, usual_effort
+from workers.probe.config import MIB, Effort, Findings, Shape, usual_effort
+from workers.probe.device import describe
+from workers.probe.rank import probe_ranks
 
 FILE = "device.yaml"
 _TOKENS = (2048, 8192, 32768)  # of a micro-batch

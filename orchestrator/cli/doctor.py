@@ -101,7 +101,9 @@ def _here(lack: str | None) -> Text:
 
 
 def _probe(out: Path | None, drive: Path) -> Result:
-    from workers.probing import describe, probe_ranks, usual_effort
+    from workers.probe.config import usual_effort
+    from workers.probe.device import describe
+    from workers.probe.rank import probe_ranks
 
     busy = psutil.cpu_percent(interval=_LOOK_SECONDS)
     if busy > _BUSY_PERCENT:

@@ -15,7 +15,7 @@ from search_spaces.errors import UserError
 from search_spaces.footprint import Footprint
 from search_spaces.forecast.planned import VariantKey
 from search_spaces.spec.schema import SweepSpec
-from workers.tracing.store import default_folder, digest_of, load
+from workers.tracing.cache import default_folder, digest_of, load
 
 # It runs beside workers that start, and maybe beside a trial: a third of what each of them gets
 _PRIORITY = 5

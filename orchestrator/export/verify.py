@@ -18,7 +18,7 @@ from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
-import workers.witness
+import workers.run_recorder
 from orchestrator.core.validation import losses_apart
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError
@@ -35,7 +35,7 @@ from search_spaces.witnessed import (
 )
 from workers.measure.steady import median_estimate, warmup_length
 
-_SITE = Path(workers.witness.__file__).parent / "site"
+_SITE = Path(workers.run_recorder.__file__).parent / "site"
 _PATIENCE_SECONDS = 10.0  # for processes that are told to end
 LOG_NAME = "verify.log"  # in the exported folder, of a run that failed
 # lines of torchrun, which accelerate starts too; that of a failed rank precedes its closing table

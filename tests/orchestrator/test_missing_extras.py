@@ -40,7 +40,7 @@ from search_spaces.spec.train_section import LoraSpec
 describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": LoraSpec()}))
 """,
     "deepspeed": """
-from workers.parallel.zero_features import deepspeed_lack
+from workers.parallel.deepspeed_features import deepspeed_lack
 raise UserError(deepspeed_lack())
 """,
     "bitsandbytes": """

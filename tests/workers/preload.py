@@ -12,7 +12,7 @@ import bitsandbytes  # noqa: F401
 import peft  # noqa: F401
 import transformers.models.llama.modeling_llama  # noqa: F401
 
-import workers.engines.deepspeed_training
+import workers.engines.deepspeed
 import workers.entry
 import workers.parallel.pipeline
 import workers.worker  # noqa: F401

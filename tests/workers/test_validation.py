@@ -26,7 +26,7 @@ from workers.engines.build import build_training, load_engine
 from workers.engines.optimizers import eight_bit_lack
 from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.compiling import compile_lack
+from workers.parallel.compile import compile_lack
 from workers.prepare import prepare
 from workers.worker import Worker
 

@@ -9,14 +9,14 @@ from search_spaces.plan import Plan
 from search_spaces.render import render_deepspeed, render_torch
 from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
-from workers.engines import AbstractTraining
+from workers.engines.base import AbstractTraining
+from workers.engines.optimizer_step import make_update
 from workers.engines.optimizers import load_eight_bit, make_optimizer
-from workers.engines.torch_training import TorchTraining
-from workers.engines.update import make_update
+from workers.engines.torch import TorchTraining
 from workers.models.built import BuiltModel
 from workers.parallel.apply import parallelize
-from workers.parallel.compiling import load_compiler
-from workers.parallel.zero_features import (
+from workers.parallel.compile import load_compiler
+from workers.parallel.deepspeed_features import (
     cpu_adam_lack,
     load_cpu_adam,
     load_deepspeed,
@@ -96,8 +96,8 @@ def _build_deepspeed(
     mesh: Mesh | None,
     device: torch.device,
 ) -> AbstractTraining:
-    from workers.engines.deepspeed_training import start_deepspeed
-    from workers.parallel.zero import optimizer_maker
+    from workers.engines.deepspeed import start_deepspeed
+    from workers.parallel.deepspeed import optimizer_maker
 
     train = request.spec.train
     settings = render_deepspeed(request.plan, facts, request.spec, device.type)

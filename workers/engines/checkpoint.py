@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.spec.schema import GIB, SweepSpec
-from workers.engines.gradients import local_tensor
+from workers.engines.optimizer_step import local_tensor
 
 _NAME = "plimsoll-checkpoint"
 # texts of torch's writer, which says of a full disk no more than where it stopped

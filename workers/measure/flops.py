@@ -16,7 +16,7 @@ from search_spaces.hardware import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
-from workers.engines.loss import loss_of
+from workers.engines.base import loss_of
 from workers.models.experts import FLOP_FORMULAS, GroupedProducts, quiet_fakes
 from workers.models.load import build_fake
 from workers.models.user_code import users_code

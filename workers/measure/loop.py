@@ -20,7 +20,7 @@ from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch
-from workers.parallel.compiling import compile_seconds
+from workers.parallel.compile import compile_seconds
 from workers.process_groups import total
 
 # Shorter steps are timed several at once, so that the barriers do not count for much.

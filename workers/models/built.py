@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -41,3 +42,15 @@ class BuiltModel:
         """This model, whole and with its values, on the CPU or `device`; in place."""
         self.initial.materialise(self.module, device or torch.device("cpu"))
         return self
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draws of torch's CPU generator follow from `seed`; afterwards it goes on as before.
+
+    Only the CPU's generator, since models are built there: `torch.manual_seed` would also
+    reset those of CUDA devices, which `fork_rng` without devices does not give back.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

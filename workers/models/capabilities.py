@@ -18,9 +18,9 @@ from torch import nn
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from workers.models import function
+from workers.models.built import seeded
 from workers.models.config import make_config
 from workers.models.config_source import config_class, raw_config
-from workers.models.seeding import seeded
 from workers.models.user_code import UsersCodeError, users_code
 
 _FIRST, _SECOND = 5, 6  # tokens of the two samples

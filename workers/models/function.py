@@ -18,9 +18,8 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
-from workers.models.built import BatchMaker, BuiltModel
+from workers.models.built import BatchMaker, BuiltModel, seeded
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
-from workers.models.seeding import seeded
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 from workers.models.user_code import UsersCodeError, importable_from_here, users_code

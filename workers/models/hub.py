@@ -25,7 +25,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, seeded
 from workers.models.capabilities import (
     keeps_packed_samples_apart,
     learned_positions,
@@ -37,7 +37,6 @@ from workers.models.deferred_init import InitialValues
 from workers.models.experts import active_parameters
 from workers.models.init_recorder import CannotTellError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
-from workers.models.seeding import seeded
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 

@@ -8,7 +8,7 @@ from torch import nn
 from search_spaces.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.compiling import compile_blocks
+from workers.parallel.compile import compile_blocks
 from workers.parallel.ddp import replicate
 from workers.parallel.fsdp import shard
 from workers.parallel.tensor import split_blocks

@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from search_spaces.plan import Compression
 from search_spaces.render import TorchSettings
-from workers.parallel.compiling import in_one_piece
-from workers.parallel.compression import compress_gradients
-from workers.parallel.slices import localize
+from workers.parallel.compile import in_one_piece
+from workers.parallel.split_modules import localize
 from workers.process_groups import Mesh
+
+# The first steps go uncompressed, since DDP arranges its buckets anew after the first one. Torch
+# waits 1000 steps by default, longer than is measured here; 2 is the least that it takes.
+_UNCOMPRESSED_STEPS = 2
+_RANK = 1  # of the matrices that stand for a gradient; torch's default
+
+
+def compress_gradients(
+    replicas: DistributedDataParallel, compression: Compression, group: dist.ProcessGroup
+) -> None:
+    """Lets the replicas average their gradients over `group` in a compressed form.
+
+    PowerSGD keeps what it left out of a gradient for the next step, which takes as much memory
+    as the gradients do.
+
+    Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for
+    Distributed Optimization".
+    """
+    match compression:
+        case "fp16":
+            replicas.register_comm_hook(group, fp16_compress_hook)
+        case "bf16":
+            replicas.register_comm_hook(group, bf16_compress_hook)
+        case "powersgd":
+            state = PowerSGDState(
+                process_group=group,
+                matrix_approximation_rank=_RANK,
+                start_powerSGD_iter=_UNCOMPRESSED_STEPS,
+            )
+            replicas.register_comm_hook(state, powerSGD_hook)
+        case "none":
+            pass
 
 
 def replicate(

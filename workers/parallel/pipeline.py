@@ -13,12 +13,10 @@ from torch import nn
 from search_spaces.render import PipelineSettings, TorchSettings
 from search_spaces.spec.train_section import TrainSpec
 from search_spaces.stages import StageBlocks
-from workers.engines.conveyor import Conveyor
+from workers.engines.optimizer_step import make_update
 from workers.engines.optimizers import make_optimizer
-from workers.engines.pipeline_training import PipelineTraining
-from workers.engines.stage_pass import StagePass
-from workers.engines.tied import TiedWeights
-from workers.engines.update import make_update
+from workers.engines.pipeline import Conveyor, PipelineTraining
+from workers.engines.stage_module import StagePass, TiedWeights
 from workers.models.built import BuiltModel
 from workers.models.function import PROBED
 from workers.models.stack import Stack, find_stack

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensorMode,
+)
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -17,18 +19,17 @@ from search_spaces.footprint import Compute
 from search_spaces.plan import Attention
 from search_spaces.render import render_torch
 from search_spaces.spec.schema import SweepSpec
-from workers.engines.loss import loss_of
+from workers.engines.base import loss_of
+from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
-from workers.models.seeding import seeded
 from workers.parallel.fsdp import shard
-from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
-from workers.tracing.fake_ranks import fake_ranks
 from workers.tracing.footprints import NO_FACTS, computed_by
-from workers.tracing.plans import batch_of, longest_spec, plan_of
-from workers.tracing.specimen import in_fake_memory, specimen
+from workers.tracing.operators import flops, peak_bytes, saved_bytes
+from workers.tracing.recorder import BatchValues
 from workers.tracing.step import as_on
 from workers.tracing.trace import trace
-from workers.tracing.values import BatchValues
+from workers.tracing.traced_model import fake_ranks, in_fake_memory, specimen
+from workers.tracing.variants import batch_of, longest_spec, plan_of
 
 _EMPTY = torch.ops.aten.empty.memory_format  # of what is gathered, before the tracker knows it
 _ACTIVATIONS = ("ACT", "TEMP", "INP")  # kinds of memory in torch's tracker

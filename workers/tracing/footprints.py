@@ -15,25 +15,25 @@ from search_spaces.footprint import Compute, Footprint, Split, Variant
 from search_spaces.plan import Attention, Plan
 from search_spaces.render import render_torch
 from search_spaces.spec.schema import SweepSpec
-from workers.models.built import BuiltModel
-from workers.models.seeding import seeded
+from workers.models.built import BuiltModel, seeded
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks
-from workers.tracing.extents import Grid
-from workers.tracing.fake_ranks import fake_ranks
-from workers.tracing.faults import untraceable
-from workers.tracing.plans import (
+from workers.tracing.pass_costs import read_parts, tied_numbers
+from workers.tracing.shape_fit import Grid
+from workers.tracing.step import StepFailedError, Traced, trace_step
+from workers.tracing.trace_errors import untraceable
+from workers.tracing.traced_model import Specimen, Splitter, fake_ranks, in_fake_memory, specimen
+from workers.tracing.variants import (
     MICRO_BATCHES,
+    Stack,
+    UnlikeRunsError,
     batch_of,
     degrees_of,
     lengths_of,
     longest_spec,
     plan_of,
+    read_stack,
 )
-from workers.tracing.reading import read_parts, tied_numbers
-from workers.tracing.specimen import Specimen, Splitter, in_fake_memory, specimen
-from workers.tracing.step import StepFailedError, Traced, trace_step
-from workers.tracing.variants import Stack, UnlikeRunsError, read_stack
 
 Wanted = tuple[Attention, Compute, Split]
 

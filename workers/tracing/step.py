@@ -4,22 +4,142 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from search_spaces.footprint import Compute
-from workers.engines.loss import loss_of
+from workers.engines.base import loss_of
 from workers.models.built import BuiltModel
 from workers.models.experts import quiet_fakes
 from workers.models.user_code import any_fault_as
-from workers.parallel.save_list import kept_operators
-from workers.tracing.emulation import AsOnCuda
+from workers.parallel.checkpoint import kept_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
+
+# Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, by the names that Python knows them.
+IN_FP32 = frozenset(
+    {
+        *("acos", "arccos", "asin", "arcsin", "cosh", "erfinv", "exp", "expm1", "log", "log10"),
+        *("log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "__pow__", "__rpow__"),
+        *("softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "norm"),
+        *("nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss"),
+        *("nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "mse_loss"),
+        *("smooth_l1_loss", "huber_loss", "margin_ranking_loss", "multilabel_margin_loss"),
+        *("soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "dist", "pdist"),
+        *("binary_cross_entropy_with_logits", "cdist", "renorm", "logsumexp", "interpolate"),
+        "cross_entropy",  # a log_softmax, below, and an nll_loss
+    }
+)
+# AT_FORALL_FP32_SET_OPT_DTYPE: they give fp32 unless they are told another type
+TO_FP32 = frozenset(
+    {
+        *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"),
+        *("vector_norm", "matrix_norm", "linalg_vector_norm", "linalg_matrix_norm"),
+    }
+)
+_SHORT = (torch.bfloat16, torch.float16)
+_HEADS_AND_ALL = 4  # dimensions that kernels take: samples, heads, tokens, a head's size
+_HEAD_MULTIPLE = 8  # flash attention pads a head's size to it
+_LARGEST_HEAD = 256  # that flash attention takes
+
+
+class AsOnCuda(TorchFunctionMode):
+    """While it is entered, autocast on CPU and attention do as on CUDA."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "dropout":
+            return _dropout(*args, **kwargs)
+        if name == "scaled_dot_product_attention" and args and args[0].dim() == _HEADS_AND_ALL:
+            return _attention(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            if name in IN_FP32:
+                args, kwargs = tree_map_only(torch.Tensor, _in_fp32, (args, kwargs))
+            elif name in TO_FP32 and _is_short(args, kwargs):
+                kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+
+def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in _SHORT else tensor
+
+
+def _is_short(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    given = args[0] if args else kwargs.get("input")
+    if kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args):
+        return False
+    return isinstance(given, torch.Tensor) and given.dtype in _SHORT
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The kernel that torch's dispatch takes on CUDA: flash attention, else the efficient one."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.to(dtype)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    is_short, size = query.dtype in _SHORT, query.shape[-1]
+    with torch.autocast("cpu", enabled=False):
+        if attn_mask is None and is_short and size == value.shape[-1] <= _LARGEST_HEAD:
+            padding = -size % _HEAD_MULTIPLE
+            if padding:
+                pad = torch.nn.functional.pad
+                query, key, value = (pad(part, (0, padding)) for part in (query, key, value))
+            padded: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
+            return padded[..., :size]
+        if enable_gqa:
+            groups = query.shape[-3] // key.shape[-3]
+            key, value = (part.repeat_interleave(groups, -3) for part in (key, value))
+        bias = _bias(attn_mask, query, key)
+        keeps = any(part.requires_grad for part in (query, key, value))
+        fused: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
+        )[0]
+        return fused
+
+
+def _dropout(
+    input: torch.Tensor,  # noqa: A002 - torch's keyword
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
+    """With a mask of one byte for each number."""
+    if not training or not 0 < p < 1 or inplace:
+        return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
+    return dropped
+
+
+def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+    """A mask as numbers that are added, for each head of each sample without copies of it."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        blocked = torch.zeros_like(mask, dtype=query.dtype)
+        mask = blocked.masked_fill_(mask.logical_not(), -torch.inf)
+    return mask.expand(*query.shape[:-1], key.shape[-2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

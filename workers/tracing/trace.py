@@ -13,7 +13,7 @@ from search_spaces.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from workers.models.user_code import users_code
-from workers.tracing.store import default_folder, digest_of, load, save
+from workers.tracing.cache import default_folder, digest_of, load, save
 
 Wanted = tuple[Attention, Compute, Split]
 

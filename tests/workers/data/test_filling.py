@@ -15,7 +15,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
-from workers.tracing.plans import lengths_of
+from workers.tracing.variants import lengths_of
 
 ROW_TOKENS, GLOBAL_BATCH, STEPS = 96, 16, 40
 # most are short, a few as long as a row, as in collections of texts

@@ -56,7 +56,7 @@ def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str,
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
     from search_spaces.render import render_deepspeed
-    from workers.engines.deepspeed_training import start_deepspeed
+    from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.lend(30.0, plan)
     model = build(spec.model, spec.train, attention=plan.attention)

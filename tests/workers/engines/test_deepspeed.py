@@ -31,7 +31,7 @@ from workers.data.batches import batch_source
 from workers.engines.build import load_engine
 from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.zero_features import cpu_adam_lack, load_cpu_adam, nvme_lack
+from workers.parallel.deepspeed_features import cpu_adam_lack, load_cpu_adam, nvme_lack
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -98,7 +98,7 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     import deepspeed
 
     from search_spaces.render import render_deepspeed
-    from workers.engines.deepspeed_training import start_deepspeed
+    from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.lend(30.0, plan)
     model = build(SPEC.model, SPEC.train, attention="eager")
@@ -272,7 +272,7 @@ def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> N
     (tmp_path / compiled.name / "lock").touch()
     script = """
 import torch
-from workers.parallel.zero_features import load_deepspeed
+from workers.parallel.deepspeed_features import load_deepspeed
 load_deepspeed(torch.device("cpu"))
 import deepspeed
 import torch.distributed as dist

@@ -19,11 +19,11 @@ from tests.workers.test_same_training import GRADIENT_TOLERANCE, reference_gradi
 from tests.workers.values import a_plan, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
-from workers.engines.gradients import global_norm
-from workers.engines.torch_training import TorchTraining
+from workers.engines.optimizer_step import global_norm
+from workers.engines.torch import TorchTraining
 from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.slices import as_distributed
+from workers.parallel.split_modules import as_distributed
 from workers.prepare import prepare
 from workers.worker import Worker
 

@@ -7,7 +7,7 @@ import torch
 from transformers import get_scheduler
 
 from search_spaces.spec.train_section import TrainSpec
-from workers.engines.schedule import changes_rate, make_scheduler, rate_factor
+from workers.engines.optimizer_step import changes_rate, make_scheduler, rate_factor
 
 
 def a_train(schedule: str, warmup_steps: int, total_steps: int = 10) -> TrainSpec:

@@ -22,8 +22,8 @@ from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
-from workers.engines.torch_training import TorchTraining
-from workers.engines.update import Update
+from workers.engines.optimizer_step import Update
+from workers.engines.torch import TorchTraining
 from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps
 from workers.measure.stopwatch import HostStopwatch
 from workers.worker import Worker

@@ -28,10 +28,9 @@ from search_spaces.spec.train_section import TrainSpec
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_plan
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, seeded
 from workers.models.deferred_init import InitialValues, Piece, name_source
 from workers.models.load import build, build_whole
-from workers.models.seeding import seeded
 from workers.models.stage_placeholders import Box
 from workers.worker import Worker
 

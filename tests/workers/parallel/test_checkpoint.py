@@ -21,9 +21,13 @@ from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_plan, a_request
-from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.keeping import Contexts, keep_on_device, keep_on_host
-from workers.parallel.save_list import kept_operators
+from workers.parallel.checkpoint import (
+    Contexts,
+    checkpoint_blocks,
+    keep_on_device,
+    keep_on_host,
+    kept_operators,
+)
 
 WIDTH, BLOCKS, ROWS = 32, 4, 64
 ALL = tuple(range(BLOCKS))

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.tracing.emulation import IN_FP32, TO_FP32, AsOnCuda
+from workers.tracing.step import IN_FP32, TO_FP32, AsOnCuda
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 # names of torch's operators that Python calls otherwise

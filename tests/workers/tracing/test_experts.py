@@ -24,10 +24,10 @@ from workers.data.collate import MicroBatch
 from workers.measure.flops import training_flops_per_token
 from workers.models.built import BuiltModel
 from workers.models.load import build_whole, describe
-from workers.tracing.arithmetic import flops, peak_bytes, saved_bytes
 from workers.tracing.check import check
-from workers.tracing.plans import batch_of, plan_of
+from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.trace import trace
+from workers.tracing.variants import batch_of, plan_of
 
 TOKENS, MICRO_BATCH = 64, 7
 ALL = pytest.mark.parametrize("model", EXPERTS.values(), ids=EXPERTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from workers.tracing.kinds import alike
+from workers.tracing.traced_model import alike
 
 
 class Block(nn.Module):

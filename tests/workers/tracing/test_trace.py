@@ -20,8 +20,8 @@ from search_spaces.spec.schema import SweepSpec
 from tests.covering import every_value
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.values import LLAMA, a_spec, odd_model
-from workers.tracing.arithmetic import flops
 from workers.tracing.check import check
+from workers.tracing.operators import flops
 from workers.tracing.trace import trace
 
 TOKENS = 64

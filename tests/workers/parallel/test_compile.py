@@ -1,0 +1,103 @@
+"""Compiled blocks: the same training under the same limit, and nothing left of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from search_spaces.outcome import Measured, Outcome
+from search_spaces.request import TrialRequest
+from tests.workers.launch import Group
+from tests.workers.test_same_training import LOSS_TOLERANCE
+from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
+from workers.data.batches import batch_source
+from workers.engines.build import build_training
+from workers.engines.torch import TorchTraining
+from workers.entry import run_trial
+from workers.measure.stopwatch import stopwatch_for
+from workers.models.load import build
+from workers.parallel.compile import compile_lack, in_one_piece, load_compiler
+from workers.prepare import prepare
+from workers.worker import Worker
+
+COMPILE_SECONDS = 350.0  # longest wait: a C++ compiler is at work, on a busy machine
+CPU = torch.device("cpu")
+FIXED = a_spec(data={"lengths": {32: 1}}, objective={"max_steps": 6, "max_seconds": 30})
+
+
+def _run(worker: Worker, request: TrialRequest, cache: str) -> Outcome:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    return run_trial(request, worker)
+
+
+def _left(worker: Worker, request: TrialRequest) -> bool:
+    """Whether a compiled model is still there once it is closed and nobody asks for it."""
+    load_compiler(worker.device)
+    mesh = worker.group.lend(30.0, request.plan)
+    spec = request.spec
+    model = build(spec.model, spec.train, attention="sdpa")
+    given = batch_source(model, spec).step(request.plan, mesh.place.data if mesh else 0, 0)
+    training = build_training(request, model, prepare(spec), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
+    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    left = weakref.ref(training.module)
+    training.close()
+    del training, model
+    gc.collect()
+    return left() is not None
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(2 * COMPILE_SECONDS)
+def test_compiled_blocks_train_the_same_within_the_same_memory(
+    alone: Group, tmp_path: Path
+) -> None:
+    """One rank, since each would run a C++ compiler."""
+    if lack := compile_lack(CPU):
+        pytest.skip(lack)
+    knobs = {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
+    plain = alone.run(a_request(FIXED, **knobs))
+    request = a_request(FIXED, compile=True, **knobs)
+
+    (compiled,) = alone.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)
+    after = alone.run(a_request(FIXED, **knobs))
+    left = alone.call(_left, request, seconds=COMPILE_SECONDS)
+
+    assert isinstance(plain, Measured)
+    assert isinstance(compiled, Measured), compiled
+    assert request.plan.global_batch == GLOBAL_BATCH
+    assert compiled.losses == pytest.approx(plain.losses, rel=LOSS_TOLERANCE)
+    assert 0 < compiled.costs.compile_seconds < compiled.costs.steps_seconds
+    assert compiled.step_seconds.value < compiled.costs.compile_seconds
+    assert isinstance(after, Measured)
+    assert after.losses == plain.losses
+    assert plain.costs.compile_seconds == after.costs.compile_seconds == 0
+    assert left == [False]
+
+
+def test_nothing_is_cut_at_buckets_and_the_setting_is_back_afterwards() -> None:
+    def setting() -> object:
+        return torch._dynamo.config.optimize_ddp
+
+    before = setting()
+    assert before
+    assert not in_one_piece(setting)()
+    assert setting() == before
+
+
+def test_a_machine_without_a_compiler_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    if shutil.which("g++"):
+        assert compile_lack(CPU) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lack = compile_lack(CPU)
+    assert lack is not None
+    assert "install" in lack

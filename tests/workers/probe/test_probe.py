@@ -1,0 +1,166 @@
+"""`workers.probe`: real ranks measure this machine in small, and what becomes of what they find."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+
+from search_spaces.errors import ClusterError
+from search_spaces.hardware import device_to_yaml, known_device, load_device_file
+from search_spaces.hardware.files import REQUIRED
+from tests.workers.probe.values import ON_A_GPU, TINY
+from workers.probe.config import Findings, usual_effort
+from workers.probe.device import describe
+from workers.probe.rank import probe_ranks
+from workers.probe.rates import best_seconds, bus_bandwidth
+
+ON_8 = dataclasses.replace(TINY, device_type="cuda", ranks=8)
+
+
+def children() -> set[int | None]:
+    """Processes of this one, among them the ranks that other tests keep warm."""
+    return {process.pid for process in multiprocessing.active_children()}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    folder = tmp_path_factory.mktemp("drive")
+    before = children()
+    found = probe_ranks(TINY, drive=folder)
+
+    assert not list(folder.iterdir()), "the probe left its file"
+    assert children() == before
+    return found
+
+
+@pytest.mark.slow
+def test_every_shape_and_precision_is_measured(findings: Findings) -> None:
+    measured = {point[:4] for point in findings.matmul_points}
+
+    assert measured == {(name, *shape) for name in TINY.precisions for shape in TINY.shapes}
+    assert all(rate > 0 for *_, rate in findings.matmul_points)
+
+
+@pytest.mark.slow
+def test_every_collective_is_measured_at_every_size(findings: Findings) -> None:
+    measured = {point[:3] for point in findings.collective_points}
+    collectives = ("all_reduce", "all_gather", "reduce_scatter")
+
+    assert measured == {(name, 2, size) for name in collectives for size in TINY.collective_bytes}
+
+
+@pytest.mark.slow
+def test_a_cpu_becomes_a_device_that_a_user_could_have_written(
+    findings: Findings, tmp_path: Path
+) -> None:
+    device = describe(findings, TINY, when="2026-01-31")
+    path = tmp_path / "cpu.yaml"
+    path.write_text(device_to_yaml(device), encoding="utf-8")
+
+    assert load_device_file(path) == (device,)
+    assert device.name == "cpu"
+    assert device.measured
+    assert [name for name in REQUIRED if name != "name" and not device.source_of(name)] == []
+    assert "2026-01-31" in (device.source_of("bandwidth_bytes_per_second") or "")
+    assert device.source_of("network_bytes_per_second") == known_device("cpu").source_of(
+        "network_bytes_per_second"
+    )
+    fastest = max(rate for name, *_, rate in findings.matmul_points if name == "fp32")
+    assert device.fp32_flops_per_second == pytest.approx(fastest, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_rank_alone_has_nobody_to_talk_to(tmp_path: Path) -> None:
+    alone = dataclasses.replace(TINY, ranks=1)
+    found = probe_ranks(alone, drive=tmp_path)
+
+    assert found.collective_points == ()
+    kept = known_device("cpu").link_bytes_per_second
+    assert describe(found, alone, when="today").link_bytes_per_second == kept
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_probe_with_its_reason(tmp_path: Path) -> None:
+    before = children()
+    broken = dataclasses.replace(TINY, shapes=((1, 1, -1),))
+
+    with pytest.raises(ClusterError, match=r"rank \d of the probe failed: .*negative"):
+        probe_ranks(broken, drive=tmp_path)
+    assert children() == before
+
+
+@pytest.mark.slow
+def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    before = children()
+    endless = dataclasses.replace(TINY, point_seconds=1e6, timeout_seconds=3.0)
+
+    with pytest.raises(ClusterError, match="not done after 3 s"):
+        probe_ranks(endless, drive=tmp_path)
+    assert children() == before
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is no folder"):
+        probe_ranks(TINY, drive=tmp_path / "none")
+
+
+@pytest.mark.parametrize("first", [1e-5, 0.4], ids=["bundled", "long"])
+def test_the_fastest_repeat_counts_and_not_the_first(first: float) -> None:
+    """A clock that only the work moves: calls take less and less, then always the same."""
+    now, calls = [0.0], [0]
+
+    def work() -> None:
+        calls[0] += 1
+        now[0] += 100 * first if calls[0] == 1 else first if calls[0] < 4 else first / 2
+
+    seconds = best_seconds(work, torch.device("cpu"), budget_seconds=1.0, clock=lambda: now[0])
+
+    assert seconds == pytest.approx(first / 2)
+    assert now[0] - 100 * first >= 1.0
+
+
+def test_the_bus_bandwidth_is_that_of_the_largest_all_reduce() -> None:
+    # each of 8 ranks sends and receives 2 * 7/8 of 8 GB in 0.04 s
+    assert bus_bandwidth(ON_A_GPU.collective_points) == pytest.approx(350e9)
+    assert bus_bandwidth((("all_gather", 2, 8, 1.0),)) is None
+
+
+def test_a_known_gpu_keeps_the_peaks_of_its_data_sheet() -> None:
+    device, sheet = describe(ON_A_GPU, ON_8, when="today"), known_device("H100")
+
+    assert device.name == sheet.name
+    assert device.bf16_flops_per_second == sheet.bf16_flops_per_second
+    assert device.network_bytes_per_second == sheet.network_bytes_per_second
+    assert device.matmul_points[0] == ("bf16", 8192, 8192, 8192, 7.123e14)
+    assert device.power_watts == 650.0
+    assert device.bandwidth_bytes_per_second == 3.0e12
+    assert device.pcie_bytes_per_second == 5.2e10
+    assert device.pageable_bytes_per_second == 6e9
+    assert device.link_bytes_per_second == pytest.approx(350e9)
+    assert "direct I/O" in (device.source_of("nvme_read_bytes_per_second") or "")
+
+
+def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
+    strange = dataclasses.replace(ON_A_GPU, device_name="Unheard X1", past_page_cache=False)
+    device = describe(strange, ON_8, when="today")
+
+    assert device.name == "Unheard X1"
+    assert device.aliases == ()
+    assert device.link_kind == "pcie"
+    assert device.bf16_flops_per_second == 7.123e14
+    assert device.fp8_flops_per_second == 0.0
+    assert "page cache" in (device.source_of("nvme_read_bytes_per_second") or "")
+
+
+def test_the_usual_probe_covers_what_forecasts_ask_for() -> None:
+    effort = usual_effort()
+    square = [shape for shape in effort.shapes if len(set(shape)) == 1]
+
+    assert len(square) >= 6
+    assert len(effort.shapes) > len(square)
+    assert {"fp32", "bf16"} <= set(effort.precisions)

@@ -1,0 +1,170 @@
+"""Engine `deepspeed`: its optimizer step, and how much memory its states take."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from search_spaces.render import DeepSpeedSettings
+from search_spaces.spec.train_section import TrainSpec
+from workers.data.collate import MicroBatch
+from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
+from workers.engines.optimizer_step import changes_rate, make_scheduler
+from workers.measure.stopwatch import AbstractStopwatch
+from workers.models.built import BuiltModel
+from workers.parallel.compile import forget_compiled
+from workers.parallel.deepspeed import Engine, OptimizerMaker, ZeroWorld, make_engine
+from workers.process_groups import Mesh
+
+_TAG = "checkpoint"  # DeepSpeed's name for a folder in the folder
+
+
+def zero_state_bytes(engine: Any, device: torch.device) -> StateBytes:
+    """What lies on the device after a step, counted in the engine's own tensors.
+
+    Each piece of memory counts once. Master weights are optimizer states. Gradients, which are
+    given back at the end of a step, count as they are just before it: whole in stages 0 and 1,
+    this rank's part in stages 2 and 3.
+    """
+    weights = _on(device, _weights(engine.module))
+    states = {
+        place: size
+        for place, size in _on(device, _optimizer_tensors(engine)).items()
+        if place not in weights
+    }
+    return StateBytes(
+        weights=sum(weights.values()),
+        gradients=_gradients(engine, device),
+        optimizer_states=sum(states.values()),
+    )
+
+
+def _weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """What a module holds of its weights: under ZeRO-3 shards, and small ones whole too."""
+    for weight in module.parameters():
+        yield weight.data
+        shard = getattr(weight, "ds_tensor", None)
+        if shard is not None:
+            yield shard.data
+
+
+def _masters(engine: Any) -> list[torch.Tensor]:
+    """What the optimizer updates: flat copies in fp32, or the weights themselves."""
+    groups = engine.basic_optimizer.param_groups
+    flat = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO-3: in turn
+    return list(flat or chain.from_iterable(group["params"] for group in groups))
+
+
+def _optimizer_tensors(engine: Any) -> Iterator[torch.Tensor]:
+    yield from _masters(engine)
+    for state in engine.basic_optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _gradients(engine: Any, device: torch.device) -> int:
+    buffer = getattr(engine.optimizer, "grad_partitions_flat_buffer", None)  # ZeRO-3
+    if buffer is not None:
+        return sum(_on(device, [buffer]).values())
+    trained = [weight for weight in engine.module.parameters() if weight.requires_grad]
+    if engine.zero_optimization_partition_gradients():
+        masters = sum(master.numel() for master in _masters(engine))
+        return masters * trained[0].element_size() if trained[0].device.type == device.type else 0
+    return sum(weight.numel() * weight.element_size() for weight in trained)
+
+
+def _on(device: torch.device, tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Bytes of each piece of memory that the tensors lie in, by its address."""
+    return {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in tensors
+        if tensor.device.type == device.type and tensor.numel() > 0
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeedTraining(AbstractTraining):
+    """A whole model on each tensor group of ranks, its states split over data ranks by ZeRO."""
+
+    engine: Engine
+    world: ZeroWorld
+    device: torch.device
+    data: int  # data-parallel ranks, over which gradients are averaged
+    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
+
+    @property
+    def module(self) -> nn.Module:
+        """The model inside the engine."""
+        module: nn.Module = self.engine.module
+        return module
+
+    def step(
+        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
+    ) -> torch.Tensor:
+        parts = []
+        for index, batch in enumerate(batches):
+            with watch.during("data"):
+                inputs = batch.on(self.device)
+            # told each time, since a step may have fewer micro-batches than the plan (packing)
+            self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
+            with watch.during("forward"):
+                part = loss_of(self.engine(**inputs)) * (batch.targets / targets)
+            with watch.during("backward"):
+                # the ranks' gradients are averaged, the parts of the loss add up
+                self.engine.backward(part * self.data, scale_wrt_gas=False)
+            parts.append(part.detach())
+        with watch.during("optimizer"):
+            self.engine.step()
+        return torch.stack(parts).sum() * self.counts
+
+    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+        self.engine.eval()
+        loss = evaluation_loss(
+            self.engine, ((batch.on(self.device), batch.targets / targets) for batch in batches)
+        )
+        self.engine.train()
+        return None if loss is None else loss * self.counts
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+
+    def state_bytes(self) -> StateBytes:
+        return zero_state_bytes(self.engine, self.device)
+
+    def close(self) -> None:
+        try:
+            self.engine.destroy()
+        finally:
+            self.world.close()
+            forget_compiled()
+
+
+def start_deepspeed(
+    model: BuiltModel,
+    settings: DeepSpeedSettings,
+    mesh: Mesh | None,
+    device: torch.device,
+    train: TrainSpec,
+    optimizer_of: OptimizerMaker,
+) -> DeepSpeedTraining:
+    """A model in DeepSpeed's engine, over the ranks of the mesh."""
+    with contextlib.ExitStack() as on_failure:
+        world = ZeroWorld(mesh, device)
+        on_failure.callback(world.close)
+        scheduler_of = partial(make_scheduler, train=train) if changes_rate(train) else None
+        engine = make_engine(model, settings, device, optimizer_of, scheduler_of)
+        on_failure.pop_all()
+    return DeepSpeedTraining(
+        engine=engine,
+        world=world,
+        device=device,
+        data=1 if mesh is None else mesh.size("replicate", "shard"),
+        counts=mesh is None or mesh.place.tensor == 0,
+    )

@@ -1,0 +1,257 @@
+"""The end of an optimizer step: gradients in, new weights out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from search_spaces.plan import Precision
+from search_spaces.spec.train_section import TrainSpec
+from workers.parallel.split_modules import as_distributed
+from workers.process_groups import Mesh
+
+
+def changes_rate(train: TrainSpec) -> bool:
+    """Whether the learning rate is another one in some steps."""
+    return train.schedule != "constant" or train.warmup_steps > 0
+
+
+def make_scheduler(optimizer: Optimizer, train: TrainSpec) -> LambdaLR:
+    """Sets the learning rate of the next step each time it is told that one is done.
+
+    The step on the longest samples, which comes before those that are measured, is a step as
+    any other.
+    """
+    return LambdaLR(optimizer, functools.partial(rate_factor, train=train))
+
+
+def rate_factor(step: int, train: TrainSpec) -> float:
+    """What `train.learning_rate` is multiplied with in optimizer step `step`, counted from 0.
+
+    It rises from 0 during the warm-up, then stays, or falls to 0 at `total_steps`. Beyond that
+    it stays at 0: weights no longer move, and a step takes as long as before.
+
+    Source:
+        transformers.get_scheduler, whose cosine would rise again beyond `total_steps`.
+    """
+    if step < train.warmup_steps:
+        return step / train.warmup_steps
+    falling = max(train.total_steps - train.warmup_steps, 1)
+    done = min((step - train.warmup_steps) / falling, 1.0)
+    match train.schedule:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1.0 - done
+        case "cosine":
+            return (1.0 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """Cuts gradients to a length, as `torch.nn.utils.clip_grad_norm_` does for one process.
+
+    `counted_elsewhere` are weights of this rank's stage whose gradient another stage counts,
+    since they are one weight (an embedding tied to the head).
+    """
+
+    max_norm: float
+    mesh: Mesh | None
+    device: torch.device
+    counted_elsewhere: tuple[nn.Parameter, ...] = ()
+
+    def apply(self, weights: Iterable[torch.Tensor]) -> None:
+        """Cuts the gradients in place, on all ranks by the same factor."""
+        held = list(weights)
+        norm = global_norm(held, self.mesh, self.device, self.counted_elsewhere)
+        # local tensors, since one call of torch cannot take shards of several meshes
+        clip_grads_with_norm_(map(local_weight, held), self.max_norm, norm)
+
+
+def trained_weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The optimizer's weights that have a gradient, each with a whole sum in it.
+
+    Tensor parallelism can leave a gradient as parts that are still to be added up.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for weight in weights:
+        if isinstance(weight.grad, DTensor) and weight.grad.placements != weight.placements:
+            weight.grad = weight.grad.redistribute(placements=weight.placements)
+    return [weight for weight in weights if weight.grad is not None]
+
+
+def local_weight(weight: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a weight, with what it holds of its gradient; shares memory."""
+    if not isinstance(weight, DTensor):
+        return weight
+    local = local_tensor(weight)
+    local.grad = None if weight.grad is None else local_tensor(weight.grad)
+    return local
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor, apart from autograd; shares memory."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def global_norm(
+    weights: Iterable[torch.Tensor],
+    mesh: Mesh | None,
+    device: torch.device,
+    counted_elsewhere: Iterable[torch.Tensor] = (),
+) -> torch.Tensor:
+    """Length of the gradient over all weights of the model, the same number on all ranks.
+
+    All ranks of the trial call it together. Each adds the square of what it holds, divided by
+    how many ranks hold the same; one sum over all of them so covers shards, slices, replicas
+    and stages.
+
+    Args:
+        weights: Weights of this rank that have a gradient.
+        mesh: The ranks that train together, None for one alone.
+        device: Where ranks talk; gradients may lie in host memory.
+        counted_elsewhere: Those of the weights that another stage counts.
+
+    Returns:
+        A scalar on the device.
+    """
+    left_out = {id(weight) for weight in counted_elsewhere}
+    by_holders: dict[int, list[torch.Tensor]] = defaultdict(list)
+    for weight in weights:
+        if weight.grad is not None and id(weight) not in left_out:
+            by_holders[_holders(as_distributed(weight, weight.grad), mesh)].append(
+                local_tensor(weight.grad)
+            )
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for holders, gradients in by_holders.items():
+        length = get_total_norm(gradients).to(device=device, dtype=torch.float64)
+        squares += length.square() / holders
+    if mesh is not None:
+        dist.all_reduce(squares, group=mesh.group)
+    return squares.sqrt().float()
+
+
+def _holders(gradient: torch.Tensor, mesh: Mesh | None) -> int:
+    """How many ranks hold the same piece as this one; each stage has gradients of its own."""
+    if mesh is None:
+        return 1
+    ranks = mesh.size("replicate", "shard", "tensor")
+    if not isinstance(gradient, DTensor):
+        return ranks
+    pieces = math.prod(
+        gradient.device_mesh.size(dimension)
+        for dimension, placement in enumerate(gradient.placements)
+        if not placement.is_replicate()
+    )
+    return ranks // pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What happens to gradients once they are all there: unscaled, clipped, applied.
+
+    A step in which a gradient overflowed fp16, on whichever rank, is skipped on all: neither
+    weights nor learning rate move, and the scale of the loss is halved.
+    """
+
+    optimizer: torch.optim.Optimizer
+    schedule: LRScheduler | None = None
+    clipping: Clipping | None = None
+    scaler: GradScaler | None = None
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss as backward takes it."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def step(self) -> None:
+        """Updates the weights and forgets the gradients; all ranks call it together."""
+        weights = trained_weights(self.optimizer)
+        if self.scaler is None:
+            self._apply(weights)
+        else:
+            guarded = _Guarded(
+                param_groups=[{"params": [local_weight(weight) for weight in weights]}],
+                step=lambda: self._apply(weights),
+            )
+            self.scaler.step(guarded)  # type: ignore[arg-type]  # as much as it needs of one
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _apply(self, weights: Iterable[torch.Tensor]) -> None:
+        if self.clipping is not None:
+            self.clipping.apply(weights)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Guarded:
+    """The optimizer as the scaler sees it: gradients of local weights, and a step to skip.
+
+    The scaler's kernels take no mix of shards of several meshes, and fused optimizers would
+    look at the gradients once more.
+    """
+
+    param_groups: list[dict[str, Any]]
+    step: Callable[[], None]
+
+
+def make_update(
+    optimizer: torch.optim.Optimizer,
+    train: TrainSpec,
+    compute: Precision,
+    mesh: Mesh | None,
+    device: torch.device,
+    *,
+    counted_elsewhere: tuple[nn.Parameter, ...] = (),
+) -> Update:
+    """The update that the spec asks for.
+
+    Args:
+        optimizer: Of this rank's weights.
+        train: Says how to clip, and the learning rate of each step.
+        compute: fp16 needs its loss scaled.
+        mesh: The ranks that train together, None for one alone.
+        device: Where they talk.
+        counted_elsewhere: Weights of this rank that another stage has too (tied weights), and
+            counts in the norm of the gradient. Both stages must hold the gradient's sum.
+    """
+    clipping = None
+    if train.grad_clip is not None:
+        clipping = Clipping(
+            max_norm=train.grad_clip, mesh=mesh, device=device, counted_elsewhere=counted_elsewhere
+        )
+    return Update(
+        optimizer=optimizer,
+        schedule=make_scheduler(optimizer, train) if changes_rate(train) else None,
+        clipping=clipping,
+        scaler=_make_scaler(mesh, device) if compute == "fp16" else None,
+    )
+
+
+def _make_scaler(mesh: Mesh | None, device: torch.device) -> GradScaler:
+    scaler = (
+        GradScaler(device.type)
+        if mesh is None
+        else ShardedGradScaler(device.type, process_group=mesh.group)
+    )
+    # its tensors come with the first loss, and the first stages of a pipeline never see one
+    scaler.scale(torch.zeros((), device=device))
+    return scaler

@@ -1,0 +1,141 @@
+"""A stage as torch's schedules call it: by the number of a micro-batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from search_spaces.render import TorchSettings
+from workers.engines.base import loss_of
+from workers.engines.optimizer_step import Update, local_tensor
+from workers.engines.torch import autocast
+from workers.models.stage_placeholders import Passage
+
+
+class StagePass(nn.Module):
+    """Forward passes through a stage, with the inputs that every stage has of a micro-batch.
+
+    It also stands between torch's pipelining and what shards or replicates the stage. Left to
+    itself pipelining would keep FSDP2's weights and gradients whole from a stage's first backward
+    to its last, so that nothing of them were sharded; here they are reduced as `settings` say.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        passage: Passage,
+        settings: TorchSettings,
+        device: torch.device,
+        *,
+        is_last: bool,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.is_last = is_last
+        self.parts: list[torch.Tensor] = []  # of the step's loss
+        self._passage, self._settings, self._device = passage, settings, device
+        self._inputs: Sequence[dict[str, torch.Tensor]] = ()
+        self._weights: Sequence[float] = ()
+        self._update: Update | None = None
+        self._sent_as = torch.float32
+
+    def load(
+        self,
+        inputs: Sequence[dict[str, torch.Tensor]],
+        weights: Sequence[float],
+        update: Update,
+        sent_as: torch.dtype,
+    ) -> None:
+        """Takes the micro-batches of a step.
+
+        Args:
+            inputs: Keyword arguments of the model, on its device.
+            weights: Of each micro-batch's mean loss in backward.
+            update: Knows how the loss is scaled.
+            sent_as: Type of the hidden states between stages.
+        """
+        self._inputs, self._weights = inputs, weights
+        self._update, self._sent_as = update, sent_as
+        self.parts = []
+
+    def unload(self) -> None:
+        """Forgets the micro-batches."""
+        self._inputs, self._update = (), None
+
+    def forward(self, *received: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        """Hidden states for the next stage; in the last stage the weighted loss.
+
+        Args:
+            received: Hidden states of the stage before; nothing in the first.
+            number: Of the micro-batch, in a tensor of one element on the CPU.
+        """
+        index = int(number)
+        self._passage.enter(received[0] if received else None)
+        with self._without_sync(), autocast(self._settings, self._device):
+            output: object = self.module(**self._inputs[index])
+        if self.is_last:
+            assert self._update is not None
+            part = loss_of(output) * self._weights[index]
+            self.parts.append(part.detach())
+            result = self._update.scale(part)
+        else:
+            assert isinstance(output, torch.Tensor)
+            result = output.to(self._sent_as)
+        if result.requires_grad:
+            result.register_hook(partial(self._before_backward, index))
+        return result
+
+    def _without_sync(self) -> contextlib.AbstractContextManager[object]:
+        """DDP prepares for a reduction in forward, but other backward passes may come first."""
+        if isinstance(self.module, DistributedDataParallel):
+            return self.module.no_sync()
+        return contextlib.nullcontext()
+
+    def _before_backward(self, index: int, _: torch.Tensor) -> None:
+        last = index == len(self._inputs) - 1  # every schedule takes them in their order
+        if isinstance(self.module, DistributedDataParallel) and last:
+            # as torch's own pipelining does: it is no part of DDP's interface
+            self.module.reducer.prepare_for_backward([])
+        if isinstance(self.module, FSDPModule):
+            self.module.set_is_last_backward(last)
+            self.module.set_requires_gradient_sync(last or self._settings.sync_every_pass)
+            self.module.set_requires_all_reduce(last)  # over replicas, once a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedWeights:
+    """Weights that the first and the last stage both have, kept equal by equal gradients."""
+
+    weights: tuple[nn.Parameter, ...]  # of this rank, in an order on which both ranks agree
+    peer: int  # the other rank, by its number in `group`
+    group: dist.ProcessGroup
+    device: torch.device  # where ranks talk; gradients may lie in host memory
+
+    @torch.no_grad()
+    def add_up(self) -> None:
+        """Gives both copies the sum of their gradients; both ranks call it together."""
+        for weight in self.weights:
+            if not weight.requires_grad:
+                continue
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            own = local_tensor(weight.grad)
+            sent = own.to(self.device, copy=True)
+            other = torch.empty_like(sent)
+            works = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, sent, group=self.group, group_peer=self.peer),
+                    dist.P2POp(dist.irecv, other, group=self.group, group_peer=self.peer),
+                ]
+            )
+            for work in works:
+                work.wait()
+            own += other.to(own.device)

@@ -1,0 +1,98 @@
+"""Engine `torch` without a pipeline: accumulation, gradient averaging, update."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from search_spaces.render import TorchSettings
+from workers.data.collate import MicroBatch
+from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
+from workers.engines.checkpoint import write_shard
+from workers.engines.optimizer_step import Update
+from workers.engines.state_bytes import state_bytes
+from workers.measure.stopwatch import AbstractStopwatch
+from workers.parallel.compile import forget_compiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchTraining(AbstractTraining):
+    """A whole model on each tensor group of ranks, under DDP, FSDP2 or alone."""
+
+    module: nn.Module
+    update: Update
+    settings: TorchSettings
+    device: torch.device
+    data: int  # data-parallel ranks, over which gradients are averaged
+    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
+    writes: bool = True  # whether this rank has a part in checkpoints: of replicas, one does
+
+    def step(
+        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
+    ) -> torch.Tensor:
+        parts = []
+        for index, batch in enumerate(batches):
+            with watch.during("data"):
+                inputs = batch.on(self.device)
+            with self._gradient_sync(last=index == len(batches) - 1):
+                with watch.during("forward"), autocast(self.settings, self.device):
+                    part = loss_of(self.module(**inputs)) * (batch.targets / targets)
+                with watch.during("backward"):
+                    # the ranks' gradients are averaged, the parts of the loss add up
+                    self.update.scale(part * self.data).backward()
+            parts.append(part.detach())
+        with watch.during("optimizer"):
+            self.update.step()
+        return torch.stack(parts).sum() * self.counts
+
+    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+        self.module.eval()
+        loss = evaluation_loss(
+            self.module,
+            ((batch.on(self.device), batch.targets / targets) for batch in batches),
+            partial(autocast, self.settings, self.device),
+        )
+        self.module.train()
+        return None if loss is None else loss * self.counts
+
+    def save(self, folder: Path) -> None:
+        if self.writes:
+            write_shard(self.module, self.update.optimizer, folder)
+
+    def state_bytes(self) -> StateBytes:
+        return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
+
+    def close(self) -> None:
+        """Beyond tensors there is what was compiled, which guards hold on to."""
+        if self.settings.compile:
+            forget_compiled()
+
+    @contextlib.contextmanager
+    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
+        """Reduces gradients in this pass if the settings want it, else keeps them for the last."""
+        sync = last or self.settings.sync_every_pass
+        if isinstance(self.module, DistributedDataParallel) and not sync:
+            with self.module.no_sync():
+                yield
+            return
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(sync)
+            self.module.set_requires_all_reduce(last)  # over replicas, once a step
+        yield
+
+
+def autocast(
+    settings: TorchSettings, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Autocast where the sharding does not set the precision itself."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)
+    enabled = dtype is not None and settings.wrapper != "fsdp2"
+    return torch.autocast(device.type, dtype=dtype, enabled=enabled)

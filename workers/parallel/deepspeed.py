@@ -1,0 +1,209 @@
+"""Weights, gradients and optimizer states split over ranks: DeepSpeed's ZeRO.
+
+Importing this module imports DeepSpeed: see `deepspeed_features.load_deepspeed`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.comm import comm
+from deepspeed.comm.backend import Backend
+from deepspeed.comm.torch import TorchBackend, has_all_reduce_coalesced, has_coalescing_manager
+from deepspeed.module_inject import set_autotp_mode
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+from deepspeed.runtime.zero import parameter_offload, partition_parameters
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+from deepspeed.utils import debug, groups
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from search_spaces.render import DeepSpeedSettings
+from search_spaces.spec.train_section import TrainSpec
+from workers.engines.optimizers import make_optimizer
+from workers.models.built import BuiltModel
+from workers.parallel.checkpoint import checkpoint_blocks
+from workers.parallel.compile import compile_blocks
+from workers.process_groups import Mesh
+
+OptimizerMaker = Callable[[nn.Module], torch.optim.Optimizer]
+SchedulerMaker = Callable[[torch.optim.Optimizer], LRScheduler]
+Engine = Any  # deepspeed.DeepSpeedEngine, which has no types
+_LOCAL_RANK = "LOCAL_RANK"  # DeepSpeed reads the index of its CUDA device there
+
+
+def make_engine(
+    model: BuiltModel,
+    settings: DeepSpeedSettings,
+    device: torch.device,
+    optimizer_of: OptimizerMaker,
+    scheduler_of: SchedulerMaker | None,
+) -> Engine:
+    """The model as its plan wants it, in DeepSpeed's engine.
+
+    Recomputation and compilation come first, as under engine `torch`; DeepSpeed then converts
+    the weights, splits them and hooks into the modules. A `ZeroWorld` must be open. AutoTP cuts
+    whole weights, which lie in host memory until each rank has its slices on the device.
+    """
+    blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
+    if settings.compile:
+        compile_blocks(blocks)
+    module = model.module
+    splits = settings.zero_stage == 3 or settings.tensor > 1
+    weights_on = torch.device("cpu") if splits else device
+    model.initial.materialise(module, device, weights_on=weights_on)
+    module.train()
+    engine, _, _, _ = deepspeed.initialize(
+        model=module,
+        optimizer=optimizer_of(module),
+        mpu=groups if settings.tensor > 1 else None,
+        lr_scheduler=scheduler_of,
+        config=settings.config,
+    )
+    if settings.tensor > 1:
+        # ranks that split a block must drop the same of what they share
+        torch.manual_seed(groups.get_data_parallel_rank())
+    return engine
+
+
+def optimizer_maker(settings: DeepSpeedSettings, train: TrainSpec) -> OptimizerMaker:
+    """How a plan's optimizer is made: on the host where its states lie there."""
+
+    def on_host(module: nn.Module) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(
+            [weight for weight in module.parameters() if weight.requires_grad],
+            lr=train.learning_rate,
+            weight_decay=train.weight_decay,
+            adamw_mode=True,
+        )
+        return optimizer
+
+    def on_device(module: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(module, settings.optimizer, train)
+
+    return on_host if settings.host_optimizer else on_device
+
+
+class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no types
+    """DeepSpeed's collectives over one group; it opens no other."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        # not TorchBackend's own: that joins the default group, and compiles an extension for
+        # ranks of one machine that shares memory between them
+        Backend.__init__(self)
+        self.world = group
+        self.shm_comm_op = None
+        self.has_all_reduce_coalesced = has_all_reduce_coalesced()
+        self.has_coalescing_manager = has_coalescing_manager()
+        # torch 2.13 renamed them, and warns at each call of the old names
+        self.all_gather_function = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        self.reduce_scatter_function = getattr(
+            dist, "reduce_scatter_single", dist.reduce_scatter_tensor
+        )
+        self.initialized = True
+        self.single_gpu_mode = False
+        self.using_mpi = False
+        self.name = "torch"
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_world_group(self) -> dist.ProcessGroup:
+        return self.world
+
+    def new_group(self, ranks: Any) -> dist.ProcessGroup:
+        assert list(ranks) == list(range(self.get_world_size())), "of all ranks, or there is a bug"
+        return self.world
+
+    def get_rank(self, group: Any = None) -> int:
+        return dist.get_rank(group or self.world)
+
+    def get_world_size(self, group: Any = None) -> int:
+        return dist.get_world_size(group or self.world)
+
+    def get_backend(self, group: Any = None) -> str:
+        return dist.get_backend(group or self.world)
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: Any = comm.ReduceOp.SUM,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        return super().all_reduce(tensor, op, group or self.world, async_op)
+
+    def broadcast(
+        self, tensor: torch.Tensor, src: int, group: Any = None, async_op: bool = False
+    ) -> Any:
+        return super().broadcast(tensor, src, group or self.world, async_op)
+
+    def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        return super().barrier(group or self.world, async_op, device_ids)
+
+
+class ZeroWorld:
+    """The world of one engine, from its making until it is closed."""
+
+    def __init__(self, mesh: Mesh | None, device: torch.device) -> None:
+        """Lets DeepSpeed see the trial's ranks; a rank alone gets a group of its own."""
+        self._own = mesh is None and not dist.is_initialized()
+        if self._own:
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            store = dist.HashStore()  # type: ignore[attr-defined]  # it is documented
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        group = dist.group.WORLD if mesh is None else mesh.group
+        assert group is not None
+        if mesh is not None and mesh.size("tensor") > 1:
+            _name_groups(mesh)
+        self._linear = torch.nn.functional.linear
+        self._local_rank = os.environ.get(_LOCAL_RANK)
+        os.environ[_LOCAL_RANK] = str(device.index or 0)
+        comm.cdb = TrialBackend(group)
+
+    def close(self) -> None:
+        """Takes back all that DeepSpeed keeps in its modules and torch's, and with it the group."""
+        torch.nn.functional.linear = self._linear  # ZeRO-3 puts its own there, for good
+        groups._release_process_group_references(None)
+        comm.cdb = None
+        set_autotp_mode(training=False)
+        debug.debug_clear_module_and_param_names()
+        partition_parameters.shutdown_init_context()
+        _forget_modules()
+        if self._local_rank is None:
+            os.environ.pop(_LOCAL_RANK, None)
+        else:
+            os.environ[_LOCAL_RANK] = self._local_rank
+        if self._own:
+            dist.destroy_process_group()
+
+
+def _name_groups(mesh: Mesh) -> None:
+    """Has DeepSpeed take the mesh's groups for AutoTP; it opens its own where it finds none.
+
+    Source:
+        deepspeed/utils/groups.py:_init_tp_mesh_device (0.19.8).
+    """
+    groups._TENSOR_MODEL_PARALLEL_GROUP = mesh.devices.get_group("tensor")
+    groups._MODEL_PARALLEL_GROUP = groups._TENSOR_MODEL_PARALLEL_GROUP
+    groups._DATA_PARALLEL_GROUP = mesh.data_group
+
+
+def _forget_modules() -> None:
+    """Empties what holds modules of ZeRO-3, and with them the engine.
+
+    One is the list of modules whose forward is under way, which is not emptied when it fails.
+    The others are caches of the coordinator: methods under `lru_cache`, whose keys hold it, some
+    inside another decorator.
+    """
+    parameter_offload.FWD_MODULE_STACK.clear()
+    for member in vars(PartitionedParameterCoordinator).values():
+        inside = [cell.cell_contents for cell in getattr(member, "__closure__", None) or ()]
+        for function in (member, *inside):
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()

@@ -1,0 +1,116 @@
+"""How much is measured: the sizes, and the time that they may take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from search_spaces.hardware.device import CollectivePoint, MatmulPoint, MatmulPrecision
+
+KIB, MIB = 2**10, 2**20
+Shape = tuple[int, int, int]
+"""rows, columns and inner dimension of a matmul."""
+
+_TALL: tuple[Shape, ...] = ((2048, 512, 512), (4096, 256, 1024), (512, 4096, 512))
+_TALL_CUDA: tuple[Shape, ...] = (
+    (16384, 1024, 1024),
+    (8192, 4096, 1024),
+    (8192, 1024, 4096),
+    (4096, 14336, 4096),
+    (2048, 32000, 4096),
+    (256, 4096, 4096),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What one probe measures.
+
+    All ranks measure at the same time, as they train at the same time: what they share, each
+    gets a part of. A point is repeated for `point_seconds`, and its fastest repeat counts. Shapes
+    are measured from the smallest on, and the rest left out where one takes far longer than that.
+    """
+
+    device_type: Literal["cpu", "cuda"]
+    ranks: int
+    threads: int  # of each rank
+    shapes: tuple[Shape, ...]
+    precisions: tuple[MatmulPrecision, ...]
+    point_seconds: float
+    copy_bytes: int
+    collective_bytes: tuple[int, ...]
+    file_bytes: int
+    file_seconds: float  # writing and reading stop there, whatever the drive
+    adam_elements: int
+    timeout_seconds: float  # of the whole probe
+
+
+def usual_effort() -> Effort:
+    """What tells enough of this machine: its CUDA devices, or else two ranks of a core each."""
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    cores = os.cpu_count() or 1
+    if not devices:
+        return Effort(
+            device_type="cpu",
+            ranks=2,
+            threads=1,  # `cluster.cpus_per_worker` at rest
+            shapes=(*((side, side, side) for side in (64, 128, 256, 512, 1024, 1536)), *_TALL),
+            precisions=("fp32", "bf16", "fp16"),
+            point_seconds=0.2,
+            copy_bytes=128 * MIB,
+            collective_bytes=(64 * KIB, MIB, 8 * MIB, 64 * MIB),
+            file_bytes=256 * MIB,
+            file_seconds=4.0,
+            adam_elements=16_000_000,
+            timeout_seconds=80.0,
+        )
+    squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
+    return Effort(
+        device_type="cuda",
+        ranks=devices,
+        threads=max(cores // devices, 1),
+        shapes=(*squares, *_TALL_CUDA),
+        precisions=("fp32", "tf32", "bf16", "fp16"),
+        point_seconds=0.2,
+        copy_bytes=1024 * MIB,
+        collective_bytes=(64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
+        file_bytes=1024 * MIB,
+        file_seconds=5.0,
+        adam_elements=32_000_000,
+        timeout_seconds=300.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Rates that one rank reached while its peers measured the same.
+
+    Bandwidths of copies count bytes read and bytes written. None stands for what the device does
+    not have, such as a bus between a CPU and itself.
+    """
+
+    device_name: str
+    memory_bytes: int
+    multiprocessors: int
+    context_bytes: int
+    power_watts: float | None
+    matmul_points: tuple[MatmulPoint, ...]
+    bandwidth_bytes_per_second: float
+    host_bandwidth_bytes_per_second: float
+    pinned_bytes_per_second: tuple[float, float] | None  # to the device, and back
+    pageable_bytes_per_second: tuple[float, float] | None
+    launch_seconds: float
+    collective_points: tuple[CollectivePoint, ...]
+    nvme_write_bytes_per_second: float
+    nvme_read_bytes_per_second: float
+    past_page_cache: bool  # whether files were read and written around the page cache
+    cpu_adam_elements_per_second: float
+
+    def matmul_peak(self, precision: str) -> float:
+        """The most FLOP/s of any shape; 0.0 if the precision was not measured."""
+        return max(
+            (rate for found, *_, rate in self.matmul_points if found == precision), default=0
+        )

@@ -1,0 +1,217 @@
+"""What a device does alone: matmuls, copies, launches, and Adam on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from search_spaces.hardware.device import Collective, CollectivePoint, MatmulPoint, MatmulPrecision
+from workers.probe.config import Effort
+
+_LEAST_SECONDS = 1e-3  # shorter repeats are bundled, so that the clock's own cost does not count
+_TOO_SLOW = 5  # times the budget of a point: larger shapes would take minutes
+_LAUNCHES = 2000
+
+_DTYPES: dict[MatmulPrecision, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+_REPEATS = 5
+
+
+def best_seconds(
+    action: Callable[[], object],
+    device: torch.device,
+    budget_seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Seconds of one call, from the fastest of the repeats that fit the budget.
+
+    The first call, in which libraries start, does not count.
+    """
+    action()
+    best = spent = _seconds_of(action, device, clock, calls=1)
+    calls = max(math.ceil(_LEAST_SECONDS / max(best, 1e-9)), 1)
+    while spent < budget_seconds:
+        seconds = _seconds_of(action, device, clock, calls=calls)
+        best, spent = min(best, seconds / calls), spent + seconds
+    return best
+
+
+def matmul_points(effort: Effort, device: torch.device) -> tuple[MatmulPoint, ...]:
+    """FLOP/s of each shape in each precision that the device has; values are random.
+
+    Source: matmuls of zeros draw less power and run faster than those that train (H. He,
+    "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024).
+    """
+    return tuple(
+        point
+        for precision in effort.precisions
+        if _has(precision, device)
+        for point in _points_of(precision, effort, device)
+    )
+
+
+def copy_bandwidth(effort: Effort, device: torch.device) -> float:
+    """Bytes read and written each second while a large tensor is copied on one device."""
+    source = torch.ones(effort.copy_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    seconds = best_seconds(lambda: target.copy_(source), device, effort.point_seconds)
+    return 2 * source.nbytes / seconds
+
+
+def transfer_rates(effort: Effort, device: torch.device, *, pinned: bool) -> tuple[float, float]:
+    """Bytes each second from host to device, and back."""
+    host = torch.ones(effort.copy_bytes // 4, pin_memory=pinned)
+    there = torch.empty_like(host, device=device)
+
+    def to_device() -> torch.Tensor:
+        return there.copy_(host, non_blocking=pinned)
+
+    def to_host() -> torch.Tensor:
+        return host.copy_(there, non_blocking=pinned)
+
+    up = best_seconds(to_device, device, effort.point_seconds)
+    return host.nbytes / up, host.nbytes / best_seconds(to_host, device, effort.point_seconds)
+
+
+def launch_seconds(effort: Effort, device: torch.device) -> float:
+    """From one operator to the next in eager PyTorch, where they do next to nothing."""
+    number = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(_LAUNCHES):
+            number.add_(1.0)
+
+    return best_seconds(many, device, effort.point_seconds) / _LAUNCHES
+
+
+def adam_rate(effort: Effort) -> float:
+    """Parameters that fused AdamW updates each second on the host, states and all in fp32."""
+    weight = torch.nn.Parameter(torch.zeros(effort.adam_elements))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    host = torch.device("cpu")
+    return effort.adam_elements / best_seconds(optimizer.step, host, effort.point_seconds)
+
+
+def _points_of(
+    precision: MatmulPrecision, effort: Effort, device: torch.device
+) -> Iterator[MatmulPoint]:
+    dtype = _DTYPES[precision]
+    with _tf32(precision == "tf32"):
+        for rows, columns, inner in sorted(effort.shapes, key=math.prod):
+            left = torch.randn(rows, inner, device=device).to(dtype)
+            right = torch.randn(inner, columns, device=device).to(dtype)
+            target = torch.empty(rows, columns, device=device, dtype=dtype)
+            multiply = _multiplication(left, right, target)
+            seconds = best_seconds(multiply, device, effort.point_seconds)
+            yield precision, rows, columns, inner, 2 * rows * columns * inner / seconds
+            if seconds > _TOO_SLOW * effort.point_seconds:
+                return
+
+
+def _multiplication(
+    left: torch.Tensor, right: torch.Tensor, target: torch.Tensor
+) -> Callable[[], object]:
+    return lambda: torch.mm(left, right, out=target)
+
+
+def _has(precision: MatmulPrecision, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return precision != "tf32"
+    capability = torch.cuda.get_device_capability(device)
+    if precision == "tf32":
+        return capability >= (8, 0) and torch.version.hip is None
+    if precision == "bf16":  # older ones emulate it
+        return capability >= (8, 0) or torch.version.hip is not None
+    return precision in _DTYPES
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _seconds_of(
+    action: Callable[[], object], device: torch.device, clock: Callable[[], float], *, calls: int
+) -> float:
+    _synchronize(device)
+    started = clock()
+    for _ in range(calls):
+        action()
+    _synchronize(device)
+    return clock() - started
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def collective_points(effort: Effort, device: torch.device) -> tuple[CollectivePoint, ...]:
+    """Seconds of each collective at each size, the fastest of some repeats; none for one rank.
+
+    All ranks of the default process group have to call it. The size is that of the whole tensor:
+    what is reduced, what is gathered, what is scattered.
+    """
+    ranks = effort.ranks
+    if ranks == 1:
+        return ()
+    found: list[CollectivePoint] = []
+    for size in effort.collective_bytes:
+        for name, action in _actions(size // 4 // ranks, ranks, device):
+            found.append((name, ranks, size // 4 // ranks * ranks * 4, _best(action, device)))
+    return tuple(found)
+
+
+def bus_bandwidth(points: tuple[CollectivePoint, ...]) -> float | None:
+    """Bytes each second that a rank sends and receives in the largest all-reduce.
+
+    Source: nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2 (n - 1) / n.
+    """
+    reduced = [point for point in points if point[0] == "all_reduce"]
+    if not reduced:
+        return None
+    _, ranks, size, seconds = max(reduced, key=lambda point: point[2])
+    return 2 * (ranks - 1) / ranks * size / seconds
+
+
+def _actions(
+    elements: int, ranks: int, device: torch.device
+) -> tuple[tuple[Collective, Callable[[], object]], ...]:
+    whole = torch.zeros(elements * ranks, device=device)
+    part = torch.zeros(elements, device=device)
+    # torch renamed two of them, and warns where they are called as before
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return (
+        ("all_reduce", lambda: dist.all_reduce(whole)),
+        ("all_gather", lambda: gather(whole, part)),
+        ("reduce_scatter", lambda: scatter(part, whole)),
+    )
+
+
+def _best(action: Callable[[], object], device: torch.device) -> float:
+    best = math.inf
+    for repeat in range(_REPEATS + 1):
+        dist.barrier()
+        _synchronize(device)
+        started = time.perf_counter()
+        action()
+        _synchronize(device)
+        if repeat:  # the first opens connections
+            best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,101 @@
+"""What happens in a process that trains: backward passes and optimizer steps, written as they come.
+
+Nothing of the script is changed. Backward is seen where all of torch's ways to it meet; steps by
+torch's own hook for all optimizers, that of DeepSpeed's inner one included.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+import torch
+import wrapt
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from search_spaces.witnessed import FOLDER_VARIABLE, SEEN, Seen, SeenStep
+from workers.run_recorder.module_hooks import Looking
+
+_Arguments = tuple[Any, ...]
+
+_LOOKED_AT = 1  # the step whose forward passes are looked at: the second, after all lazy set-up
+
+
+def ride_along(_: ModuleType) -> None:
+    """Begins to watch this process; called when it has imported torch."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        Riding(Path(folder)).begin()
+
+
+class Riding:
+    """Watches the steps of one process; its file comes with the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: TextIO | None = None
+        self._steps = 0
+        self._passes = 0
+        self._loss: torch.Tensor | None = None
+        self._scale = 1.0
+        self._inside = False  # of a call of backward, of whichever thread
+        self._looking: Looking | None = None
+
+    def begin(self) -> None:
+        """From now on."""
+        wrapt.wrap_function_wrapper(torch.autograd, "backward", self._backward)
+        wrapt.wrap_function_wrapper(GradScaler, "scale", self._scaled)
+        register_optimizer_step_post_hook(self._stepped)
+
+    def _backward(
+        self,
+        backward: Callable[..., None],
+        _: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if self._inside:  # recomputation that calls it once more
+            return backward(*args, **kwargs)
+        self._passes += 1
+        loss = args[0] if args else kwargs.get("tensors")
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            value = loss.detach().float().reshape(()) / self._scale
+            self._loss = value if self._loss is None else self._loss + value
+        self._inside = True
+        try:
+            return backward(*args, **kwargs)
+        finally:
+            self._inside = False
+
+    def _scaled(
+        self, scale: Callable[..., Any], scaler: Any, args: _Arguments, kwargs: dict[str, Any]
+    ) -> Any:
+        scaled = scale(*args, **kwargs)
+        self._scale = scaler.get_scale()
+        return scaled
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._passes == 0:  # the same step still, of another group of weights
+            return
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        loss = None if self._loss is None else float(self._loss)
+        self._write(SeenStep(at=time.monotonic(), passes=self._passes, loss=loss))
+        self._steps += 1
+        self._passes, self._loss = 0, None
+        if self._steps == _LOOKED_AT:
+            self._looking = Looking.begin(lambda: self._inside)
+        elif self._looking is not None:
+            self._write(self._looking.end(optimizer))
+            self._looking = None
+
+    def _write(self, seen: Seen) -> None:
+        if self._file is None:
+            path = self._folder / f"{os.uname().nodename}-{os.getpid()}.jsonl"
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._file.write(SEEN.dump_json(seen).decode() + "\n")
