@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from benchmarks.output import write
 from benchmarks.published.metrics import kendall_tau, percentage_errors
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.bytes import CATEGORIES
-from search_spaces.forecast.forecast import forecast
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.seconds import TERMS
-from search_spaces.forecast.work import Work, work_of
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.forecast import forecast
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.time import TERMS
+from search_spaces.costs.workload import Work, work_of
 from search_spaces.hardware import Device, known_device, load_device_file
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable

@@ -21,12 +21,11 @@ from orchestrator.cluster.worker_group import GroupLost, WorkerGroup
 from orchestrator.core.failures import reaction_to
 from orchestrator.core.placement import Processes
 from search_spaces.facts import ClusterFacts
-from search_spaces.outcome import Measured, Outcome
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from workers.models.load import describe
 from workers.probe.doctor import lacks
 

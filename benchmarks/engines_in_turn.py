@@ -26,10 +26,9 @@ from benchmarks.output import write
 from orchestrator.cluster.worker_group import WorkerGroup
 from orchestrator.core.failures import reaction_to
 from orchestrator.core.placement import Processes
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, OutOfMemory, TrialRequest
 
 RANKS = 2
 DEADLINE_SECONDS = 600.0  # DeepSpeed's CPU Adam and torch.compile build once

@@ -30,11 +30,9 @@ from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.mlflow_reachability import settle_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_writer import StudyWriter
-from search_spaces.outcome import Measured
-from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.record import Record
-from search_spaces.request import TrialRequest
+from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record, TrialRequest
 
 _STEPS = 30
 _SHOWN = 100  # runs that a page of MLflow's table asks for

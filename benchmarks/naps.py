@@ -19,22 +19,22 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.study.study import Study
 from orchestrator.tracking.callback import AbstractListener
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
+from search_spaces.costs.forecast import Prospects
 from search_spaces.facts import ClusterFacts
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import (
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.trial import (
     Anatomy,
     Conditions,
     Costs,
+    Estimate,
+    Expectation,
     Measured,
     MemoryReading,
     Outcome,
     OutOfMemory,
     Phases,
 )
-from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable
 
 LIMIT_BYTES = 2**34
 BATCH = 512

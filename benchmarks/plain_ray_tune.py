@@ -24,12 +24,12 @@ from typing import Any
 
 from benchmarks.trial_overhead import cold_trial
 from search_spaces.facts import ClusterFacts
-from search_spaces.outcome import Measured, outcome_from_json
 from search_spaces.plan import Plan
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, outcome_from_json
 
 WORTHLESS = 0.0  # samples per second of what did not run
 _WAITING = 1  # slots of a trial's driver, which only waits for its workers: beyond those there are

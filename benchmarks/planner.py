@@ -26,10 +26,10 @@ from benchmarks.output import write
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.request import Question, device_of, question_of
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.forecast import forecast
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.work import work_of
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.forecast import forecast
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.space import build_space
 from search_spaces.spec.schema import GIB, SweepSpec
 

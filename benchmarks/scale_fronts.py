@@ -20,11 +20,10 @@ from orchestrator.core.placement import AbstractNodes, Need, Node, Wanted
 from orchestrator.study.study import Study
 from orchestrator.tracking.events import EventFile
 from search_spaces.facts import ClusterFacts
-from search_spaces.outcome import Measured
-from search_spaces.request import TrialRequest
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, TrialRequest
 from workers.models.load import describe
 
 GPUS = 8  # of a node; a trial takes them all

@@ -25,7 +25,7 @@ from orchestrator.cluster.runtime import settle_ray
 from orchestrator.core.events import SweepStarted
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.models.load import describe

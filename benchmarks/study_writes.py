@@ -27,8 +27,7 @@ from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.messages import Assignment
 from orchestrator.study.study import Study
-from search_spaces.record import Record
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Record, TrialRequest
 
 
 def measure(storage: str | None, trials: int) -> dict[str, Any]:

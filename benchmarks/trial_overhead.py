@@ -25,9 +25,9 @@ from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState
 from orchestrator.sweep import run_sweep
 from orchestrator.tracking.callback import AbstractListener
-from search_spaces.outcome import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
 
 RANKS = 2
 
@@ -90,7 +90,7 @@ def cold_trial(config: dict[str, Any]) -> str:
     """One trial in workers that were started for it."""
     from ray.train import get_context
 
-    from search_spaces.request import TrialRequest
+    from search_spaces.trial import TrialRequest
     from workers.entry import run_trial
     from workers.worker import Worker
 

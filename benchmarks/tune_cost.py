@@ -90,7 +90,7 @@ def plimsoll_seconds(trials: int) -> float:
     """The same where a Tune trial is the life of a group, and each plan one more result."""
     from orchestrator.cluster.loop import GroupRunner, run_trials
     from orchestrator.core.messages import AbstractDriver
-    from search_spaces.outcome import Cancelled
+    from search_spaces.trial import Cancelled
 
     class Nothing(GroupRunner):
         def run(self, given: Assignment) -> TrialReport:
@@ -129,8 +129,8 @@ def plimsoll_seconds(trials: int) -> float:
 
 def _request(number: int) -> Any:
     from search_spaces.plan import Plan
-    from search_spaces.request import TrialRequest
     from search_spaces.spec.schema import SweepSpec
+    from search_spaces.trial import TrialRequest
 
     spec = SweepSpec.model_validate({"model": "gpt2", "train": {"global_batch": 8}})
     plan = Plan(

@@ -17,17 +17,16 @@ from orchestrator.workspace import (
     study_storage,
 )
 from search_spaces.errors import StudyError, UserError
-from search_spaces.estimate import Estimate
-from search_spaces.exported import EXPORTED_FILE, Exported, load_exported_spec
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
+from search_spaces.settings.export_manifest import EXPORTED_FILE, Exported, load_exported_spec
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.schema import StudySpec, SweepSpec
+from search_spaces.trial import Estimate, Measured
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-    from search_spaces.record import Record
+    from search_spaces.trial import Record
     from workers.api import Applied, Module
 
 _DATABASE = b"SQLite format 3\0"  # the first bytes of such a file

@@ -43,13 +43,18 @@ from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.study import Interrupted, Study
 from orchestrator.tracking.callback import AbstractListener
-from search_spaces.expectation import Expectation
+from search_spaces.costs.forecast import Prospects
 from search_spaces.facts import ClusterFacts
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled, Outcome, sentence
 from search_spaces.plan import Plan
-from search_spaces.record import Record, closed
-from search_spaces.request import TrialRequest
+from search_spaces.trial import (
+    Cancelled,
+    Expectation,
+    Outcome,
+    Record,
+    TrialRequest,
+    closed,
+    sentence,
+)
 
 Forecast = TypeVar("Forecast")
 _NOTICE_SECONDS = 120.0  # after which a cluster knows that a node is gone; or it was not

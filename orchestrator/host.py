@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from search_spaces.extras import DISTRIBUTION
+from search_spaces.errors import DISTRIBUTION
 from search_spaces.spec.schema import GIB
 from workers.memory.nvml import nvml
 

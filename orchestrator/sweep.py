@@ -28,12 +28,11 @@ from orchestrator.tracking.mlflow_callback import MlflowListener
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import study_storage
+from search_spaces.costs.calibration import Belief, shipped_belief
+from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError, StudyError
-from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.forecast.belief import Belief, shipped_belief
-from search_spaces.forecast.planned import variants_of
-from search_spaces.provenance import Provenance
-from search_spaces.rules import Surroundings
+from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare

@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn import Module
 
 from search_spaces.errors import ClusterError, ModelError
-from search_spaces.exported import Exported, code_folder, load_exported_spec
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.render import render_checkpoint
-from search_spaces.request import TrialRequest
+from search_spaces.settings.export_manifest import Exported, code_folder, load_exported_spec
+from search_spaces.settings.render import render_checkpoint
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import TrialRequest
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining

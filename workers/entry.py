@@ -8,16 +8,16 @@ import time
 import traceback
 from dataclasses import replace
 
-from search_spaces.outcome import (
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import (
     Costs,
     Crashed,
     Diverged,
     Measured,
     Outcome,
     OutOfMemory,
+    TrialRequest,
 )
-from search_spaces.request import TrialRequest
-from search_spaces.spec.schema import SweepSpec
 from workers.engines.build import load_engines
 from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for

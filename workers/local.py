@@ -12,15 +12,14 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from search_spaces.accelerators import told_apart
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts
-from search_spaces.outcome import Outcome
+from search_spaces.facts import ClusterFacts, told_apart
 from search_spaces.plan import Plan
-from search_spaces.render import Environment, render_environment
-from search_spaces.request import TrialRequest
-from search_spaces.rules import Surroundings, refusal
+from search_spaces.rules.base import Surroundings
+from search_spaces.rules.front import refusal
+from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import rehearse, run_trial
 from workers.prepare import prepare
 from workers.probe.doctor import lacks

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from search_spaces.outcome import Crashed, CrashKind, Diverged, Measured, Outcome, OutOfMemory
+from search_spaces.trial import Crashed, CrashKind, Diverged, Measured, Outcome, OutOfMemory
 
 # gloo raises plain RuntimeErrors; its texts name its own sources or say what the peer did
 _COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")

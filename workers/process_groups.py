@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _collective_utils, _redistribute
 
-from search_spaces.layout import MESH_DIMENSIONS, Place, mesh_shape, place_of
 from search_spaces.plan import Plan
+from search_spaces.settings.rank_layout import MESH_DIMENSIONS, Place, mesh_shape, place_of
 
 T = TypeVar("T")
 
@@ -88,8 +88,8 @@ _TOUCHES = 8  # enough for each of a group's few threads to get one
 class Mesh:
     """The ranks of a trial.
 
-    `devices` has the dimensions of `search_spaces.layout.MESH_DIMENSIONS`; take a part of it by
-    name, as in `devices["replicate", "shard"]`. `group` holds all ranks of the trial.
+    `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`; take
+    a part of it by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
     """
 
     place: Place

@@ -12,12 +12,19 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Anatomy, Costs, Diverged, Measured, MemoryReading, ProofRun
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import (
+    Anatomy,
+    Costs,
+    Diverged,
+    Estimate,
+    Measured,
+    MemoryReading,
+    ProofRun,
+    TrialRequest,
+)
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
 from workers.engines.base import AbstractTraining, StateBytes

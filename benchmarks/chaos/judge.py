@@ -10,8 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from search_spaces.outcome import Measured, TimedOut
-from search_spaces.record import Record
+from search_spaces.trial import Measured, Record, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

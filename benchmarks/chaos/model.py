@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.chaos.plants import named, plant
-from search_spaces.outcome import Measured, Outcome
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from workers import entry
 
 HERE = Path(__file__).parent

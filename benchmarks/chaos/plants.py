@@ -12,9 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured
-from search_spaces.record import Record
+from search_spaces.trial import Estimate, Measured, Record
 
 VARIABLE = "CHAOS_PLANT"
 DROPPED, INVENTED = 2, 3  # which of a sweep's measurements a record's bug is about

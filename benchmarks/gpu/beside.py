@@ -13,11 +13,11 @@ from benchmarks.cpu_forecast import Measured
 from benchmarks.gpu.ceilings import device_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.measuring import cases, number, spec_of
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.bytes import CATEGORIES
-from search_spaces.forecast.forecast import Forecasts, forecast
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.work import work_of
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.forecast import Forecasts, forecast
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.hardware import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable

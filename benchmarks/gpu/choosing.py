@@ -7,7 +7,7 @@ import numpy as np
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare

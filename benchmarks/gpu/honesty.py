@@ -30,11 +30,10 @@ from orchestrator.export.verify import judged as findings_of
 from orchestrator.export.verify import seen_speed, witnessed
 from orchestrator.report.format import plan_words
 from search_spaces.errors import ClusterError
-from search_spaces.exported import Exported
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.settings.export_manifest import Exported
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record
 from workers.prepare import prepare
 
 WITHIN = 0.02

@@ -27,11 +27,11 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict, at_least
 from orchestrator.report.format import plan_words
 from search_spaces.errors import ClusterError
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.render import render_environment
+from search_spaces.settings.render import render_environment
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured
 
 SHARE = 0.65
 WINNERS = "winners.json"  # what the sweep writes: by case, its best plan

@@ -22,11 +22,9 @@ from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.host import device_use, oom_kills, unreleased
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
-from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
 START_SECONDS = 300.0
 _STOP_SECONDS = 10.0

@@ -16,9 +16,9 @@ from benchmarks.gpu.found import Cells
 from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
 from orchestrator.report.format import brief_outcome, plan_words
-from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory
 
 FILE = "plans.csv"
 COLUMNS = (

@@ -23,9 +23,9 @@ from orchestrator.cli.console import say
 from orchestrator.core.failures import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
 from orchestrator.host import device_use
 from search_spaces.errors import ClusterError
-from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory
 
 TIMES, TINY_TIMES = 50, 6
 REPEATS = 3  # of the reference plan, before and after

@@ -21,9 +21,9 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.core.messages import TrialReport
 from orchestrator.report.format import plan_words
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured
 
 WARM, COLD = 8, 3
 TINY_WARM, TINY_COLD = 3, 1

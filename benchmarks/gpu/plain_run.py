@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.export.verify import UNSTEADY_STEPS
 from search_spaces.errors import UserError
-from search_spaces.exported import Exported
+from search_spaces.settings.export_manifest import Exported
 from workers.measure.steady import median_estimate, warmup_length
 
 _TAIL_LETTERS = 2000

@@ -14,8 +14,8 @@ from benchmarks.end_to_end import Ending
 from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.lone_group import LoneGroup
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
-from search_spaces.outcome import Measured
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured
 
 
 def search(group: LoneGroup, spec: SweepSpec, minutes: float, seed: int = 0) -> tuple[Ending, ...]:

@@ -19,9 +19,9 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import TrialRequest
 from workers.data.batches import batch_source
 from workers.engines.build import build_training, load_engine
 from workers.measure.stopwatch import stopwatch_for

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 
 from orchestrator.host import package_versions
 from search_spaces.facts import ClusterFacts
-from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint
 
 
 def serve(spec: SweepSpec, pipe: Connection) -> None:

@@ -18,12 +18,12 @@ from orchestrator.core.messages import Later
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey, variants_of
 from search_spaces.errors import ModelError
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.planned import VariantKey, variants_of
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Record
 from workers.prepare import prepare
 from workers.tracing.trace import trace
 

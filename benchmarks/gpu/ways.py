@@ -18,11 +18,10 @@ from benchmarks.gpu.ceilings import config_home
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from orchestrator.study.reader import load_records
-from search_spaces.outcome import Measured
 from search_spaces.presets import preset_config
-from search_spaces.record import Record
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record
 
 OURS, TRAINER, OPTUNA = "plimsoll tune", "Trainer, auto_find_batch_size", "Optuna TPE"
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.published.fit DIR
 
-Writes what Plimsoll ships (`search_spaces/forecast/prior.json`), and for each source the same
+Writes what Plimsoll ships (`search_spaces/costs/prior.json`), and for each source the same
 fitted without it (`benchmarks/published/priors`), by which that source is judged. Each coefficient
 has a prior: what is known of hardware and software in general; so has its spread. Residuals are
 logarithms; large ones count by their size and not by its square. Sources count by the square root
@@ -26,13 +26,12 @@ from scipy.stats import norm
 from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
 from benchmarks.published.reading import read
 from benchmarks.published.values import Run
-from search_spaces.forecast import belief as shipped
-from search_spaces.forecast.belief import Belief, belief_to_json
-from search_spaces.forecast.bytes import CATEGORIES, MemoryCoefficients, peak_bytes
-from search_spaces.forecast.coefficients import TimeCoefficients, from_vector, to_vector
-from search_spaces.forecast.executions import STACKS
-from search_spaces.forecast.scales import Scales
-from search_spaces.forecast.seconds import TERMS, step_terms
+from search_spaces.costs import calibration as shipped
+from search_spaces.costs.calibration import Belief, Scales, belief_to_json
+from search_spaces.costs.coefficients import TimeCoefficients, from_vector, to_vector
+from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
+from search_spaces.costs.plan_features import STACKS
+from search_spaces.costs.time import TERMS, step_terms
 
 Vector = NDArray[np.float64]
 STEPS = 60

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.published.families import FAMILIES
 from benchmarks.published.values import Run, Shape
-from search_spaces.footprint import Compute, Split
+from search_spaces.costs.footprint import Compute, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 

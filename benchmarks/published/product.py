@@ -14,13 +14,17 @@ from benchmarks.published.footprints import Model, Wanted, model_of, spec_of, wa
 from benchmarks.published.forecaster import Numbers, RunForecasts
 from benchmarks.published.rows import executions_of, footprint_for, software_of
 from benchmarks.published.values import Run
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import Belief, belief_from_json, shipped_belief
-from search_spaces.forecast.bytes import CATEGORIES, peak_bytes
-from search_spaces.forecast.executions import Numbers as Columns
-from search_spaces.forecast.scales import probability_below
-from search_spaces.forecast.seconds import step_terms
-from search_spaces.forecast.work import Work, together, work_of
+from search_spaces.costs.calibration import (
+    Belief,
+    belief_from_json,
+    probability_below,
+    shipped_belief,
+)
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.memory import CATEGORIES, peak_bytes
+from search_spaces.costs.plan_features import Numbers as Columns
+from search_spaces.costs.time import step_terms
+from search_spaces.costs.workload import Work, together, work_of
 from search_spaces.hardware import Device, DeviceError, known_device
 from search_spaces.spec.schema import GIB
 from workers.tracing.trace import trace

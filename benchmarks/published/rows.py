@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.published.footprints import wanted_of
 from benchmarks.published.values import Loss, Run
-from search_spaces.footprint import BlockKind, Extent, Footprint, Part, Pass, Peak, Variant
-from search_spaces.forecast.executions import PRECISIONS, STACKS, Executions
+from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Part, Pass, Peak, Variant
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, Executions
 
 _DEEPSPEED_BUCKETS = 2e9  # bytes: 5e8 elements to reduce and as many to gather, in 16 bits
 _MODERN = ("hopper", "blackwell")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from search_spaces.footprint import Compute
+from search_spaces.costs.footprint import Compute
 
 Kind = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"]
 """Number format of the matmuls."""

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from search_spaces.facts import ModelFacts
-from search_spaces.outcome import Measured, Outcome, OutOfMemory, TimedOut, sentence
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.record import Fingerprint
 from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, TimedOut, sentence
 from workers.models.capabilities import ModelShape
 
 PUBLISHED = (

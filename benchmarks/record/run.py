@@ -17,12 +17,11 @@ from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.host import termination_as_interrupt
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.outcome import sentence
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import TrialRequest, sentence
 from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 

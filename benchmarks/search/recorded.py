@@ -15,10 +15,10 @@ from benchmarks.search.columns import value_of
 from benchmarks.search.tables import SurfacesError, number
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.request import Question, device_of, question_of
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.prospects import Prospects, prospects
-from search_spaces.forecast.work import work_of
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.forecast import Prospects, prospects
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.space import build_space

@@ -30,8 +30,7 @@ from orchestrator.cli.trial import trial
 from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
 from orchestrator.cli.verify import verify
-from search_spaces.errors import UserError
-from search_spaces.extras import DISTRIBUTION
+from search_spaces.errors import DISTRIBUTION, UserError
 
 app = typer.Typer(
     name="plimsoll",

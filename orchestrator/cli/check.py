@@ -63,8 +63,8 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     Raises:
         UserError: If the model cannot be found, or no plan is legal.
     """
-    from search_spaces.accelerators import told_apart
-    from search_spaces.rules import Surroundings
+    from search_spaces.facts import told_apart
+    from search_spaces.rules.base import Surroundings
     from search_spaces.space import build_space
     from workers.models.load import describe
 
@@ -84,7 +84,7 @@ def _size_words(model: ModelFacts) -> str:
 def _forecast_lack(spec: SweepSpec, space: Space) -> str | None:
     """Says in a sentence why trials will have no forecast; None if they will have one."""
     from orchestrator.forecast.calibration import Footprints
-    from search_spaces.forecast.planned import variants_of
+    from search_spaces.costs.plan_encoding import variants_of
 
     try:
         Footprints(spec, spec.cluster.device)(variants_of(space.table)[:1])

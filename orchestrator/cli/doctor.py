@@ -20,8 +20,7 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
-from search_spaces.errors import UserError
-from search_spaces.extras import OPTIONAL_PACKAGES, extra_lack
+from search_spaces.errors import OPTIONAL_PACKAGES, UserError, extra_lack
 from search_spaces.hardware import Device, device_to_yaml, user_folder
 from search_spaces.spec.schema import GIB
 

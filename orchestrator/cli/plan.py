@@ -22,7 +22,7 @@ from search_spaces.spec.load import load_spec, study_name
 
 if TYPE_CHECKING:
     from orchestrator.forecast.planner import Planned, Planner
-    from search_spaces.forecast.belief import Belief
+    from search_spaces.costs.calibration import Belief
     from search_spaces.hardware import Device
     from search_spaces.plan import Plan
 
@@ -107,7 +107,7 @@ def plan(
     from orchestrator.forecast.planner import Planner, planned_to_json
     from orchestrator.forecast.request import device_of, question_of, size_names
     from orchestrator.report.plan_tables import render_planned
-    from search_spaces.forecast.belief import shipped_belief
+    from search_spaces.costs.calibration import shipped_belief
     from workers.models.load import describe
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)

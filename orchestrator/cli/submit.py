@@ -25,14 +25,13 @@ from orchestrator.cluster.jobs import (
     under_way,
 )
 from orchestrator.cluster.runtime import shows_ray_logs
-from search_spaces.errors import UserError
-from search_spaces.extras import DISTRIBUTION
+from search_spaces.errors import DISTRIBUTION, UserError
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Job, JobServer
-    from search_spaces.provenance import CodeVersion
+    from search_spaces.facts import CodeVersion
     from search_spaces.spec.schema import SweepSpec
 
 

@@ -12,9 +12,9 @@ from orchestrator.cli.console import say
 from orchestrator.cli.options import Json, SpecPath
 from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
-from search_spaces.outcome import Crashed, Measured, Outcome, outcome_to_json
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Crashed, Measured, Outcome, outcome_to_json
 
 
 def trial(

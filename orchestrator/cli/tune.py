@@ -78,7 +78,7 @@ def tune(
     from orchestrator.study.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
-    from search_spaces.forecast.belief import shipped_belief
+    from search_spaces.costs.calibration import shipped_belief
 
     if spec.cluster.workers != "auto":
         expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts

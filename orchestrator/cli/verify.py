@@ -35,7 +35,7 @@ def verify(
     as_json: Json = False,
 ) -> Result:
     """Run an exported folder as it is: are settings, losses and speed those of the plan?"""
-    from search_spaces.exported import Exported
+    from search_spaces.settings.export_manifest import Exported
 
     exported = Exported.read(folder)
 

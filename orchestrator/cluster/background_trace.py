@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cluster.nodes import HEAD_SHARE
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.planned import VariantKey
 from search_spaces.spec.schema import SweepSpec
 from workers.tracing.cache import default_folder, digest_of, load
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from orchestrator.core.messages import Assignment
-    from search_spaces.outcome import Outcome
-    from search_spaces.record import Fingerprint
-    from search_spaces.request import TrialRequest
+    from search_spaces.trial import Fingerprint, Outcome, TrialRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from orchestrator.cluster.runtime import settle_ray, settle_token
-from search_spaces.errors import ClusterError
-from search_spaces.extras import require
+from search_spaces.errors import ClusterError, require
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -14,10 +14,8 @@ from typing import Any
 
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.core.placement import Node, on_kind
-from search_spaces.accelerators import told_apart
-from search_spaces.errors import ClusterError
-from search_spaces.extras import require
-from search_spaces.facts import ClusterFacts
+from search_spaces.errors import ClusterError, require
+from search_spaces.facts import ClusterFacts, told_apart
 from search_spaces.spec.schema import SweepSpec
 
 # Read by Ray when it is imported or started, so they have to stand in the environment before.

@@ -46,10 +46,8 @@ from orchestrator.core.failures import Death, may_be_a_lost_node, outcome_of_dea
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.host import oom_kills, package_versions, visible_device_use
-from search_spaces.outcome import Outcome, TimedOut
-from search_spaces.record import Fingerprint
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f

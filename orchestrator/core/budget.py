@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from orchestrator.core.failures import reason_to_stop
 from orchestrator.core.objective import measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
-from search_spaces.outcome import Cancelled, Costs, Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.trial import Cancelled, Costs, Estimate, Expectation, Measured, Record
 
 _LEAST_MEASURED = 3  # plans, before what a search expects of the others is held against cost
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search_spaces.expectation import Expectation
 from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Expectation, Fingerprint, Record
 
 if TYPE_CHECKING:
     from search_spaces.space import Space

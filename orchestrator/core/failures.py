@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search_spaces.outcome import (
+from search_spaces.trial import (
     Cancelled,
     Costs,
     Crashed,
@@ -13,10 +13,10 @@ from search_spaces.outcome import (
     Measured,
     Outcome,
     OutOfMemory,
+    Record,
     Refused,
     TimedOut,
 )
-from search_spaces.record import Record
 
 # Memory that may stay behind after a trial before its group is replaced: libraries that load
 # lazily and allocator caches creep by some tens of MiB, a leaked model takes more of the limit.

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.placement import Placement
-from search_spaces.expectation import Expectation
-from search_spaces.outcome import Outcome
-from search_spaces.record import Fingerprint, Record
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Expectation, Fingerprint, Outcome, Record, TrialRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,10 @@ from typing import Self, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured, MemoryReading, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, Record
 
 _HOUR = 3600
 PEAKS_APART = 0.005  # of the limit: what peaks of one plan may differ by from trial to trial

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Self
 
 from search_spaces.plan import Plan
-from search_spaces.render import Environment, render_environment
+from search_spaces.settings.render import Environment, render_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from orchestrator.core.validation import (
     proven_among,
     slowness,
 )
-from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Record
 
 if TYPE_CHECKING:
     from search_spaces.space import Space

@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.objective import Goal, equals_of_the_best, throughput
-from search_spaces.knobs import is_lossless
-from search_spaces.outcome import Cancelled, Measured, sentence
+from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Cancelled, Measured, Record, sentence
 
 # Losses are compared over so many first steps: rounding, which grows from step to step, stays
 # small by then, and a wrong gradient shows.

@@ -16,14 +16,12 @@ from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
 from orchestrator.report.format import KIND_WORDS, lossy_words, outcome_words
 from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
-from search_spaces.estimate import Estimate
-from search_spaces.neighbours import differing_knobs
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint, Record
+from search_spaces.plan_table import differing_knobs
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import ADDRESSES
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Estimate, Fingerprint, Measured, Record
 
 PHASES = ("data", "forward", "backward", "optimizer")
 _FEWEST = 3  # plans whose order says anything

@@ -11,16 +11,15 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import Footprints, learned_from, study_device
 from orchestrator.forecast.request import Question, TraceVariants, question_of
 from orchestrator.forecast.table import Expected, Sized, expected, size_plan, size_up
-from search_spaces.domains import Values
+from search_spaces.costs.calibration import Belief, shipped_belief
 from search_spaces.errors import UserError
-from search_spaces.estimate import Estimate
-from search_spaces.forecast.belief import Belief, shipped_belief
 from search_spaces.hardware import find_device
-from search_spaces.knobs import KNOBS
-from search_spaces.outcome import Refused
+from search_spaces.knobs.registry import KNOBS
+from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import CHOICES, COUNTS, NAMES, RESTS, Plan
-from search_spaces.record import Record
-from search_spaces.rules import Surroundings, refusal
+from search_spaces.rules.base import Surroundings
+from search_spaces.rules.front import refusal
+from search_spaces.trial import Estimate, Record, Refused
 
 MOST_RECORDS = 200  # what more of them teach a forecast is less than what learning takes
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -8,12 +8,9 @@ from typing import Any
 
 from orchestrator.explain.context import Ground, anywhere
 from orchestrator.report.sweep_tables import quotient
-from search_spaces.estimate import Estimate
-from search_spaces.neighbours import differing_knobs, neighbours
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable
-from search_spaces.record import Record
+from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
+from search_spaces.trial import Estimate, Measured, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,11 @@ from orchestrator.report.format import lossy_words, number, outcome_words, proof
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import hopeless_rows
 from orchestrator.workspace import snapshot_of
+from search_spaces.costs.calibration import SURE, probability_below
 from search_spaces.errors import StudyError
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
-from search_spaces.forecast.scales import SURE, probability_below
-from search_spaces.neighbours import neighbours
-from search_spaces.outcome import Crashed, Measured, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.plan_table import neighbours
+from search_spaces.trial import Crashed, Estimate, Expectation, Measured, OutOfMemory, Record
 
 LIKELY = 0.5  # probability to fit from which on a change is told
 

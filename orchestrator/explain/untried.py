@@ -13,13 +13,11 @@ from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib, lossy_words, plural
 from orchestrator.report.sweep_tables import quotient
 from orchestrator.search.base import hopeless_rows
-from search_spaces.domains import Values
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured, OutOfMemory, Refused
+from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.record import Record
 from search_spaces.space import build_space
+from search_spaces.trial import Estimate, Measured, OutOfMemory, Record, Refused
 
 Verdict = Literal[
     "tried",  # it was, as `trial`

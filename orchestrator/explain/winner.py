@@ -13,10 +13,8 @@ from orchestrator.explain.effects import Change, Worth, changes, phases_saved, t
 from orchestrator.report.format import lossy_words, outcome_words
 from orchestrator.report.sweep_tables import quotient, speedup
 from orchestrator.report.sweep_text import answer, lossy_sentence
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.trial import Estimate, Measured, Record
 
 RUNNERS_UP = 3
 

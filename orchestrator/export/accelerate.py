@@ -13,7 +13,7 @@ from orchestrator.export.source import Taken
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.render import render_environment
+from search_spaces.settings.render import render_environment
 
 CONFIG = "accelerate_config.yaml"
 _PORT = 29500

@@ -15,8 +15,14 @@ from orchestrator.export.scripts import HEAD
 from orchestrator.export.source import Taken
 from orchestrator.report.format import gib, lossy_words, plan_words
 from search_spaces.errors import UserError
-from search_spaces.exported import CODE, EXPORTED_FILE, INPUTS_VARIABLE, SPEC_FILE, Exported
-from search_spaces.render import Environment, render_checkpoint
+from search_spaces.settings.export_manifest import (
+    CODE,
+    EXPORTED_FILE,
+    INPUTS_VARIABLE,
+    SPEC_FILE,
+    Exported,
+)
+from search_spaces.settings.render import Environment, render_checkpoint
 from search_spaces.spec.load import spec_to_yaml
 
 README = "README.md"

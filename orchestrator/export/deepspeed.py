@@ -16,7 +16,7 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.source import Taken
 from search_spaces.plan import Plan
-from search_spaces.render import (
+from search_spaces.settings.render import (
     DeepSpeedSettings,
     Environment,
     render_deepspeed,

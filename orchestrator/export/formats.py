@@ -20,7 +20,7 @@ from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import Taken
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.trial import Record
 
 
 @dataclass(frozen=True, slots=True)

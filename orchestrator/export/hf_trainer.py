@@ -20,7 +20,7 @@ from orchestrator.export.source import Taken
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.render import (
+from search_spaces.settings.render import (
     Environment,
     render_deepspeed,
     render_environment,

@@ -2,7 +2,7 @@
 
 A folder that is exported has to start from any current directory and on other machines. So each
 input of up to `CARRIED_BYTES` is copied into its subfolder `inputs/`; a larger one is referenced
-by its absolute path, and searched elsewhere too (`search_spaces.exported.Input`).
+by its absolute path, and searched elsewhere too (`search_spaces.settings.export_manifest.Input`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.exported import CODE, INPUTS, Input, with_paths
 from search_spaces.presets import preset_names
+from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_paths
 from search_spaces.spec.schema import DataSpec, SweepSpec
 from workers.models.user_code import importable_from_here
 

@@ -10,7 +10,7 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
 from orchestrator.export.source import Taken
 from search_spaces.plan import Plan
-from search_spaces.render import render_environment
+from search_spaces.settings.render import render_environment
 
 _COMMAND = f"python {SCRIPT}"
 _REPORT_SECONDS = 60.0  # a report waits for the next look of Ray Train's controller: up to 2 s

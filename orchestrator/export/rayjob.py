@@ -11,9 +11,9 @@ from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title
 from orchestrator.export.source import Taken
-from search_spaces.exported import EXPORTED_FILE, SPEC_FILE
-from search_spaces.extras import DISTRIBUTION, require
+from search_spaces.errors import DISTRIBUTION, require
 from search_spaces.plan import Plan
+from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
 _COMMAND = "kubectl apply -k ."

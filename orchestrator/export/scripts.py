@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orchestrator.export.source import Taken
 from orchestrator.report.format import plan_words
 from search_spaces.plan import Engine, Plan
-from search_spaces.render import DeepSpeedSettings, TorchSettings
+from search_spaces.settings.render import DeepSpeedSettings, TorchSettings
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that are said on several hosts

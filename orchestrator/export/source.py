@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from orchestrator.core.state import SweepState
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

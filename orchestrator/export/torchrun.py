@@ -15,7 +15,7 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.source import Taken
 from search_spaces.plan import Plan
-from search_spaces.render import render_environment, render_torch
+from search_spaces.settings.render import render_environment, render_torch
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 

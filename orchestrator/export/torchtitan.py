@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title, start_command
 from orchestrator.export.source import Taken
-from search_spaces.checkpointing import render_checkpoint
 from search_spaces.errors import UserError
 from search_spaces.plan import Optimizer, Plan, Schedule
-from search_spaces.render import PipelineSettings, render_environment, render_torch
+from search_spaces.settings.checkpointing import render_checkpoint
+from search_spaces.settings.render import PipelineSettings, render_environment, render_torch
 
 Value = str | bool | int | float | list[list[str]] | list[str]
 

@@ -22,10 +22,9 @@ import workers.run_recorder
 from orchestrator.core.validation import losses_apart
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError
-from search_spaces.estimate import Estimate
-from search_spaces.exported import Exported
 from search_spaces.plan import Plan
-from search_spaces.witnessed import (
+from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.observed_run import (
     FAILURE,
     FOLDER_VARIABLE,
     SEEN,
@@ -33,6 +32,7 @@ from search_spaces.witnessed import (
     SeenSettings,
     SeenStep,
 )
+from search_spaces.trial import Estimate
 from workers.measure.steady import median_estimate, warmup_length
 
 _SITE = Path(workers.run_recorder.__file__).parent / "site"

@@ -9,9 +9,9 @@ import numpy as np
 
 from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected, Sized, expected
-from search_spaces.forecast.executions import Counts, Numbers
-from search_spaces.forecast.forecast import Forecasts
-from search_spaces.forecast.scales import limit_above
+from search_spaces.costs.calibration import limit_above
+from search_spaces.costs.forecast import Forecasts
+from search_spaces.costs.plan_features import Counts, Numbers
 from search_spaces.hardware import Device
 
 MOST_RANKS = 2**17  # beyond any cluster there is

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.table import Expected, Sized, expected
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.bytes import CATEGORIES, peak_bytes
-from search_spaces.forecast.entries import PASSES
-from search_spaces.forecast.executions import PRECISIONS, STACKS, Flags, Numbers
-from search_spaces.forecast.forecast import Forecasts
-from search_spaces.forecast.scales import Scales
-from search_spaces.forecast.seconds import TERMS, step_terms
-from search_spaces.forecast.work import Work
+from search_spaces.costs.calibration import Belief, Scales
+from search_spaces.costs.columns import PASSES
+from search_spaces.costs.forecast import Forecasts
+from search_spaces.costs.memory import CATEGORIES, peak_bytes
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers
+from search_spaces.costs.time import TERMS, step_terms
+from search_spaces.costs.workload import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,17 +9,16 @@ import numpy as np
 
 from orchestrator.forecast.request import TraceVariants
 from orchestrator.workspace import NamedStudy
+from search_spaces.costs.calibration import Belief
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey, executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.planned import VariantKey, executions_of, variants_of
-from search_spaces.forecast.work import work_of
 from search_spaces.hardware import Device, find_device
-from search_spaces.outcome import Measured
 from search_spaces.plan_table import PlanTable
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record
 from workers.tracing.trace import trace
 
 

@@ -13,23 +13,18 @@ import numpy as np
 
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import learned_from
+from search_spaces.costs.calibration import SURE, Belief
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.forecast import Forecasts, Prospects, forecast, joined, prospects
+from search_spaces.costs.plan_encoding import VariantKey, executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.errors import UserError
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.forecast import Forecasts, forecast
-from search_spaces.forecast.planned import VariantKey, executions_of, variants_of
-from search_spaces.forecast.prospects import Prospects, joined, prospects
-from search_spaces.forecast.scales import SURE
-from search_spaces.forecast.work import work_of
 from search_spaces.hardware import Device, find_device
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Estimate, Expectation, Fingerprint, Measured, Record
 
 MOST_RECORDS = 200  # what more of them teach is less than what learning from them takes
 CPU = "cpu"

@@ -10,10 +10,10 @@ import numpy as np
 
 from orchestrator.forecast.request import Question
 from orchestrator.forecast.table import Expected, Sized, expected, fastest, keeps_line
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.forecast import forecast
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.work import work_of
+from search_spaces.costs.calibration import Belief
+from search_spaces.costs.forecast import forecast
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.workload import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 

@@ -23,8 +23,8 @@ from orchestrator.forecast.memory_budgets import MemorySize, memory_sizes
 from orchestrator.forecast.request import Question, TraceVariants
 from orchestrator.forecast.table import Expected, Sized, expected, fastest, size_plan, size_up
 from orchestrator.forecast.tiling import Waste, wasteful_sizes
+from search_spaces.costs.calibration import Belief
 from search_spaces.errors import SpecError
-from search_spaces.forecast.belief import Belief
 from search_spaces.hardware import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space

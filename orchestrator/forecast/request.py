@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 
 from orchestrator.host import container_memory_bytes, system_facts
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.planned import VariantKey
 from search_spaces.hardware import Device, find_device, load_device_file
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.spec.schema import GIB, SweepSpec
 
 SURE_TO_FIT = 0.9  # probability from which on a plan is recommended

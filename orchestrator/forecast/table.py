@@ -8,20 +8,19 @@ import numpy as np
 
 from orchestrator.forecast.request import SURE_TO_FIT, Question, TraceVariants
 from orchestrator.report.format import lossy_words
+from search_spaces.costs.calibration import SURE, Belief, probability_below
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.forecast import Forecasts, forecast
+from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_features import Counts, Flags, Numbers
+from search_spaces.costs.workload import Work, work_of
 from search_spaces.errors import UserError
-from search_spaces.estimate import Estimate
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.executions import Counts, Flags, Numbers
-from search_spaces.forecast.forecast import Forecasts, forecast
-from search_spaces.forecast.planned import executions_of, variants_of
-from search_spaces.forecast.scales import SURE, probability_below
-from search_spaces.forecast.work import Work, work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.rules import refusal
+from search_spaces.rules.front import refusal
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Estimate
 
 _GRADIENT_BYTES = 4.0  # on the host, gradients wait in fp32 for the optimizer there
 _DIGITS = 9  # of two forecasts that are one and the same

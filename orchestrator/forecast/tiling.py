@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from orchestrator.forecast.table import Sized
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.entries import PASSES, Kernels
-from search_spaces.forecast.executions import Flags, Numbers
-from search_spaces.forecast.seconds import TERMS, step_terms
-from search_spaces.forecast.work import Work
+from search_spaces.costs.calibration import Belief
+from search_spaces.costs.columns import PASSES, Kernels
+from search_spaces.costs.plan_features import Flags, Numbers
+from search_spaces.costs.time import TERMS, step_terms
+from search_spaces.costs.workload import Work
 
 WHOLE_BYTES = 128
 """What rows of a matrix are best aligned to: 64 elements of 16 bits.

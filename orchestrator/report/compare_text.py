@@ -24,7 +24,7 @@ from orchestrator.report.explain_text import ratio_words, value_words
 from orchestrator.report.format import counts_words, gib, lossy_label, plan_words, plural, spread
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import common_knobs, common_words, significant
-from search_spaces.estimate import Estimate
+from search_spaces.trial import Estimate
 
 _INDENT = (0, 0, 0, 2)
 _PAIRS = 12

@@ -9,9 +9,7 @@ from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import lossy_words, outcome_words, plan_words
 from orchestrator.tracking.metrics import proof_state
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.record import Record
+from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
 
 def report_document(state: SweepState) -> dict[str, Any]:

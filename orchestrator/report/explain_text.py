@@ -17,7 +17,7 @@ from orchestrator.explain.winner import Rival, Seconds, Won
 from orchestrator.report.format import KIND_WORDS, gib, lossy_label, plan_words, plural, spread
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
-from search_spaces.estimate import Estimate
+from search_spaces.trial import Estimate
 
 _TOLD = 3  # terms or phases of a step
 _LEAST = 0.01  # of a step, from which on a change of a term is told

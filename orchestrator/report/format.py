@@ -9,15 +9,21 @@ from types import MappingProxyType
 from orchestrator.core.events import LIKELY_TO_FIT
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import LossCheck, loss_check
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
 from search_spaces.hardware import Device
-from search_spaces.knobs import KNOBS
-from search_spaces.outcome import Measured, Outcome, OutOfMemory, Refused, sentence
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import RESTS, Plan
-from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.trial import (
+    Estimate,
+    Expectation,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    Record,
+    Refused,
+    sentence,
+)
 
 KIND_WORDS: Mapping[str, str] = MappingProxyType(
     {

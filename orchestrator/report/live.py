@@ -42,8 +42,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.sweep_tables import baseline_record, progress, speedup
 from orchestrator.tracking.callback import AbstractListener
-from search_spaces.outcome import Measured, MemoryReading
-from search_spaces.record import Record
+from search_spaces.trial import Measured, MemoryReading, Record
 
 _LONGEST = 60  # characters; a longer bar says no more
 COLOURS: Mapping[str, str] = MappingProxyType(

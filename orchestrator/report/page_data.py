@@ -18,9 +18,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.sweep_tables import baseline_record, speedup
 from search_spaces.errors import UserError
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Measured, MemoryReading
-from search_spaces.record import Record
+from search_spaces.trial import Estimate, Measured, MemoryReading, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

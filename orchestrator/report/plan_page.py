@@ -43,8 +43,8 @@ from orchestrator.report.plan_text import (
     term_words,
     waste_sentence,
 )
-from search_spaces.forecast.bytes import CATEGORIES
-from search_spaces.forecast.seconds import TERMS
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
 
 _FAR = 10.0  # times the limit: what lies beyond says nothing

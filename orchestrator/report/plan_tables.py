@@ -36,7 +36,7 @@ from orchestrator.report.plan_text import (
     turned_words,
     waste_sentence,
 )
-from search_spaces.estimate import Estimate
+from search_spaces.trial import Estimate
 
 LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -18,11 +18,11 @@ from orchestrator.report.format import (
     number,
     plan_words,
 )
-from search_spaces.estimate import Estimate
-from search_spaces.knobs import KNOBS
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
+from search_spaces.trial import Estimate
 
 BRIEF_TERMS: Mapping[str, str] = MappingProxyType(
     {

@@ -28,10 +28,9 @@ from orchestrator.report.format import KIND_WORDS, plan_words, record_words
 from orchestrator.report.page_data import LossCurves, Told, ablation, loss_curves, memory_of
 from orchestrator.report.plan_text import term_words
 from orchestrator.report.sweep_tables import anatomy_rows
-from search_spaces.forecast.seconds import TERMS
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.record import Record
+from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Measured, OutOfMemory, Record
 
 _ENDS = {  # colour and sign of each way in which a trial ends
     "measured": ("#0072b2", "circle"),

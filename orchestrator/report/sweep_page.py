@@ -38,10 +38,9 @@ from orchestrator.report.sweep_text import (
     lossy_sentence,
     speedup_sentence,
 )
-from search_spaces.outcome import Measured
-from search_spaces.record import Fingerprint, Record
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Measured, Record
 
 
 def report_page(told: Told) -> str:

@@ -25,10 +25,8 @@ from orchestrator.report.format import (
     rate,
     spread,
 )
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Anatomy, Measured, OutOfMemory
-from search_spaces.record import Record
 from search_spaces.spec.objective_section import Metric
+from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
 
 _SECONDS_PER_MINUTE = 60.0
 _BEST = 5

@@ -36,11 +36,8 @@ from orchestrator.report.sweep_tables import (
     rules_table,
     speedup,
 )
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import errors
-from search_spaces.outcome import Measured
-from search_spaces.record import Record
 from search_spaces.spec.objective_section import Metric
+from search_spaces.trial import Estimate, Measured, Record, errors
 
 _NAMED = 12  # plans of one set that are told by number
 _BESIDE = 0.5  # of a trial's time beside another one, from which on it counts as such

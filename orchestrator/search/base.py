@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.knobs import KNOBS
-from search_spaces.outcome import OutOfMemory
+from search_spaces.costs.forecast import Prospects
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, candidates_of
-from search_spaces.record import Record
+from search_spaces.trial import OutOfMemory, Record
 
 Flags = NDArray[np.bool_]
 

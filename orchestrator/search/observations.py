@@ -11,9 +11,8 @@ import numpy as np
 from orchestrator.core.failures import reaction_to
 from orchestrator.core.objective import Goal
 from orchestrator.search.gaussian import Numbers, Observations
-from search_spaces.outcome import Measured, OutOfMemory, TimedOut
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory, Record, TimedOut
 
 MOST = 400  # sights that are looked at; what more of them teach is less than what they take
 _EXACT = 0.003  # standard deviation of the logarithm of a peak that is measured twice

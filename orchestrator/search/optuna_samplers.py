@@ -21,9 +21,9 @@ from orchestrator.search.encoding import distributions, parameters, place
 from orchestrator.search.observations import constraints_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, candidates_of
-from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
+from search_spaces.trial import Record
 
 Points = NDArray[np.float64]
 

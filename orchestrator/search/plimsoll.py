@@ -20,15 +20,14 @@ from orchestrator.search.observations import Sight, sight_of
 from orchestrator.search.plimsoll_sampler import sentence
 from orchestrator.search.search import Choice, Options, Search
 from orchestrator.search.transfer import EarlierStudy, Lesson, lessons
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.knobs import KNOBS
-from search_spaces.outcome import Costs, Measured
+from search_spaces.costs.forecast import Prospects
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Costs, Measured, Record
 
 # Another group of workers: measured with Ray 2.60 (benchmarks/results/trial_overhead.json)
 RESTART_SECONDS = 12.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from search_spaces.record import Fingerprint, Record
+from search_spaces.trial import Fingerprint, Record
 
 # Deviations of the logarithm that all trials of another study may be off by, together
 SAME = 0.02  # the same machine and software on another day

@@ -1,5 +1,5 @@
 """Studies: every trial of a sweep, kept by Optuna."""
 
-from search_spaces.extras import require
+from search_spaces.errors import require
 
 require("optuna", "sqlalchemy")

@@ -20,9 +20,9 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from search_spaces.errors import StudyError
-from search_spaces.provenance import Provenance
-from search_spaces.record import Record
+from search_spaces.facts import Provenance
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Record
 
 Held = TypeVar("Held")
 _SHOWN = 20  # names of studies

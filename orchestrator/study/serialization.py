@@ -10,8 +10,8 @@ from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
 from orchestrator.core.events import SweepEnded
-from search_spaces.provenance import Provenance
-from search_spaces.record import Record
+from search_spaces.facts import Provenance
+from search_spaces.trial import Record
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)

@@ -46,16 +46,15 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from orchestrator.study.writer import Entry, Ledger, keep_untold, read_untold, untold_file
+from search_spaces.costs.forecast import Prospects
 from search_spaces.errors import StudyError
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.facts import Provenance
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
-from search_spaces.provenance import Provenance
-from search_spaces.record import Fingerprint, Record
 from search_spaces.space import Space
 from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Measured, OutOfMemory, Record
 
 VALUE_NAMES: Mapping[Metric, str] = {
     "samples_per_second": "samples per second",

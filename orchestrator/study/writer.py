@@ -24,8 +24,8 @@ from orchestrator.study.retry import Away, Patience
 from orchestrator.study.serialization import RECORD, record_from_json, record_to_json
 from orchestrator.study.storage import is_away, storage_reason
 from search_spaces.errors import StudyError
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Record
 
 Answer = TypeVar("Answer")
 

@@ -32,8 +32,8 @@ from orchestrator.report.format import outcome_words, plan_words
 from orchestrator.tracking.callback import AbstractListener
 from orchestrator.tracking.metrics import ProofState, proof_state
 from search_spaces.errors import UserError
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, OutOfMemory
 
 if TYPE_CHECKING:
     from io import FileIO

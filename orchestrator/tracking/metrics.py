@@ -14,7 +14,7 @@ from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.objective import record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import next_proof
-from search_spaces.outcome import OutOfMemory
+from search_spaces.trial import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric
 ProofState = Literal["off", "open", "proven", "failed"]

@@ -23,9 +23,9 @@ from orchestrator.report.sweep_text import (
     speedup_sentence,
 )
 from search_spaces.facts import ModelFacts
-from search_spaces.record import Fingerprint
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint
 
 _WITHOUT = (
     "Written when the sweep ended, of what was measured; `plimsoll report --html` adds what is"

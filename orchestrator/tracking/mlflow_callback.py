@@ -23,10 +23,8 @@ from orchestrator.study.retry import Away, Patience
 from orchestrator.tracking.callback import AbstractListener
 from orchestrator.tracking.mlflow_reachability import settle_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
-from search_spaces.errors import StudyError
-from search_spaces.extras import require
-from search_spaces.facts import ModelFacts
-from search_spaces.provenance import Provenance
+from search_spaces.errors import StudyError, require
+from search_spaces.facts import ModelFacts, Provenance
 from search_spaces.spec.addresses import without_password
 
 if TYPE_CHECKING:

@@ -20,19 +20,19 @@ from orchestrator.report.format import (
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.report.sweep_text import answer
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
-from search_spaces.expectation import errors
-from search_spaces.outcome import (
+from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
+from search_spaces.plan import RESTS
+from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.trial import (
     Conditions,
     Costs,
     Diverged,
     Measured,
     MemoryReading,
     OutOfMemory,
+    Record,
+    errors,
 )
-from search_spaces.plan import RESTS
-from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.record import Record
-from search_spaces.spec.schema import GIB, SweepSpec
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

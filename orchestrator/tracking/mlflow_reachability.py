@@ -15,8 +15,7 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     store_uri,
 )
-from search_spaces.errors import MissingExtraError, StudyError
-from search_spaces.extras import extra_lack
+from search_spaces.errors import MissingExtraError, StudyError, extra_lack
 from search_spaces.spec.addresses import without_password
 from search_spaces.spec.schema import SweepSpec
 

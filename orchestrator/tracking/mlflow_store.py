@@ -11,8 +11,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
-from search_spaces.errors import StudyError
-from search_spaces.extras import require
+from search_spaces.errors import StudyError, require
 from search_spaces.spec.addresses import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
 

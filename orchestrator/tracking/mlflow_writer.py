@@ -25,9 +25,8 @@ from orchestrator.tracking.mlflow_fields import (
 from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
 from orchestrator.workspace import experiment_name, snapshot_of
-from search_spaces.facts import ModelFacts
-from search_spaces.provenance import Provenance, provenance_at
-from search_spaces.record import Fingerprint, Record
+from search_spaces.facts import ModelFacts, Provenance, provenance_at
+from search_spaces.trial import Fingerprint, Record
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together

@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from search_spaces.errors import StudyError
-from search_spaces.facts import ModelFacts
-from search_spaces.provenance import CodeVersion, Provenance
+from search_spaces.facts import CodeVersion, ModelFacts, Provenance
 from search_spaces.spec.schema import SweepSpec
 
 CONTEXT_VARIABLE = "MLFLOW_RUN_CONTEXT"  # MLflow's: a JSON object of tags

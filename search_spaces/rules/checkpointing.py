@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from search_spaces.domains import CHECKPOINT_RATIOS
+from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
-from search_spaces.render import checkpointed_blocks
 from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.settings.render import checkpointed_blocks
 
 
 def checkpointing_needs_blocks(plan: Plan, around: Surroundings) -> str | None:

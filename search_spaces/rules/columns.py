@@ -9,15 +9,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.outcome import Refused
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.rules.base import Rule, Surroundings
 from search_spaces.rules.front import RULES
 from search_spaces.rules.rest import RULES as RESTS_RULES
+from search_spaces.trial import Refused
 
 # A tree of knobs gives each its rest where it does not matter, and this rule reads all of them.
 _OF_A_TREE = {name: rule for name, rule in RULES.items() if rule not in RESTS_RULES}
+_KNOBS = frozenset(KNOB_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,3 @@ class _Read:
             self.read.add(name)
             return self._table.values[name][self._table.codes[name][self._row]]
         return getattr_static(Plan, name).__get__(self, Plan)
-
-
-_KNOBS = frozenset(KNOB_NAMES)

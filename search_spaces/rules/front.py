@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
-from search_spaces.outcome import Refused
 from search_spaces.plan import Plan
 from search_spaces.rules import (
     batch,
@@ -23,6 +22,7 @@ from search_spaces.rules import (
     tensor,
 )
 from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.trial import Refused
 
 
 def _rules_of(module: ModuleType) -> tuple[Rule, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.knobs import KNOBS, always
+from search_spaces.knobs.registry import KNOBS, always
 from search_spaces.plan import RESTS, Plan
 from search_spaces.rules.base import Rule, Surroundings
 

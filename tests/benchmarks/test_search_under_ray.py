@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.naps import NapReport
 from benchmarks.search_under_ray import all_up, busy_share
-from search_spaces.outcome import Cancelled
+from search_spaces.trial import Cancelled
 
 
 def naps(*told: tuple[int, float, float]) -> list[NapReport]:

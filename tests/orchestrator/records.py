@@ -15,30 +15,30 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.state import SweepState, advance, begin
-from search_spaces.accelerators import told_apart
-from search_spaces.estimate import Estimate
-from search_spaces.expectation import Expectation
-from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.outcome import (
+from search_spaces.facts import ClusterFacts, ModelFacts, told_apart
+from search_spaces.plan import Plan
+from search_spaces.rules.base import Surroundings
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.trial import (
     Anatomy,
     Cancelled,
     Conditions,
     Costs,
     Crashed,
     Diverged,
+    Estimate,
+    Expectation,
+    Fingerprint,
     Measured,
     MemoryReading,
     Outcome,
     OutOfMemory,
     Phases,
+    Record,
     Refused,
     TimedOut,
 )
-from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint, Record
-from search_spaces.rules import Surroundings
-from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import GIB, SweepSpec
 
 BEGAN = 1_790_000_000.0  # seconds since the epoch
 TRIAL_SECONDS = 6.0

@@ -16,9 +16,9 @@ from orchestrator.export import hf_trainer
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from search_spaces.errors import UserError
-from search_spaces.exported import SPEC_FILE
 from search_spaces.facts import ClusterFacts
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
+from search_spaces.settings.export_manifest import SPEC_FILE
 from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import GIB, StudySpec

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from search_spaces.extras import OPTIONAL_PACKAGES
+from search_spaces.errors import OPTIONAL_PACKAGES
 from tests.absent import OPTIONAL, environment_without
 
 # what is done in one process without the module; in this order, since a package that could be

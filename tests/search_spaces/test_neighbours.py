@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.neighbours import differing_knobs, neighbours
 from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable
+from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
 from search_spaces.space import build_space
 from tests.search_spaces.values import a_cluster, a_plan, a_spec, around
 

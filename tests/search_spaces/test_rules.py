@@ -10,10 +10,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from search_spaces.facts import AcceleratorFacts, TensorFacts
-from search_spaces.knobs import KNOBS
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, NAMES, RESTS, Plan
-from search_spaces.render import checkpointed_blocks
-from search_spaces.rules import RULES, Surroundings, refusal
+from search_spaces.rules.base import Surroundings
+from search_spaces.rules.front import RULES, refusal
+from search_spaces.settings.render import checkpointed_blocks
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 
 FOUR_RATIOS = a_spec(space={"checkpoint_ratio": [0.0, 0.25, 0.3, 1.0]})

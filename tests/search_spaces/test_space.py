@@ -10,16 +10,16 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from search_spaces.combinations import Combinations
-from search_spaces.domains import Choice
 from search_spaces.errors import SpecError
 from search_spaces.facts import AcceleratorFacts
-from search_spaces.knobs import KNOBS
+from search_spaces.knobs.registry import KNOBS
+from search_spaces.knobs.search_defaults import Choice
 from search_spaces.plan import CHOICES, Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.rules import RULES, Surroundings, refusal
+from search_spaces.rules.base import Surroundings
 from search_spaces.rules.columns import refused_rows, rule_out
-from search_spaces.space import build_space
+from search_spaces.rules.front import RULES, refusal
+from search_spaces.space import Combinations, build_space
 from search_spaces.spec.space_section import SpaceSpec
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 

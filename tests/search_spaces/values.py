@@ -6,7 +6,7 @@ from typing import Any
 
 from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts
 from search_spaces.plan import Plan
-from search_spaces.rules import Surroundings
+from search_spaces.rules.base import Surroundings
 from search_spaces.spec.schema import SweepSpec
 
 GLOBAL_BATCH = 32

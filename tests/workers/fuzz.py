@@ -26,12 +26,12 @@ import torch
 import transformers
 
 from search_spaces.facts import ClusterFacts
-from search_spaces.knobs import KNOBS, Choice, is_lossless
-from search_spaces.outcome import Measured, Outcome, sentence
+from search_spaces.knobs.registry import KNOBS, Choice, is_lossless
 from search_spaces.plan import CHOICES, NAMES, Plan
-from search_spaces.request import TrialRequest
-from search_spaces.rules import Surroundings, refusal
+from search_spaces.rules.base import Surroundings
+from search_spaces.rules.front import refusal
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, TrialRequest, sentence
 from tests.workers.launch import Group
 from workers.prepare import prepare
 from workers.probe.doctor import lacks

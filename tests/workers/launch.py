@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from search_spaces.outcome import Measured, Outcome
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.values import a_short_request, a_spec
 from workers.entry import rehearse, run_trial
 from workers.worker import Worker

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from search_spaces.outcome import Anatomy, Measured
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Anatomy, Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import LLAMA, a_request, a_spec
 from workers.models.load import build

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.outcome import Crashed, Diverged, Measured, Outcome
+from search_spaces.trial import Crashed, Diverged, Measured, Outcome
 from tests.covering import every_pair, every_value
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import SAID

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from search_spaces.outcome import CrashKind
+from search_spaces.trial import CrashKind
 from workers.outcomes import cause_of
 
 

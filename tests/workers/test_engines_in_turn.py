@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from orchestrator.core.failures import reaction_to
-from search_spaces.outcome import Measured, OutOfMemory
+from search_spaces.trial import Measured, OutOfMemory
 from tests.workers.launch import Group, Groups
 from tests.workers.values import LLAMA, a_request, a_spec
 from workers.worker import Worker

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from search_spaces.outcome import Measured
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data.batches import batch_source

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from search_spaces.outcome import Measured, Outcome, Refused, outcome_from_json
+from search_spaces.trial import Measured, Outcome, Refused, outcome_from_json
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
 
 BIN = Path(sys.executable).parent

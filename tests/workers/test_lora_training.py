@@ -10,9 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
-from search_spaces.outcome import Anatomy, Measured
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Anatomy, Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import batch_source, longest_samples, step_samples

@@ -11,9 +11,8 @@ from itertools import pairwise
 import psutil
 import pytest
 
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.covering import every_pair
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import (
+from search_spaces.trial import (
     Anatomy,
     Cancelled,
     Conditions,
     Costs,
     Crashed,
     Diverged,
+    Estimate,
     Measured,
     MemoryReading,
     Outcome,

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from search_spaces.outcome import Measured
+from search_spaces.trial import Measured
 from tests.workers.launch import Group
 from tests.workers.values import a_request
 from workers.worker import Worker

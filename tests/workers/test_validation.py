@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from search_spaces.outcome import Crashed, Diverged, Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Crashed, Diverged, Measured, Outcome, OutOfMemory, TrialRequest
 from tests.covering import every_pair
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from search_spaces.outcome import Measured, Outcome
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_anatomy import PARAMETERS, TENSORS, WIDTH, WORDS
 from tests.workers.values import GLOBAL_BATCH, LLAMA, SHORT, a_request, a_spec

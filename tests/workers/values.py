@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import TrialRequest
 
 GLOBAL_BATCH = 8
 SHORT = {"max_seconds": 0.001}  # an objective that ends a trial after a step or two

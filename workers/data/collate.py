@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from search_spaces.bins import pack, width
+from search_spaces.costs.sequence_packing import pack, width
 from search_spaces.plan import Batching
 from search_spaces.spec.schema import Task
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from search_spaces.provenance import DataProfile, LengthBin
+from search_spaces.facts import DataProfile, LengthBin
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.train_section import TrainSpec
 from workers.data.synthetic import draw_samples

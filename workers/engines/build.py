@@ -6,9 +6,9 @@ import torch
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.render import render_deepspeed, render_torch
-from search_spaces.request import TrialRequest
+from search_spaces.settings.render import render_deepspeed, render_torch
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import TrialRequest
 from workers.engines.base import AbstractTraining
 from workers.engines.optimizer_step import make_update
 from workers.engines.optimizers import load_eight_bit, make_optimizer

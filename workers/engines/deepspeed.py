@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from search_spaces.render import DeepSpeedSettings
+from search_spaces.settings.render import DeepSpeedSettings
 from search_spaces.spec.train_section import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from search_spaces.extras import extra_lack
+from search_spaces.errors import extra_lack
 from search_spaces.plan import Optimizer
 from search_spaces.spec.train_section import TrainSpec
 from workers.engines.optimizer_step import local_tensor

@@ -21,7 +21,7 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from search_spaces.errors import ModelError
-from search_spaces.render import PipelineSettings, TorchSettings
+from search_spaces.settings.render import PipelineSettings, TorchSettings
 from workers.data.collate import MicroBatch, to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.engines.base import loss_of
 from workers.engines.optimizer_step import Update, local_tensor
 from workers.engines.torch import autocast

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.engines.base import StateBytes
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
 from workers.engines.checkpoint import write_shard

@@ -12,7 +12,7 @@ from typing import Any, Self
 import psutil
 import torch
 
-from search_spaces.outcome import Conditions
+from search_spaces.trial import Conditions
 from workers.memory.nvml import nvml_device
 
 SAMPLE_SECONDS = 0.25

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Diverged, Phases
 from search_spaces.spec.objective_section import ObjectiveSpec
+from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from search_spaces.estimate import Estimate
+from search_spaces.trial import Estimate
 
 CONFIDENCE = 0.95
 

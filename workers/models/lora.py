@@ -9,8 +9,7 @@ import warnings
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from search_spaces.errors import ModelError
-from search_spaces.extras import require
+from search_spaces.errors import ModelError, require
 from search_spaces.spec.train_section import LoraSpec, TrainSpec
 from workers.models.config import one_sentence
 from workers.models.stack import find_blocks

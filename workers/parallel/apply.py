@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compile import compile_blocks

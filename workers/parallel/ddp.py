@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.plan import Compression
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.parallel.compile import in_one_piece
 from workers.parallel.split_modules import localize
 from workers.process_groups import Mesh

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from search_spaces.extras import extra_lack
+from search_spaces.errors import extra_lack
 
 _MODULES = (  # DeepSpeed, and what it would import in the middle of a trial
     "functorch.compile",

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.process_groups import Mesh
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from search_spaces.render import TorchSettings
+from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.models.deferred_init import Piece, name_source
 from workers.models.stage_placeholders import Box

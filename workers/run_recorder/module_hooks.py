@@ -18,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from search_spaces.witnessed import SeenSettings
+from search_spaces.settings.observed_run import SeenSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

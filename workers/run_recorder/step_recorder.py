@@ -18,7 +18,7 @@ import wrapt
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from search_spaces.witnessed import FOLDER_VARIABLE, SEEN, Seen, SeenStep
+from search_spaces.settings.observed_run import FOLDER_VARIABLE, SEEN, Seen, SeenStep
 from workers.run_recorder.module_hooks import Looking
 
 _Arguments = tuple[Any, ...]

@@ -15,9 +15,9 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from search_spaces.footprint import Compute
+from search_spaces.costs.footprint import Compute
 from search_spaces.plan import Attention
-from search_spaces.render import render_torch
+from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.engines.base import loss_of
 from workers.models.built import seeded

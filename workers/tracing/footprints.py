@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from search_spaces.costs.footprint import Compute, Footprint, Split, Variant
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
-from search_spaces.footprint import Compute, Footprint, Split, Variant
 from search_spaces.plan import Attention, Plan
-from search_spaces.render import render_torch
+from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.tensor_plan import tensor_facts

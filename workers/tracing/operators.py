@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from search_spaces.footprint import Part, Pass, Variant
+from search_spaces.costs.footprint import Part, Pass, Variant
 from workers.models.experts import grouped_sizes
 
 # Results without a kernel: memory that nobody writes to, or questions about a tensor.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search_spaces.footprint import Extent, Peak
+from search_spaces.costs.footprint import Extent, Peak
 
 _DIGITS = 6  # beyond them is what solving rounds off
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from search_spaces.footprint import Compute
+from search_spaces.costs.footprint import Compute
 from workers.engines.base import loss_of
 from workers.models.built import BuiltModel
 from workers.models.experts import quiet_fakes

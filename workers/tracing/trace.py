@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from search_spaces.footprint import Compute, Footprint, Split
+from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from workers.models.user_code import users_code

@@ -17,10 +17,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 
+from search_spaces.costs.footprint import Compute
 from search_spaces.errors import ModelError
-from search_spaces.footprint import Compute
-from search_spaces.layout import MESH_DIMENSIONS, mesh_shape, place_of
 from search_spaces.plan import Attention, Plan
+from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, place_of
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from search_spaces.costs.footprint import BlockKind, FusedAttention, Matmul, Part, Pass, Split
 from search_spaces.errors import ModelError
-from search_spaces.footprint import BlockKind, FusedAttention, Matmul, Part, Pass, Split
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import DataSpec, SweepSpec
 from workers.data.batches import WORST_STEP, batch_source

@@ -19,8 +19,7 @@ from benchmarks.chaos.judge import (
     judge,
     obeyed,
 )
-from search_spaces.outcome import Outcome, TimedOut
-from search_spaces.record import Record
+from search_spaces.trial import Outcome, Record, TimedOut
 from tests.orchestrator.core.values import state_after
 from tests.orchestrator.records import make_measured, make_oom
 

@@ -15,8 +15,7 @@ from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.core.messages import Assignment
-from search_spaces.outcome import Crashed, Measured, TimedOut
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Crashed, Measured, TimedOut, TrialRequest
 
 QUICK: dict[str, Any] = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.2, "interval": 0.1}
 

@@ -25,8 +25,8 @@ from benchmarks.gpu.measuring import (
     spec_of,
 )
 from benchmarks.published.metrics import kendall_tau
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.forecast import forecast
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.forecast import forecast
 from tests.benchmarks.gpu.values import GIB, a_plan, measured, out_of_memory, report
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.messages import TrialReport
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import (
+from search_spaces.plan import Plan
+from search_spaces.trial import (
     Anatomy,
     Conditions,
     Costs,
+    Estimate,
     Measured,
     MemoryReading,
     Outcome,
     OutOfMemory,
     Phases,
 )
-from search_spaces.plan import Plan
 
 GIB = 2**30
 

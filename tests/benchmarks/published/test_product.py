@@ -12,9 +12,8 @@ from benchmarks.published.fit import _fit_scales, fit, weights
 from benchmarks.published.footprints import Model, Wanted, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay, measured
 from benchmarks.published.rows import executions_of, footprint_for
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.scales import SURE, Scales
+from search_spaces.costs.calibration import SURE, Scales, shipped_belief
+from search_spaces.costs.footprint import Footprint
 from tests.benchmarks.published.rows import read_one
 from workers.tracing.trace import trace
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.record.fastest import fastest
 from benchmarks.record.rows import Cells
 from benchmarks.record.table import RecordingError
-from search_spaces.outcome import Outcome
+from search_spaces.trial import Outcome
 from tests.benchmarks.record.values import row
 from tests.orchestrator.records import make_measured, make_oom, make_plan
 

@@ -14,10 +14,10 @@ from benchmarks.published.cells import COLUMNS, Row
 from benchmarks.published.reading import run_of
 from benchmarks.record.rows import MEASURED, PUBLISHED, header, knob_cells, varying_knobs
 from benchmarks.search.surfaces import surfaces_in
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Outcome
 from tests.benchmarks.record.values import row, subject
 from tests.orchestrator.records import (
     LIMIT_BYTES,

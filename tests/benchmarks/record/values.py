@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.record.rows import Cells, Subject, row_of
 from benchmarks.record.table import set_id
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import CPU_FINGERPRINT, LLAMA, make_measured, make_plan, make_spec
 from workers.models.capabilities import ModelShape
 

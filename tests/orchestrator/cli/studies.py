@@ -13,10 +13,10 @@ from orchestrator.cli.check import expected
 from orchestrator.core.events import SweepEnded
 from orchestrator.study.study import Study
 from orchestrator.workspace import remember
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.load import parse_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import BEGAN, CPU_FINGERPRINT, make_plan, make_record
 from tests.workers.values import LLAMA
 

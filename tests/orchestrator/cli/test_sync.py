@@ -12,8 +12,8 @@ import pytest
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study
 from orchestrator.workspace import remember
-from search_spaces.request import snapshot_stem
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import snapshot_stem
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_space, make_spec

@@ -12,8 +12,8 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
-from search_spaces.outcome import Measured
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import a_plan, a_spec

@@ -25,9 +25,9 @@ from benchmarks.rigs.ray_head import SESSION, free_port, ray_head
 from orchestrator.study.reader import load_proofs, load_records
 from orchestrator.tracking.events import Line, read_events
 from orchestrator.workspace import TRACKING_VARIABLE
-from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Record
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 

@@ -9,7 +9,7 @@ import os
 
 from mlflow.tracking import MlflowClient
 
-from search_spaces.outcome import Crashed, Diverged, Measured, OutOfMemory, TimedOut
+from search_spaces.trial import Crashed, Diverged, Measured, OutOfMemory, TimedOut
 from tests.orchestrator.cluster.conftest import (
     DEADLINE_SECONDS,
     DIES,

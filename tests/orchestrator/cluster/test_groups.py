@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.study.reader import load_proofs, load_records
-from search_spaces.outcome import Measured
-from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Measured, Record
 from tests.orchestrator.cluster.cli import plimsoll
 
 pytestmark = pytest.mark.thorough

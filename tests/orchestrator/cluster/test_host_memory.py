@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.rigs.ray_head import environment, ray_head
 from orchestrator.study.reader import load_records
-from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 

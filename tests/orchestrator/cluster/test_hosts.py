@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.study.reader import load_records
-from search_spaces.outcome import Measured
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import submitted
 from tests.orchestrator.cluster.hosts import can_be_made, hosts
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.rigs.ray_head import BIN
 from orchestrator.study.reader import load_records
-from search_spaces.outcome import Crashed, Measured
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.cluster import awkward_model
 
 SPEC = """

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.tracking.events import TrialEndedLine, TrialStartedLine
 from orchestrator.tracking.metrics import METRICS
-from search_spaces.outcome import Measured
+from search_spaces.trial import Measured
 from tests.dashboard import expressions, names_and_labels
 from tests.orchestrator.cluster.conftest import MICRO_BATCHES, OURS, Eventful
 

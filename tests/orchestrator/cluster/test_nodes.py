@@ -11,9 +11,8 @@ import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, kill, ray_head, ray_node
 from orchestrator.study.reader import load_records
-from search_spaces.outcome import Measured
-from search_spaces.record import Record
 from search_spaces.spec.load import load_spec
+from search_spaces.trial import Measured, Record
 from tests.orchestrator.cluster.cli import submitted
 from tests.orchestrator.cluster.where import where_model
 

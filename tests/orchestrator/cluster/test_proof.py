@@ -10,7 +10,7 @@ import re
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search_spaces.outcome import Measured
+from search_spaces.trial import Measured
 from tests.orchestrator.cluster.awkward_model import WIDTH
 from tests.orchestrator.cluster.cli import plimsoll
 from tests.orchestrator.cluster.conftest import FORGETS, MICRO_BATCHES, SOUND, Eventful

@@ -20,8 +20,7 @@ from orchestrator.cluster.worker_group import GroupLost, KeptGroup, WorkerGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement, Processes
 from search_spaces.errors import ClusterError
-from search_spaces.outcome import Cancelled, Crashed
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Cancelled, Crashed, TrialRequest
 from tests.orchestrator.records import make_plan, make_spec
 
 GROUPS, DEADLY, STILL, LAST = 3, 4, 7, 11  # 11 runs when all others have ended

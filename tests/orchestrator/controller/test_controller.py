@@ -24,13 +24,11 @@ from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study
 from orchestrator.tracking.callback import AbstractListener
-from search_spaces.expectation import Expectation
+from search_spaces.costs.forecast import Prospects
 from search_spaces.facts import ClusterFacts
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
 from search_spaces.plan import Plan
-from search_spaces.record import Record, closed
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Cancelled, Crashed, Expectation, Measured, Outcome, Record, closed
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,

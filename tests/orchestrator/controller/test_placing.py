@@ -12,7 +12,7 @@ from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import Noted, TrialEnded
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import AbstractNodes, Need, Node, Placement, Wanted
-from search_spaces.outcome import Cancelled, Crashed, Measured, Outcome
+from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.messages import Assignment
 from orchestrator.study.reader import load_end, load_proofs, load_records
-from search_spaces.outcome import Cancelled, Crashed
+from search_spaces.trial import Cancelled, Crashed
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_spec
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.budget import Stop, Try, next_action, too_dear
 from orchestrator.core.state import advance
-from search_spaces.outcome import Outcome
+from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_plan
 

@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.failures import Death, outcome_of_death
-from search_spaces.outcome import (
-    Crashed,
-    CrashKind,
-    Diverged,
-    Outcome,
-    OutOfMemory,
-)
+from search_spaces.trial import Crashed, CrashKind, Diverged, Outcome, OutOfMemory
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 
 DEATH = Death(doing="running the trial", host_memory=False, rank=1, detail="ActorDiedError: killed")

@@ -14,7 +14,8 @@ from orchestrator.core.failures import (
     reaction_to,
     reason_to_stop,
 )
-from search_spaces.outcome import (
+from search_spaces.spec.schema import GIB
+from search_spaces.trial import (
     Cancelled,
     Crashed,
     CrashKind,
@@ -25,7 +26,6 @@ from search_spaces.outcome import (
     Refused,
     TimedOut,
 )
-from search_spaces.spec.schema import GIB
 from tests.orchestrator.core.values import state_after
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 

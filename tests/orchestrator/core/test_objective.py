@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.budget import rival
 from orchestrator.core.objective import Goal, best, equals_of_the_best, front, ranked
-from search_spaces.outcome import Outcome
-from search_spaces.record import Record
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Outcome, Record
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import (
     make_measured,

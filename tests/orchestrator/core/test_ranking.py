@@ -18,8 +18,7 @@ from orchestrator.core.objective import (
     throughput,
     trials_since_best,
 )
-from search_spaces.outcome import Outcome
-from search_spaces.record import Record
+from search_spaces.trial import Outcome, Record
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import (
     every_outcome,

@@ -17,7 +17,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import throughput
 from orchestrator.core.state import advance, begin
-from search_spaces.outcome import Cancelled, Outcome
+from search_spaces.trial import Cancelled, Outcome
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import (
     BEGAN,

@@ -12,8 +12,7 @@ from orchestrator.core.budget import proof_deadline_seconds
 from orchestrator.core.events import TrialEnded
 from orchestrator.core.state import SweepState, advance
 from orchestrator.core.validation import COMPARED_STEPS, loss_check
-from search_spaces.outcome import Cancelled, Measured, Outcome, ProofRun
-from search_spaces.record import Record
+from search_spaces.trial import Cancelled, Measured, Outcome, ProofRun, Record
 from tests.orchestrator.core.values import numbers, state_after
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 

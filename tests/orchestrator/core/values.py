@@ -7,9 +7,8 @@ from typing import Any
 
 from orchestrator.core.events import SweepStarted, TrialStarted
 from orchestrator.core.state import SweepState, begin
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.trial import Outcome, Record
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
 
 

@@ -13,9 +13,8 @@ from rich.console import Console
 from orchestrator.core.state import SweepState
 from orchestrator.explain.compare import StudiesCompared, comparison_to_json, studies_compared
 from orchestrator.report.compare_text import render_studies
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint
+from search_spaces.trial import Fingerprint, Outcome
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.records import CPU_FINGERPRINT
 

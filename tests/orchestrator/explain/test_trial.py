@@ -16,9 +16,9 @@ from orchestrator.report.explain_text import (
     shortage_sentences,
 )
 from search_spaces.errors import StudyError
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import (
     LIMIT,
     a_ground,

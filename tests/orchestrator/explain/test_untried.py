@@ -12,9 +12,9 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.explain.context import Ground
 from orchestrator.explain.untried import Untried, why_not_tried
 from orchestrator.forecast.table import size_up
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint
 

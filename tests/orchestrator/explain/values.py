@@ -10,10 +10,9 @@ from orchestrator.core.state import SweepState
 from orchestrator.explain.context import Ground
 from orchestrator.forecast.table import size_up
 from orchestrator.study.reader import stored_state
-from search_spaces.outcome import Measured, MemoryReading, Outcome, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory, Record
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
 from tests.orchestrator.records import make_measured, make_oom, make_record
 

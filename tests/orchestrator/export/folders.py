@@ -12,11 +12,10 @@ from typing import Any
 
 from orchestrator.export.source import Taken
 from orchestrator.export.verify import environment_of, judged, ranks_in
-from search_spaces.exported import Exported
-from search_spaces.outcome import Measured
 from search_spaces.plan import Plan
-from search_spaces.record import Record
+from search_spaces.settings.export_manifest import Exported
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Record
 from tests.orchestrator.records import make_measured
 from tests.workers.test_same_training import SPEC
 from workers.prepare import prepare

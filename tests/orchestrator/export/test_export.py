@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import FORMATS, exported
 from search_spaces.errors import UserError
-from search_spaces.exported import Exported
+from search_spaces.settings.export_manifest import Exported
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan

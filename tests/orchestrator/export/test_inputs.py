@@ -21,7 +21,7 @@ from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
-from search_spaces.exported import (
+from search_spaces.settings.export_manifest import (
     INPUTS_VARIABLE,
     Exported,
     code_folder,

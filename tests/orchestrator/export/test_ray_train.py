@@ -17,8 +17,8 @@ from orchestrator.export import ray_train
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from orchestrator.export.verify import environment_of
-from search_spaces.exported import Exported
-from search_spaces.witnessed import FOLDER_VARIABLE
+from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.observed_run import FOLDER_VARIABLE
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan

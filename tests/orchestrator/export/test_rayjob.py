@@ -19,7 +19,7 @@ from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from orchestrator.export.rayjob import job_name, memory_gib
 from orchestrator.export.source import Taken
-from search_spaces.record import Fingerprint
+from search_spaces.trial import Fingerprint
 from tests.k8s import crd_check, operator_rules, policies, references
 from tests.k8s.containers import submitter_script
 from tests.k8s.pods import pods

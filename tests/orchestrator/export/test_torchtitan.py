@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 from orchestrator.export.formats import exported
 from orchestrator.export.source import Taken
 from orchestrator.export.torchtitan import VERSION, every_nth, refusals
-from search_spaces.checkpointing import checkpointed_blocks, spread
 from search_spaces.errors import UserError
+from search_spaces.settings.checkpointing import checkpointed_blocks, spread
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import a_plan
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.export.verify import LOG_NAME, first_failure, witnessed
 from search_spaces.errors import UserError
-from search_spaces.witnessed import FAILURE, SeenFailure
+from search_spaces.settings.observed_run import FAILURE, SeenFailure
 from tests.orchestrator.export.values import an_export
 
 ROOT = Path(__file__).parents[3]

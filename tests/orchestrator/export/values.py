@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.export.verify import SeenRank
-from search_spaces.estimate import Estimate
-from search_spaces.exported import Exported
-from search_spaces.witnessed import SeenSettings, SeenStep
+from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.observed_run import SeenSettings, SeenStep
+from search_spaces.trial import Estimate
 from tests.workers.values import a_plan
 
 LOSSES = (4.0, 3.0, 2.0, 1.0)

@@ -9,10 +9,9 @@ import pytest
 
 from orchestrator.forecast.calibration import learned_from, study_device
 from orchestrator.forecast.table import Sized, size_up
+from search_spaces.costs.calibration import Belief
 from search_spaces.errors import StudyError
-from search_spaces.estimate import Estimate
-from search_spaces.forecast.belief import Belief
-from search_spaces.record import Record
+from search_spaces.trial import Estimate, Record
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
 from tests.orchestrator.records import make_measured, make_oom, make_record
 

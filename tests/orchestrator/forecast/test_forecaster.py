@@ -15,17 +15,15 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState, begin
 from orchestrator.forecast.forecaster import MOST_RECORDS, Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
-from search_spaces.accelerators import told_apart
+from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
-from search_spaces.expectation import Expectation
-from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.belief import shipped_belief
-from search_spaces.forecast.planned import variants_of
+from search_spaces.facts import ClusterFacts, ModelFacts, told_apart
 from search_spaces.hardware import find_device
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.space import Space
+from search_spaces.trial import Expectation, Record
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,

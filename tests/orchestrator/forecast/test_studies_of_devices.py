@@ -11,9 +11,9 @@ from orchestrator.forecast.calibration import taught_by
 from orchestrator.forecast.forecaster import Forecaster
 from orchestrator.study.study import Study
 from orchestrator.sweep import sweep_space
+from search_spaces.costs.calibration import Belief, shipped_belief
+from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.facts import ClusterFacts
-from search_spaces.forecast.belief import Belief, shipped_belief
-from search_spaces.forecast.planned import variants_of
 from search_spaces.hardware import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.forecast.request import Question
+from search_spaces.costs.calibration import Belief, Scales
+from search_spaces.costs.coefficients import TimeCoefficients
+from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Matmul, Part, Pass, Variant
+from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients
+from search_spaces.costs.plan_encoding import VariantKey
+from search_spaces.costs.time import TERMS
 from search_spaces.facts import ModelFacts, TensorFacts
-from search_spaces.footprint import BlockKind, Extent, Footprint, Matmul, Part, Pass, Variant
-from search_spaces.forecast.belief import Belief
-from search_spaces.forecast.bytes import CATEGORIES, MemoryCoefficients
-from search_spaces.forecast.coefficients import TimeCoefficients
-from search_spaces.forecast.planned import VariantKey
-from search_spaces.forecast.scales import Scales
-from search_spaces.forecast.seconds import TERMS
 from search_spaces.hardware import known_device
 from search_spaces.spec.schema import SweepSpec
 

@@ -17,8 +17,8 @@ from orchestrator.forecast.planner import Planner
 from orchestrator.report.page_data import Told
 from orchestrator.report.plan_page import planned_page
 from orchestrator.report.sweep_page import report_page
-from search_spaces.record import Record
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Record
 from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.report.format import brief_outcome, duration, gib, number, outcome_words, spread
-from search_spaces.estimate import Estimate
 from search_spaces.spec.schema import GIB
+from search_spaces.trial import Estimate
 from tests.orchestrator.records import (
     make_conditions,
     make_measured,

@@ -14,7 +14,7 @@ from orchestrator.report.format import (
     plan_words,
     strategy,
 )
-from search_spaces.knobs import KNOBS
+from search_spaces.knobs.registry import KNOBS
 from tests.orchestrator.records import make_plan, make_space, make_spec
 
 

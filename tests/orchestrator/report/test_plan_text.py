@@ -16,9 +16,9 @@ from orchestrator.report.plan_text import (
     percent,
     significant,
 )
-from search_spaces.estimate import Estimate
-from search_spaces.forecast.bytes import CATEGORIES
-from search_spaces.forecast.seconds import TERMS
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.time import TERMS
+from search_spaces.trial import Estimate
 
 
 @pytest.mark.parametrize(

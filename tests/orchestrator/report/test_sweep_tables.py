@@ -14,7 +14,7 @@ from orchestrator.report.sweep_tables import (
     progress,
     speedup,
 )
-from search_spaces.estimate import Estimate
+from search_spaces.trial import Estimate
 from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_state
 
 

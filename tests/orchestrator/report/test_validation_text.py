@@ -17,8 +17,7 @@ from orchestrator.report.live import lines, picture
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import proof_metrics, proof_tags
-from search_spaces.outcome import Measured
-from search_spaces.record import Record
+from search_spaces.trial import Measured, Record
 from tests.orchestrator.core.test_validation import after_proof, proof_of, proof_run, searched
 from tests.orchestrator.records import BEGAN, make_measured, make_oom
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from orchestrator.core.state import SweepState
 from orchestrator.report.page_data import Told
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
+from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.records import make_record
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.search.base import with_hope
-from search_spaces.outcome import Outcome, TimedOut
 from search_spaces.plan import Plan
+from search_spaces.trial import Outcome, TimedOut
 from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record
 
 FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)

@@ -13,10 +13,9 @@ from orchestrator.core.objective import Goal
 from orchestrator.search.base import AbstractProposer, Known
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
-from search_spaces.outcome import OutOfMemory
-from search_spaces.record import Record
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
+from search_spaces.trial import OutOfMemory, Record
 from tests.orchestrator.records import make_oom, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 

@@ -11,8 +11,8 @@ from orchestrator.core.objective import Goal
 from orchestrator.search.observations import Sight
 from orchestrator.search.plimsoll import aim_of
 from orchestrator.search.surrogate import Belief
-from search_spaces.outcome import Measured
 from search_spaces.plan_table import PlanTable
+from search_spaces.trial import Measured
 from tests.orchestrator.records import make_measured, make_plan, make_record, make_spec
 
 # of 1, 2 and 4 ranks; fast, slow and roomy

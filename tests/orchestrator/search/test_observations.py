@@ -7,7 +7,7 @@ import math
 import pytest
 
 from orchestrator.search.observations import sight_of
-from search_spaces.outcome import Cancelled, Crashed, Diverged, Outcome, TimedOut
+from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, TimedOut
 from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record, make_spec
 
 SPEC = make_spec(objective={"max_seconds": 10})

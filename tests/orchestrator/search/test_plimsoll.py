@@ -10,11 +10,10 @@ import pytest
 from orchestrator.search import plimsoll
 from orchestrator.search.base import Known, hopeless_rows
 from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialSeconds
-from search_spaces.forecast.prospects import Prospects
-from search_spaces.outcome import Crashed, Measured
+from search_spaces.costs.forecast import Prospects
 from search_spaces.plan import Plan
-from search_spaces.record import Record
 from search_spaces.space import Space
+from search_spaces.trial import Crashed, Measured, Record
 from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.transfer import OTHER_HOSTS, OTHER_SOFTWARE, SAME, differences, doubt
-from search_spaces.record import Fingerprint
+from search_spaces.trial import Fingerprint
 from tests.orchestrator.records import CPU_FINGERPRINT as OURS
 
 OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))

@@ -15,8 +15,8 @@ from orchestrator.study.storage import brief_storage, storage_url
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
-from search_spaces.outcome import Measured
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured
 from tests.orchestrator.records import every_outcome, make_measured, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run
 

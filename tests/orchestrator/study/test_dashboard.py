@@ -19,8 +19,8 @@ from optuna_dashboard import wsgi
 from orchestrator.search.observations import LISTED
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import VALUE_NAMES
-from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
+from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.study.values import NAME, open_study, outcome_of, run, study_spec
 
 TRIALS = 12

@@ -16,8 +16,8 @@ from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, Outcome, OutOfMemory
 from tests.orchestrator.records import (
     every_outcome,
     make_measured,

@@ -14,10 +14,9 @@ from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
 from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
-from search_spaces.outcome import Measured, Outcome, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.record import Fingerprint, Record
 from search_spaces.space import Space
+from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, Record
 from tests.orchestrator.records import (
     CPU_FINGERPRINT,
     LIMIT_BYTES,

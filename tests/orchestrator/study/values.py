@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.study.study import Study
-from search_spaces.outcome import Outcome
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
 
 NAME = "small"

@@ -28,7 +28,7 @@ from orchestrator.tracking.events import (
     without_secrets,
 )
 from search_spaces.errors import UserError
-from search_spaces.outcome import Crashed, Measured
+from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.records import (
     BEGAN,
     every_outcome,

@@ -29,7 +29,7 @@ from orchestrator.tracking.metrics import (
     proof_state,
     standing,
 )
-from search_spaces.outcome import Outcome
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import (
     BEGAN,
     every_outcome,

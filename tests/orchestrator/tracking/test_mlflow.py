@@ -18,12 +18,11 @@ from orchestrator.report.format import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowListener
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
-from search_spaces.exported import Exported
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts, Provenance
 from search_spaces.plan import Plan
-from search_spaces.provenance import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.record import Record
+from search_spaces.settings.export_manifest import Exported
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Record
 from tests.orchestrator.records import (
     BEGAN,
     LLAMA,

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.tracking.mlflow_fields import job_context, source_tags
 from orchestrator.tracking.provenance import code_version, provenance, run_context
 from search_spaces.errors import StudyError
-from search_spaces.provenance import CodeVersion, Provenance, provenance_at
+from search_spaces.facts import CodeVersion, Provenance, provenance_at
 from tests.orchestrator.records import LLAMA, make_spec
 
 SECRET = "ghp-0123456789"

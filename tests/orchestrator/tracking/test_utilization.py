@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.metrics import Meter, busy_share, metered
-from search_spaces.outcome import Cancelled
+from search_spaces.trial import Cancelled
 from tests.orchestrator.records import (
     BEGAN,
     make_measured,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.footprint import Footprint
-from search_spaces.forecast.filling import filled_of
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.sequence_packing import filled_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from search_spaces.outcome import Crashed, Measured
+from search_spaces.trial import Crashed, Measured
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_plan, a_request, a_spec, odd_model

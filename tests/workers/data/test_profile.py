@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.provenance import DataProfile
+from search_spaces.facts import DataProfile
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.train_section import TrainSpec
 from workers.data.dataset import Dataset, load_dataset, profile

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.engines.test_deepspeed import _left_behind
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.parallel.split_models import split_spec
@@ -55,7 +54,7 @@ def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str,
     """This rank's parts of the losses over steps of clipped SGD, and weights it does not split."""
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
-    from search_spaces.render import render_deepspeed
+    from search_spaces.settings.render import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.lend(30.0, plan)

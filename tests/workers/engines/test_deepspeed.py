@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.test_same_training import (
@@ -97,7 +96,7 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     load_engine(plan, worker.device)
     import deepspeed
 
-    from search_spaces.render import render_deepspeed
+    from search_spaces.settings.render import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.lend(30.0, plan)

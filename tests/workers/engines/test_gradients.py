@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from search_spaces.request import TrialRequest
+from search_spaces.trial import TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.test_same_training import GRADIENT_TOLERANCE, reference_gradients
 from tests.workers.values import a_plan, a_spec

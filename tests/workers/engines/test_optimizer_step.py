@@ -10,8 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import get_scheduler
 
-from search_spaces.outcome import Crashed, Measured
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Crashed, Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (
     LOSS_TOLERANCE,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from search_spaces.outcome import Measured
+from search_spaces.trial import Measured
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (
     LOSS_TOLERANCE,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import torch
 
-from search_spaces.outcome import Conditions
+from search_spaces.trial import Conditions
 from workers.measure.conditions import SAMPLE_SECONDS, ConditionsSampler
 
 CPU = torch.device("cpu")

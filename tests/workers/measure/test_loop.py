@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import _dynamo
 
-from search_spaces.estimate import Estimate
-from search_spaces.outcome import Diverged, Measured, Phases
-from search_spaces.render import render_torch
+from search_spaces.settings.render import render_torch
 from search_spaces.spec.objective_section import ObjectiveSpec
+from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from search_spaces.request import TrialRequest
+from search_spaces.trial import TrialRequest
 from tests.workers.values import a_plan, a_spec
 from workers.memory.snapshot import OomSnapshots
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from search_spaces.outcome import Measured
 from search_spaces.plan import CheckpointMode
-from search_spaces.render import CheckpointSettings, render_checkpoint
+from search_spaces.settings.render import CheckpointSettings, render_checkpoint
+from search_spaces.trial import Measured
 from tests.covering import every_value
 from tests.workers import fuzz
 from tests.workers.fuzz import GLOBAL_BATCH, run_plan

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from search_spaces.outcome import Measured, Outcome
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec

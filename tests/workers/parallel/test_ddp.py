@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from search_spaces.outcome import Measured
 from search_spaces.plan import Compression
-from search_spaces.request import TrialRequest
+from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (
     LOSS_TOLERANCE,

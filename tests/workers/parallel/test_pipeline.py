@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from search_spaces.outcome import Measured, OutOfMemory
 from search_spaces.plan import Plan
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.tracing.experts import MIXTRAL
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec

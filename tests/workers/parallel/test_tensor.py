@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from search_spaces.outcome import Measured, OutOfMemory
-from search_spaces.request import TrialRequest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.parallel.split_models import ARCHITECTURES, split_spec
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_request, a_spec, odd_model

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
+from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
 from workers.tracing import cache
 from workers.tracing.cache import default_folder, digest_of, load, save

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from search_spaces.footprint import Compute, Footprint
+from search_spaces.costs.footprint import Compute, Footprint
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.tracing.experts import (

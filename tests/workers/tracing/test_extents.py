@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.footprint import Extent
+from search_spaces.costs.footprint import Extent
 from workers.tracing.shape_fit import Grid
 
 WHOLE = Grid(micro_batches=(2, 4))

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from search_spaces.costs.footprint import Compute, Footprint, Part, Split
 from search_spaces.errors import ModelError
-from search_spaces.footprint import Compute, Footprint, Part, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from tests.covering import every_value

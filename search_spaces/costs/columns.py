@@ -1,0 +1,416 @@
+"""What a forecast knows of models and machines, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from search_spaces.costs.footprint import Footprint, FusedAttention, Matmul, Part, Pass, Variant
+from search_spaces.costs.plan_features import PRECISIONS, Counts, Executions, Numbers
+from search_spaces.hardware import Device
+from search_spaces.hardware.device import Architecture
+
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
+# passes of a micro-batch; blocks are an average one
+PASSES = (
+    "embedding_forward",
+    "embedding_backward",
+    "block_forward",
+    "block_backward",
+    "block_recomputed",  # what selective recomputation does again
+    "head_forward",
+    "head_backward",
+)
+FORWARD_FLOPS, BACKWARD_FLOPS = 4.0, 10.0
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CaseColumns:
+    """What a case computes on: a row for each case."""
+
+    peak_flops: Numbers
+    attention_flops: Numbers  # the peak of attention, which is not computed in 8 bits
+    bandwidth: Numbers  # bytes per second
+    multiprocessors: Numbers
+    launch_seconds: Numbers
+    architecture: Counts  # index into ARCHITECTURES
+    tensor: Numbers
+    tensor_link: Numbers  # bytes per second between tensor ranks
+    slow_link: Numbers  # 1 where these are joined by PCIe, else 0
+    watts_per_teraflops: Numbers
+    tensor_latency: Numbers  # hops between nodes count more
+    compiled: Numbers  # 1 or 0
+    fused: Numbers
+    sixteen_bits: Numbers
+    measured: Numbers  # 1 where rates are what programs reached, not what data sheets state
+    collective_seconds: Numbers  # of a small collective as it was measured, else 0
+    on_cpu: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartBytes:
+    """What parts hold in a case, in bytes of one micro-batch: a row for each case."""
+
+    embedding_saved: Numbers
+    block_saved: Numbers
+    block_copies: (
+        Numbers  # what is saved of a block whatever the micro-batch: weights that were cast
+    )
+    block_kept: Numbers
+    block_input: Numbers
+    head_saved: Numbers
+    block_forward_transient: Numbers
+    block_backward_transient: Numbers
+    head_forward_transient: Numbers
+    head_backward_transient: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowColumns:
+    """What is known of the model and the machine of each plan."""
+
+    case: Counts
+    depth: Numbers
+    block_trained: Numbers  # parameters of a rank's slice of a block
+    block_frozen: Numbers
+    embedding_trained: Numbers
+    embedding_frozen: Numbers
+    head_trained: Numbers
+    head_frozen: Numbers
+    tied: Numbers  # parameters that embedding and head share
+    largest_weight: Numbers
+    tokens: Numbers  # of a sample in the mean
+    bandwidth: Numbers
+    link: Numbers
+    slow_link: Numbers
+    network: Numbers
+    node_devices: Numbers
+    pcie: Numbers
+    host_bandwidth: Numbers
+    nvme: Numbers
+    device_bytes: Numbers
+    context_bytes: Numbers
+    peak_flops: Numbers
+    measured: Numbers  # as in `CaseColumns`
+    collective_seconds: Numbers
+    on_cpu: Numbers
+
+
+"""FLOPs of fused attention for each head, query, key and head size: two products forward, five
+backward, of which one recomputes the scores (Dao 2023, arXiv:2307.08691, section 3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernels:
+    """Matmuls and attention kernels, one in a row; `case * len(PASSES) + pass` is its `slot`."""
+
+    slot: Counts
+    flops: Numbers  # of all calls
+    batch: Numbers
+    rows: Numbers
+    columns: Numbers
+    inner: Numbers
+    element_bytes: Numbers
+    is_attention: Numbers  # 1 or 0
+    calls: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassSums:
+    """What each pass of each case does beside: arrays of shape (cases, passes)."""
+
+    traffic_bytes: Numbers
+    launches: Numbers
+    exchanged_bytes: Numbers
+    exchanges: Numbers
+
+
+def weighted_passes(variant: Variant, depth: int) -> tuple[tuple[tuple[float, Pass], ...], ...]:
+    """For each of `PASSES`, what it consists of: weights and passes of the kinds of blocks."""
+    kinds = [(len(kind.indices) / depth, kind.part) for kind in variant.blocks] if depth else []
+    return (
+        ((1.0, variant.embedding.forward),),
+        ((1.0, variant.embedding.backward),),
+        tuple((share, part.forward) for share, part in kinds),
+        tuple((share, part.backward) for share, part in kinds),
+        tuple((share, part.recomputed) for share, part in kinds),
+        ((1.0, variant.head.forward),),
+        ((1.0, variant.head.backward),),
+    )
+
+
+def mean_part(variant: Variant, depth: int) -> tuple[tuple[float, Part], ...]:
+    """The kinds of blocks, each with its share of the depth."""
+    return tuple((len(kind.indices) / depth, kind.part) for kind in variant.blocks)
+
+
+def kernels_of(
+    variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers, case: Counts
+) -> Kernels:
+    """The kernels of cases that share a variant.
+
+    Args:
+        variant: What was traced.
+        depth: Blocks of the model.
+        micro_batch: Samples, for each case.
+        tensor: Tensor degrees, for each case.
+        case: Numbers of the cases.
+    """
+    columns: list[tuple[Numbers, ...]] = []
+    for index, parts in enumerate(weighted_passes(variant, depth)):
+        slot = (case * len(PASSES) + index).astype(np.float64)
+        backward = PASSES[index].endswith("backward")
+        for share, found in parts:
+            columns += [(slot, *_matmul(one, share, micro_batch, tensor)) for one in found.matmuls]
+            columns += [
+                (slot, *_attention(one, share, micro_batch, tensor, backward))
+                for one in found.attentions
+            ]
+    stacked = (
+        [np.concatenate(column) for column in zip(*columns, strict=True)]
+        if columns
+        else [np.zeros(0)] * 9
+    )
+    return Kernels(
+        slot=stacked[0].astype(np.int64),
+        flops=stacked[1],
+        batch=stacked[2],
+        rows=stacked[3],
+        columns=stacked[4],
+        inner=stacked[5],
+        element_bytes=stacked[6],
+        is_attention=stacked[7],
+        calls=stacked[8],
+    )
+
+
+def sums_of(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:
+    """What is no kernel of those, for cases that share a variant."""
+    passes = weighted_passes(variant, depth)
+
+    def summed(name: str) -> Numbers:
+        return np.stack(
+            [
+                sum(
+                    (share * _extent(found, name, micro_batch, tensor) for share, found in parts),
+                    start=np.zeros(len(micro_batch)),
+                )
+                for parts in passes
+            ],
+            axis=1,
+        )
+
+    return PassSums(
+        traffic_bytes=summed("traffic_bytes"),
+        launches=summed("launches"),
+        exchanged_bytes=summed("exchanged_bytes"),
+        exchanges=summed("exchanges"),
+    )
+
+
+def _extent(found: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
+    value = getattr(found, name)
+    if isinstance(value, int):
+        return np.full(len(micro_batch), float(value))
+    amount: Numbers = np.broadcast_to(value.at(micro_batch, tensor), micro_batch.shape)
+    return amount
+
+
+def _matmul(
+    matmul: Matmul, share: float, micro_batch: Numbers, tensor: Numbers
+) -> Iterator[Numbers]:
+    shape = micro_batch.shape
+    batch, rows, columns, inner = (
+        np.broadcast_to(extent.at(micro_batch, tensor), shape)
+        for extent in (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
+    )
+    calls = share * matmul.count
+    yield 2.0 * calls * batch * rows * columns * inner
+    yield from (batch, rows, columns, inner)
+    yield np.full(shape, float(matmul.element_bytes))
+    yield np.zeros(shape)
+    yield np.full(shape, calls)
+
+
+def _attention(
+    attention: FusedAttention,
+    share: float,
+    micro_batch: Numbers,
+    tensor: Numbers,
+    backward: bool,
+) -> Iterator[Numbers]:
+    shape = micro_batch.shape
+    heads, queries, keys = (
+        np.broadcast_to(extent.at(micro_batch, tensor), shape)
+        for extent in (attention.heads, attention.queries, attention.keys)
+    )
+    calls = share * attention.count
+    each = (BACKWARD_FLOPS if backward else FORWARD_FLOPS) * (0.5 if attention.causal else 1.0)
+    yield each * calls * heads * queries * keys * attention.head_size
+    yield from (heads, queries, keys, np.full(shape, float(attention.head_size)))
+    yield np.full(shape, float(attention.element_bytes))
+    yield np.ones(shape)
+    yield np.full(shape, calls)
+
+
+def row_columns(
+    footprint: Footprint, device: Device, executions: Executions, case: Counts
+) -> RowColumns:
+    """A row for each plan, whose case is given."""
+    names = (
+        "block_trained",
+        "block_frozen",
+        "embedding_trained",
+        "embedding_frozen",
+        "head_trained",
+        "head_frozen",
+        "largest_weight",
+    )
+    count = len(executions)
+    found = {name: np.zeros(count) for name in names}
+    for number, variant in enumerate(footprint.variants):
+        at = executions.variant == number
+        if not at.any():
+            continue
+        tensor = executions.tensor[at].astype(float)
+        for name, value in _parameters(variant, footprint.depth, tensor).items():
+            found[name][at] = value
+    peaks = _peaks(device)
+    constants = {
+        "depth": footprint.depth,
+        "tokens": footprint.mean_tokens,
+        "bandwidth": device.bandwidth_bytes_per_second,
+        "link": device.link_bytes_per_second,
+        "slow_link": device.link_kind == "pcie",
+        "network": device.network_bytes_per_second,
+        "node_devices": device.node_devices,
+        "pcie": device.pcie_bytes_per_second,
+        "host_bandwidth": device.host_bandwidth_bytes_per_second,
+        "nvme": 2
+        / (1 / device.nvme_read_bytes_per_second + 1 / device.nvme_write_bytes_per_second),
+        "device_bytes": device.memory_bytes,
+        "context_bytes": device.context_bytes,
+        "measured": device.measured,
+        "collective_seconds": _small_collective(device),
+        "on_cpu": device.architecture == "cpu",
+    }
+    # tied weights are split as the head is
+    held = found["head_trained"] + found["head_frozen"]
+    return RowColumns(
+        case=case,
+        tied=np.minimum(float(footprint.tied_parameters), held),
+        peak_flops=peaks[executions.precision],
+        **found,
+        **{name: np.full(count, float(value)) for name, value in constants.items()},
+    )
+
+
+def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
+    def of(part: Part, name: str) -> Numbers:
+        amount: Numbers = np.broadcast_to(getattr(part, name).at(0.0, tensor), tensor.shape)
+        return amount
+
+    blocks = mean_part(variant, depth) if depth else ()
+    parts = [variant.embedding, variant.head, *(part for _, part in blocks)]
+    largest = max(part.largest_weight for part in parts)
+    zero = np.zeros(len(tensor))
+    return {
+        "block_trained": sum((share * of(part, "trained") for share, part in blocks), zero),
+        "block_frozen": sum((share * of(part, "frozen") for share, part in blocks), zero),
+        "embedding_trained": of(variant.embedding, "trained"),
+        "embedding_frozen": of(variant.embedding, "frozen"),
+        "head_trained": of(variant.head, "trained"),
+        "head_frozen": of(variant.head, "frozen"),
+        "largest_weight": np.full(len(tensor), largest) / tensor,
+    }
+
+
+def case_columns(device: Device, cases: Executions) -> CaseColumns:
+    """A row for each case, of which a plan is given."""
+    count = len(cases)
+    tensor = cases.tensor.astype(float)
+    inside = tensor <= device.node_devices
+    local = np.minimum(tensor, device.node_devices)
+    across = np.minimum(device.link_bytes_per_second, device.network_bytes_per_second * local)
+    return CaseColumns(
+        peak_flops=_peaks(device)[cases.precision],
+        attention_flops=_peaks(device)[np.minimum(cases.precision, PRECISIONS.index("bf16"))],
+        bandwidth=np.full(count, device.bandwidth_bytes_per_second),
+        multiprocessors=np.full(count, float(device.multiprocessors)),
+        launch_seconds=np.full(count, device.launch_seconds),
+        architecture=np.full(count, ARCHITECTURES.index(device.architecture)),
+        tensor=tensor,
+        tensor_link=np.where(inside, device.link_bytes_per_second, across),
+        slow_link=np.full(count, float(device.link_kind == "pcie")),
+        watts_per_teraflops=device.power_watts / _peaks(device)[cases.precision] * TERA,
+        tensor_latency=np.where(inside, 1.0, 2.0) * np.log2(np.maximum(tensor, 1.0)),
+        measured=np.full(count, float(device.measured)),
+        collective_seconds=np.full(count, _small_collective(device)),
+        on_cpu=np.full(count, float(device.architecture == "cpu")),
+        compiled=cases.compiled.astype(float),
+        fused=cases.fused.astype(float),
+        sixteen_bits=(cases.precision >= PRECISIONS.index("fp16")).astype(float),
+    )
+
+
+def _small_collective(device: Device) -> float:
+    """Seconds of the shortest collectives that were measured, 0 where none was."""
+    least = min((point[2] for point in device.collective_points), default=0)
+    shortest = [point[3] for point in device.collective_points if point[2] == least]
+    return float(np.mean(shortest)) if shortest else 0.0
+
+
+def _peaks(device: Device) -> Numbers:
+    """Peaks in the order of `PRECISIONS`; one without units of its own has that of fp32.
+
+    They are dense ones of a data sheet, or the best that was measured of any shape.
+    """
+    found = []
+    for name in PRECISIONS:
+        measured = [point[-1] for point in device.matmul_points if point[0] == name]
+        found.append(max(measured, default=device.peak_flops_per_second(name)))
+    peaks = np.array(found)
+    known: Numbers = np.where(peaks > 0, peaks, peaks[0])
+    return known
+
+
+def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PartBytes:
+    """What parts hold, a row for each micro-batch and tensor degree."""
+
+    def of(part: Part, *names: str) -> Numbers:
+        value: object = part
+        for name in names:
+            value = getattr(value, name)
+        amount: Numbers = np.broadcast_to(value.at(micro_batch, tensor), micro_batch.shape)  # type: ignore[attr-defined]
+        return amount
+
+    def mean(*names: str) -> Numbers:
+        zero = np.zeros(len(micro_batch))
+        return sum((share * of(part, *names) for share, part in mean_part(variant, depth)), zero)
+
+    def most(*names: str) -> Numbers:
+        zero = np.zeros(len(micro_batch))
+        fullest: Numbers = np.max(
+            [zero, *(of(kind.part, *names) for kind in variant.blocks)], axis=0
+        )
+        return fullest
+
+    blocks = mean_part(variant, depth) if depth else ()
+    zero = np.zeros(len(micro_batch))
+    copies = sum((share * part.saved_bytes.at(0.0, tensor) for share, part in blocks), zero)
+    return PartBytes(
+        embedding_saved=of(variant.embedding, "saved_bytes"),
+        block_saved=mean("saved_bytes"),
+        block_copies=copies,
+        block_kept=mean("kept_bytes"),
+        block_input=mean("input_bytes"),
+        head_saved=of(variant.head, "saved_bytes"),
+        block_forward_transient=most("forward", "transient_bytes"),
+        block_backward_transient=most("backward", "transient_bytes"),
+        head_forward_transient=of(variant.head, "forward", "transient_bytes"),
+        head_backward_transient=of(variant.head, "backward", "transient_bytes"),
+    )

@@ -1,0 +1,1 @@
+"""Settings that a plan becomes: of engines and processes, for the worker and every export."""

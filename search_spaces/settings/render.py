@@ -1,0 +1,159 @@
+"""From a plan to engine settings: the one place that says what a knob sets.
+
+The worker applies these settings and an export writes them down, so that what was measured is
+what ships.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from search_spaces.facts import ModelFacts
+from search_spaces.plan import (
+    Attention,
+    Compression,
+    Optimizer,
+    Plan,
+    Precision,
+    Schedule,
+)
+from search_spaces.settings.checkpointing import (
+    CheckpointSettings,
+    checkpointed_blocks,
+    render_checkpoint,
+    spread,
+)
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
+from search_spaces.settings.pipeline_partition import StageBlocks, divide
+
+__all__ = [
+    "CheckpointSettings",
+    "DeepSpeedSettings",
+    "Environment",
+    "PipelineSettings",
+    "TorchSettings",
+    "Wrapper",
+    "checkpointed_blocks",
+    "render_checkpoint",
+    "render_deepspeed",
+    "render_environment",
+    "render_torch",
+    "spread",
+    "stages_per_rank",
+]
+
+Wrapper = Literal["none", "ddp", "fsdp2"]
+Environment = tuple[tuple[str, str], ...]  # names and values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """How the stack of blocks is cut: the blocks of each stage, and the order of the work.
+
+    Stage `index` lies on rank `index % ranks` of the pipeline; an interleaved schedule has
+    several stages on a rank.
+    """
+
+    ranks: int
+    schedule: Schedule
+    stages: tuple[StageBlocks, ...]
+    micro_batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSettings:
+    """What engine `torch` does to a model.
+
+    `reshard_after_forward` matters to FSDP2 alone. `compute` is the precision of forward and
+    backward: DDP gets it by autocast, FSDP2 by its mixed-precision policy (weights gathered in
+    it, gradients reduced in fp32); master weights and optimizer states are fp32 in both.
+    `sync_every_pass` tells whether gradients are reduced in each forward pass or only in the
+    last of a step: FSDP2 must, else it holds whole gradients and shards nothing. With `offload`
+    FSDP2 keeps weights, gradients and optimizer states in host memory.
+    """
+
+    wrapper: Wrapper
+    reshard_after_forward: bool
+    replicas: int
+    sync_every_pass: bool
+    offload: bool
+    pin_memory: bool
+    tensor: int
+    sequence_parallel: bool
+    pipeline: PipelineSettings | None
+    compute: Precision
+    checkpoint: CheckpointSettings
+    attention: Attention
+    compile: bool
+    optimizer: Optimizer
+    bucket_mib: int
+    gradient_as_bucket_view: bool
+    compression: Compression
+
+
+def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
+    """The settings of a plan of engine `torch` for a model."""
+    sharded = plan.zero_stage in (2, 3)
+    wrapper: Wrapper = "fsdp2" if sharded else "ddp" if plan.data > 1 else "none"
+    return TorchSettings(
+        wrapper=wrapper,
+        reshard_after_forward=plan.zero_stage == 3,
+        replicas=plan.replicas,
+        sync_every_pass=sharded,
+        offload=plan.offload_parameters == "cpu",
+        pin_memory=plan.pin_memory,
+        tensor=plan.tensor,
+        sequence_parallel=plan.sequence_parallel,
+        pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
+        compute=plan.precision,
+        checkpoint=render_checkpoint(plan, model.blocks),
+        attention=plan.attention,
+        compile=plan.compile,
+        optimizer=plan.optimizer,
+        bucket_mib=plan.bucket_mib,
+        gradient_as_bucket_view=plan.gradient_as_bucket_view,
+        compression=plan.compression,
+    )
+
+
+def render_environment(plan: Plan, device: str) -> Environment:
+    """Environment variables that the plan's processes must be started with, on a device type.
+
+    Settings of an allocator are read once, when a process starts: plans of another environment
+    need other workers.
+
+    Source:
+        PYTORCH_ALLOC_CONF: torch's notes on CUDA memory management; MALLOC_MMAP_THRESHOLD_:
+        mallopt(3).
+    """
+    if device == "cuda":
+        settings = {
+            "expandable_segments": "expandable_segments:True",
+            "max_split": "max_split_size_mb:128",
+        }.get(plan.allocator)
+        if settings is None:
+            return ()
+        # torch before 2.10 knows the second name only
+        return (("PYTORCH_ALLOC_CONF", settings), ("PYTORCH_CUDA_ALLOC_CONF", settings))
+    return (("MALLOC_MMAP_THRESHOLD_", str(2**20)),) if plan.allocator == "mmap" else ()
+
+
+def stages_per_rank(plan: Plan) -> int:
+    """Pipeline stages on one rank: interleaving takes two, to have smaller bubbles."""
+    return 2 if plan.pipeline_schedule == "interleaved" else 1
+
+
+def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
+    stages = divide(
+        model.block_parameters,
+        stages=plan.pipeline * stages_per_rank(plan),
+        before=model.embedding_parameters,
+        after=model.head_parameters,
+    )
+    return PipelineSettings(
+        ranks=plan.pipeline,
+        schedule=plan.pipeline_schedule,
+        stages=stages,
+        micro_batches=plan.accumulation,
+    )

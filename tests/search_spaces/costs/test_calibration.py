@@ -1,0 +1,118 @@
+"""What measurements teach, and whether intervals hold what they promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from search_spaces.costs.calibration import SURE, Scales, probability_below
+
+RNG = np.random.default_rng(0)
+TERMS = 4
+
+
+def some_terms(count: int) -> np.ndarray:
+    return RNG.lognormal(sigma=1.0, size=(count, TERMS))
+
+
+def test_without_measurements_nothing_is_scaled() -> None:
+    terms = some_terms(5)
+
+    np.testing.assert_allclose(Scales.before(0.2, (0.3,) * TERMS, 0.03).scaled(terms), terms)
+
+
+def test_a_factor_is_learned_from_one_measurement() -> None:
+    terms = np.ones((1, TERMS))
+    learned = Scales.before(0.5, (1e-6,) * TERMS, 1e-3).learned(terms, np.array([2.0 * TERMS]))
+
+    assert learned.scaled(terms).sum() == pytest.approx(2.0 * TERMS, rel=1e-3)
+
+
+def test_measurements_tell_terms_apart() -> None:
+    """A plan that mostly talks corrects talking, one that computes corrects computing."""
+    terms = np.array([[10.0, 0.1], [0.1, 10.0], [5.0, 5.0]])
+    truth = np.array([10.0 * 1.5 + 0.1 * 0.7, 0.1 * 1.5 + 10.0 * 0.7, 5.0 * 1.5 + 5.0 * 0.7])
+    scales = Scales.before(0.01, (1.0, 1.0), 1e-3).learned(terms[:2], truth[:2])
+
+    assert scales.scaled(terms)[2].sum() == pytest.approx(truth[2], rel=0.01)
+
+
+def test_what_was_not_measured_teaches_nothing() -> None:
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+
+    assert scales.learned(some_terms(2), np.array([np.nan, 0.0])) == scales
+
+
+def test_measurements_make_surer() -> None:
+    terms = some_terms(20)
+    before = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+    after = before.learned(terms[:5], terms[:5].sum(axis=1) * 1.3)
+
+    assert (after.deviation(terms) < before.deviation(terms)).all()
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_intervals_hold_what_they_promise(records: int) -> None:
+    """Worlds drawn from the belief: 95 % of the plans lie in their interval."""
+    before = replace(Scales.before(0.2, (0.3,) * TERMS, 0.05), misfit=0.05)
+    inside = []
+    for _ in range(400):
+        terms = some_terms(records + 5)
+        drawn = RNG.normal(0, [0.2, *([0.3] * TERMS)])
+        truth = np.exp(drawn[0]) * (terms * np.exp(drawn[1:])).sum(axis=1)
+        truth = truth * np.exp(RNG.normal(0, 0.05, len(truth)))
+        scales = before.learned(terms[:records], truth[:records])
+        expected = scales.scaled(terms).sum(axis=1)
+        apart = np.abs(np.log(truth / expected))[records:]
+        inside += (apart <= SURE * scales.deviation(terms)[records:]).tolist()
+
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.025)
+
+
+def test_chances_have_heavier_tails_than_a_log_normals() -> None:
+    """Against scipy's Student distribution, whose 95 % are those of the interval."""
+    apart = np.array([0.0, 0.953, -6.93, SURE, -SURE])  # deviations
+    chance = probability_below(np.exp(0.1 * apart), np.ones(5), np.full(5, 0.1))
+    student = scipy.stats.t(df=3)
+
+    assert chance == pytest.approx(student.cdf(apart * student.ppf(0.975) / SURE))
+    assert chance[3] - chance[4] == pytest.approx(0.95)
+    assert 1e-4 < chance[2] < 0.01
+
+
+def test_doubts_are_shares_of_the_deviation() -> None:
+    scales = replace(Scales.before(0.2, (0.3,) * TERMS, 0.03), sureness=0.5, misfit=0.1)
+    terms = some_terms(1)
+    shares, misfit = scales.doubts(terms[0])
+
+    assert shares.sum() + misfit == pytest.approx(1.0)
+    assert misfit == pytest.approx(0.1**2 / scales.deviation(terms)[0] ** 2)
+
+
+def test_parts_are_the_slopes_times_what_is_uncertain() -> None:
+    """By differences: each scale moved by its deviation; their squares are the variance."""
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
+    terms = some_terms(6)
+    parts = scales.parts(terms)
+    moved = [
+        np.log((terms * np.where(np.arange(TERMS) == at, np.exp(1e-5 * 0.3), 1.0)).sum(axis=1))
+        for at in range(TERMS)
+    ]
+
+    np.testing.assert_allclose(parts[:, 0], 0.2)
+    for at in range(TERMS):
+        slope = (moved[at] - np.log(terms.sum(axis=1))) / 1e-5
+        np.testing.assert_allclose(parts[:, 1 + at], slope, rtol=1e-3)
+    np.testing.assert_allclose((parts**2).sum(axis=1), scales.deviation(terms) ** 2)
+
+
+def test_parts_follow_what_was_learned_together() -> None:
+    terms = some_terms(5)
+    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03).learned(terms, terms.sum(axis=1) * 1.4)
+
+    np.testing.assert_allclose((scales.parts(terms) ** 2).sum(axis=1), scales.deviation(terms) ** 2)
+    half = (scales.parts(terms, 0.5) ** 2).sum(axis=1)
+    np.testing.assert_allclose(half, scales.deviation(terms, 0.5) ** 2)

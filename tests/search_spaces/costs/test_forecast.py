@@ -1,0 +1,129 @@
+"""The whole forecast: what must hold whatever the numbers are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from search_spaces.costs.calibration import belief_from_json, belief_to_json, shipped_belief
+from search_spaces.costs.forecast import forecast, model_flops
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.time import TERMS
+from search_spaces.costs.workload import together
+from search_spaces.hardware import known_device
+from tests.search_spaces.costs.values import BLOCKS, a_plan, work
+
+GIB = 2**30
+LIMIT = 8 * GIB
+
+
+def test_terms_and_categories_add_up() -> None:
+    plans = work(a_plan(), a_plan(data=8, zero_stage=3), a_plan(pipeline=2, tensor=2))
+    found = forecast(plans, shipped_belief(), LIMIT)
+
+    for row in range(3):
+        assert sum(found.by_term(row).values()) == pytest.approx(found.step_seconds[row])
+        assert sum(found.by_category(row).values()) == pytest.approx(found.peak_bytes[row])
+        assert set(found.by_term(row)) == set(TERMS)
+        assert set(found.by_category(row)) == set(CATEGORIES)
+        low, high = found.interval(row)
+        assert low < found.samples_per_second[row] < high
+
+
+def test_model_flops_leave_out_recomputation() -> None:
+    plain, again = model_flops(work(a_plan(), a_plan(checkpoint_ratio=1.0)))
+
+    # forward and backward are three matmuls in each part
+    assert plain == 3 * (BLOCKS + 2) * 4 * 2 * (2 * 1024**3)
+    assert again == plain
+
+
+def test_split_plans_have_the_same_model_flops() -> None:
+    whole = model_flops(work(a_plan(accumulation=8)))
+    split = model_flops(work(a_plan(tensor=2, data=2, accumulation=4)))
+
+    assert whole == pytest.approx(split)
+
+
+def test_a_better_device_is_faster_and_a_smaller_limit_fits_less() -> None:
+    belief = shipped_belief()
+    a100, h100 = (
+        forecast(work(a_plan(micro_batch=8), device=known_device(name)), belief, LIMIT)
+        for name in ("A100-80GB", "H100-80GB")
+    )
+    tight = forecast(work(a_plan(micro_batch=8)), belief, a100.peak_bytes[0])
+
+    assert h100.samples_per_second[0] > a100.samples_per_second[0]
+    assert a100.fits[0] > 0.99
+    assert tight.fits[0] == pytest.approx(0.5)
+
+
+def test_many_plans_are_forecast_as_each_alone_is() -> None:
+    plans = [
+        a_plan(micro_batch=m, tensor=t, data=d, zero_stage=z if d > 1 else 0, checkpoint_ratio=r)
+        for m in (1, 4)
+        for t in (1, 2)
+        for d in (1, 8)
+        for z in (0, 3)
+        for r in (0.0, 0.5)
+    ]
+    belief = shipped_belief()
+    many = forecast(work(*plans), belief, LIMIT)
+    alone = together([work(plan) for plan in plans])
+
+    np.testing.assert_allclose(many.step_seconds, forecast(alone, belief, LIMIT).step_seconds)
+    np.testing.assert_allclose(many.peak_bytes, forecast(alone, belief, LIMIT).peak_bytes)
+
+
+def test_more_than_one_chunk_is_forecast_like_one() -> None:
+    few = work(a_plan(micro_batch=1), a_plan(micro_batch=2))
+    many = few.take(np.arange(140_000) % 2)
+    belief = shipped_belief()
+
+    found = forecast(many, belief, LIMIT)
+    np.testing.assert_allclose(found.step_seconds[-2:], forecast(few, belief, LIMIT).step_seconds)
+
+
+def test_records_pull_the_forecast_to_what_was_measured() -> None:
+    plans = work(*(a_plan(micro_batch=m) for m in (1, 2, 4, 8)))
+    before = shipped_belief()
+    first = forecast(plans, before, LIMIT)
+    truth, held = first.step_seconds * 1.4, first.peak_bytes * 1.1
+    after = before.learned(plans.take(np.array([0, 3])), truth[[0, 3]], held[[0, 3]])
+    second = forecast(plans, after, LIMIT)
+
+    assert abs(np.log(second.step_seconds / truth)).max() < 0.15
+    assert abs(np.log(second.peak_bytes / held)).max() < 0.03
+    assert (second.step_deviation < first.step_deviation).all()
+
+
+def test_a_belief_is_kept_as_json() -> None:
+    belief = shipped_belief()
+
+    assert belief_from_json(belief_to_json(belief)) == belief
+
+
+def test_the_shipped_belief_says_what_it_was_fitted_to() -> None:
+    assert "published sources" in shipped_belief().provenance
+
+
+def test_a_record_of_a_cpu_teaches_less() -> None:
+    plans = [work(a_plan(), device=known_device(name)) for name in ("A100-80GB", "cpu")]
+    before = shipped_belief()
+    left = []
+    for plan in plans:
+        first = forecast(plan, before, LIMIT)
+        after = before.learned(plan, first.step_seconds * 2, first.peak_bytes)
+        left.append(abs(np.log(2 * first.step_seconds / forecast(plan, after, LIMIT).step_seconds)))
+
+    assert left[1][0] > 2 * left[0][0]
+
+
+def test_memory_of_plimsolls_own_loop_is_surer() -> None:
+    belief = replace(shipped_belief(), own_sureness=0.1)
+    own, other = work(a_plan()), work(a_plan(engine="deepspeed"))
+
+    sure, unsure = (forecast(one, belief, LIMIT).peak_deviation[0] for one in (own, other))
+    assert sure < unsure / 2

@@ -1,0 +1,181 @@
+"""Bytes by category, against the ZeRO paper and arithmetic by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Part
+from search_spaces.costs.memory import CATEGORIES, STAGES, MemoryCoefficients, peak_bytes
+from search_spaces.plan import Plan
+from tests.search_spaces.costs.values import (
+    BLOCK_WEIGHTS,
+    BLOCKS,
+    END_WEIGHTS,
+    FOOTPRINT,
+    MIB,
+    WEIGHTS,
+    a_plan,
+    work,
+)
+
+NOTHING = MemoryCoefficients(
+    fragmentation=1e-12, varied=1e-12, library_bytes=1e-9, workspace_bytes=1e-9
+)
+
+
+def held(plan: Plan, footprint: Footprint = FOOTPRINT) -> dict[str, float]:
+    found = peak_bytes(work(plan, footprint=footprint), NOTHING).bytes[0]
+    return dict(zip(CATEGORIES, found.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("stage", "published_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_states_are_those_of_the_zero_paper(stage: int, published_gb: float) -> None:
+    """Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5 B weights, 64 ranks, K = 12."""
+    only_weights = Part(trained=Extent(fixed=7.5e9))
+    variants = tuple(
+        replace(
+            variant,
+            embedding=Part(trained=Extent()),
+            blocks=(BlockKind(indices=(0,), part=only_weights),),
+            head=Part(trained=Extent()),
+        )
+        for variant in FOOTPRINT.variants
+    )
+    plan = a_plan(engine="deepspeed", zero_stage=stage, data=64)
+    found = held(plan, replace(FOOTPRINT, depth=1, variants=variants))
+    states = found["weights"] + found["gradients"] + found["optimizer"]
+
+    # DeepSpeed without ZeRO keeps gradients in fp32, the paper's K counts them in 16 bits
+    gradients = 2 * 7.5 if stage == 0 else 0.0
+    assert states / 1e9 - gradients == pytest.approx(published_gb, abs=0.05)
+
+
+def test_a_single_rank_holds_sixteen_bytes_a_weight() -> None:
+    found = held(a_plan(accumulation=4))
+
+    assert found["weights"] == 4 * WEIGHTS
+    assert found["gradients"] == 4 * WEIGHTS  # there from the second micro-batch on
+    assert found["optimizer"] == 8 * WEIGHTS
+
+
+def test_activations_are_those_of_all_parts_at_the_end_of_forward() -> None:
+    found = held(a_plan(micro_batch=16))
+
+    assert found["activations"] == 16 * (BLOCKS + 2) * 10 * MIB
+    assert found["temporaries"] == pytest.approx(16 * 3 * MIB, abs=1)
+
+
+def test_recomputation_keeps_inputs_and_one_block() -> None:
+    full = held(a_plan(micro_batch=16, checkpoint_ratio=1.0))
+    selective = held(a_plan(micro_batch=16, checkpoint_ratio=1.0, checkpoint_mode="selective"))
+
+    # at the end of forward: inputs of all blocks and both ends; in backward a block more, less
+    # the head
+    assert full["activations"] == 16 * (BLOCKS * 2 + 10 + 10) * MIB
+    assert selective["activations"] == 16 * (BLOCKS * 6 + 10 + 10) * MIB
+
+
+def test_offloaded_inputs_leave_the_device() -> None:
+    found = held(a_plan(micro_batch=16, checkpoint_ratio=1.0, checkpoint_offload=True))
+
+    assert found["activations"] == 16 * (10 + 10) * MIB
+
+
+def test_fsdp_gathers_the_ends_and_two_blocks() -> None:
+    plan = a_plan(data=4, zero_stage=3, micro_batch=1, accumulation=1, checkpoint_ratio=1.0)
+    found = held(plan)
+
+    assert found["weights"] == 4 * WEIGHTS / 4
+    assert found["optimizer"] == 8 * WEIGHTS / 4
+    most = 2 * (2 * BLOCK_WEIGHTS + 2 * END_WEIGHTS) + (2 + 4) * BLOCK_WEIGHTS
+    assert 0 < found["gathered"] <= most
+
+
+def test_the_first_stage_holds_most_micro_batches() -> None:
+    """1F1B holds as many as there are stages (Narayanan et al. 2021), GPipe all."""
+    first = work(a_plan(pipeline=4, micro_batch=16, accumulation=8))
+    gpipe = work(a_plan(pipeline=4, micro_batch=16, accumulation=8, pipeline_schedule="gpipe"))
+    one, all_ = peak_bytes(first, NOTHING), peak_bytes(gpipe, NOTHING)
+
+    assert STAGES[int(one.stage[0])] == "first"
+    blocks = first.executions.first_blocks[0]
+    at = CATEGORIES.index("activations")
+    assert one.bytes[0, at] == 4 * 16 * (blocks + 1) * 10 * MIB
+    assert all_.bytes[0, at] == 2 * one.bytes[0, at]
+
+
+def test_tensor_ranks_hold_slices() -> None:
+    whole, slices = held(a_plan()), held(a_plan(tensor=4))
+
+    assert slices["weights"] == whole["weights"] / 4
+    assert slices["optimizer"] == whole["optimizer"] / 4
+
+
+def test_tied_weights_exist_once_where_both_ends_are() -> None:
+    tied = replace(FOOTPRINT, tied_parameters=END_WEIGHTS)
+
+    assert held(a_plan(), tied)["weights"] == 4 * (WEIGHTS - END_WEIGHTS)
+    split = held(a_plan(tensor=4), tied)
+    assert split["weights"] == 4 * (WEIGHTS - END_WEIGHTS) / 4
+
+
+def test_what_ddp_copies_into_buckets_counts() -> None:
+    view = held(a_plan(data=4))
+    copied = held(a_plan(data=4, gradient_as_bucket_view=False))
+
+    assert view["buffers"] == 0
+    assert copied["buffers"] == 4 * WEIGHTS
+
+
+def test_samples_of_several_lengths_leave_more_in_pieces() -> None:
+    by = replace(NOTHING, fragmentation=0.1, varied=0.3)
+    alike, varied = (
+        peak_bytes(work(a_plan(), footprint=replace(FOOTPRINT, varied=lengths)), by).bytes[0]
+        for lengths in (False, True)
+    )
+
+    at = CATEGORIES.index("fragmentation")
+    assert varied[at] == pytest.approx(3 * alike[at])
+
+
+def test_autocast_keeps_the_weights_of_recomputed_blocks_that_it_cast() -> None:
+    copies = Extent(fixed=5 * MIB, per_sample=10 * MIB)
+    variants = tuple(
+        replace(
+            variant,
+            blocks=tuple(
+                replace(kind, part=replace(kind.part, saved_bytes=copies))
+                for kind in variant.blocks
+            ),
+        )
+        for variant in FOOTPRINT.variants
+    )
+    found = held(
+        a_plan(micro_batch=16, checkpoint_ratio=1.0), replace(FOOTPRINT, variants=variants)
+    )
+
+    assert found["activations"] == (16 * (BLOCKS * 2 + 10 + 10) + BLOCKS * 5) * MIB
+
+
+def test_gradients_in_buckets_are_there_from_the_start() -> None:
+    """What DDP reduces lies in buckets for good; a rank alone frees its gradients."""
+    alone = held(a_plan(micro_batch=64, accumulation=1))
+    ddp = held(a_plan(micro_batch=64, accumulation=1, data=4))
+
+    assert alone["gradients"] == 0
+    assert ddp["gradients"] == 4 * WEIGHTS
+
+
+def test_a_gradient_lies_beside_the_sum_that_it_is_added_to() -> None:
+    wide = replace(
+        FOOTPRINT,
+        variants=tuple(
+            replace(v, embedding=replace(v.embedding, largest_weight=1e9))
+            for v in FOOTPRINT.variants
+        ),
+    )
+    once, more = (held(a_plan(accumulation=count), wide)["temporaries"] for count in (1, 2))
+
+    assert more - once > 3.9e9

@@ -1,0 +1,238 @@
+"""Seconds by term, against what can be computed by hand and what others published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from search_spaces.costs.coefficients import TimeCoefficients
+from search_spaces.costs.time import TERMS, step_terms
+from search_spaces.hardware import known_device
+from tests.search_spaces.costs.values import BLOCKS, DEVICE, FOOTPRINT, a_plan, work
+
+# an ideal world: every rate is the data sheet's and nothing waits
+IDEAL = TimeCoefficients(
+    matmul_share=1,
+    power_half=1e-12,
+    wave_half=1e-12,
+    inner_half=1e-12,
+    traffic_share=1,
+    launch=1e-12,
+    gap=1e-12,
+    exchange_share=1,
+    exchange_seconds=1e-15,
+    gather_share=1,
+    network_share=1,
+    collective_seconds=1e-15,
+    exposed=1,
+    hook_seconds=1e-15,
+    recompute_seconds=1e-15,
+    bubble=1,
+    hop_share=1,
+    update_share=1,
+    pcie_share=1,
+    host_update_share=1,
+    step_seconds=1e-15,
+    pass_seconds=1e-15,
+    node_jitter=1e-15,
+)
+TOKENS, WIDTH = 1024, 1024
+
+
+def terms(*plans: object) -> dict[str, np.ndarray]:
+    found = step_terms(work(*plans), IDEAL).seconds  # type: ignore[arg-type]
+    return dict(zip(TERMS, found.T, strict=True))
+
+
+def matmul_seconds(samples: int) -> float:
+    """Of one pass: compute or memory, whichever is slower."""
+    rows = samples * TOKENS
+    flops = 2 * rows * WIDTH * WIDTH / DEVICE.bf16_flops_per_second
+    moved = 2 * (2 * rows * WIDTH + WIDTH * WIDTH) / DEVICE.bandwidth_bytes_per_second
+    return max(flops, moved)
+
+
+def test_matmuls_run_at_the_roofline() -> None:
+    (seconds,) = terms(a_plan(micro_batch=2, accumulation=4))["matmul"]
+
+    passes = 3 * (BLOCKS + 2)  # forward, and two matmuls backward, of blocks and both ends
+    assert seconds == pytest.approx(4 * passes * matmul_seconds(2), rel=1e-6)
+
+
+def test_recomputation_runs_forward_once_more() -> None:
+    none, full, selective = terms(
+        a_plan(),
+        a_plan(checkpoint_ratio=1.0),
+        a_plan(checkpoint_ratio=1.0, checkpoint_mode="selective"),
+    )["matmul"]
+
+    assert full / none == pytest.approx((4 * BLOCKS + 6) / (3 * BLOCKS + 6))
+    assert selective == none  # what is kept of a block are its matmuls
+
+
+def test_other_operators_move_their_bytes() -> None:
+    (seconds,) = terms(a_plan(micro_batch=2, accumulation=4))["operators"]
+
+    moved = 4 * 2 * (BLOCKS + 2) * 2 * 4 * 2**20
+    assert seconds == pytest.approx(moved / DEVICE.bandwidth_bytes_per_second, rel=1e-6)
+
+
+def test_a_ring_moves_twice_the_gradients() -> None:
+    found = terms(a_plan(data=8, accumulation=1))["data_collectives"]
+
+    gradients = 4.0 * (BLOCKS * 1_000_000 + 1_000_000)
+    ring = 2 * 7 / 8 * gradients / DEVICE.link_bytes_per_second
+    assert found[0] == pytest.approx(ring, rel=1e-6)
+
+
+def test_zero_3_gathers_twice_and_scatters_once_in_each_pass() -> None:
+    once, twice = terms(
+        a_plan(data=8, zero_stage=3, accumulation=1), a_plan(data=8, zero_stage=3, accumulation=2)
+    )["data_collectives"]
+
+    weights = BLOCKS * 1_000_000 + 1_000_000
+    moved = (2 * 2.0 + 4.0) * weights * 7 / 8  # bf16 weights twice, fp32 gradients once
+    assert once == pytest.approx(moved / DEVICE.link_bytes_per_second, rel=1e-6)
+    assert twice == pytest.approx(2 * once, rel=1e-6)
+
+
+def test_ranks_of_several_nodes_share_the_network() -> None:
+    inside, across = terms(a_plan(data=8, accumulation=1), a_plan(data=64, accumulation=1))[
+        "data_collectives"
+    ]
+
+    node = 8 * DEVICE.network_bytes_per_second
+    slower = DEVICE.link_bytes_per_second / min(node, DEVICE.link_bytes_per_second)
+    assert across / inside == pytest.approx(slower * (63 / 64) / (7 / 8), rel=1e-6)
+
+
+def test_the_bubble_is_that_of_the_papers() -> None:
+    """Narayanan et al. 2021, arXiv:2104.04473, section 2.2: (p - 1) / m, over v if interleaved."""
+    micro = {"micro_batch": 1, "accumulation": 8, "pipeline": 4}
+    found = terms(a_plan(**micro), a_plan(**micro, pipeline_schedule="interleaved"))
+    computing = sum(found[name] for name in TERMS[:5])
+    share = found["pipeline_bubble"] / computing
+
+    # two of ten parts are ends, so that stages are not quite alike
+    assert share[0] == pytest.approx(3 / 8, rel=0.25)
+    assert found["pipeline_bubble"][1] == pytest.approx(found["pipeline_bubble"][0] / 2, rel=0.3)
+
+
+def test_tensor_ranks_split_matmuls_and_talk() -> None:
+    alone, four = (terms(a_plan(tensor=t)) for t in (1, 4))
+
+    assert alone["tensor_collectives"][0] == 0
+    moved = 4 * (BLOCKS + 2) * 2 * 2 * 2 * 2**20  # micro-batches, parts, passes, samples, bytes
+    ring = 2 * 3 / 4 * moved / DEVICE.link_bytes_per_second
+    assert four["tensor_collectives"][0] == pytest.approx(ring, rel=1e-6)
+    assert four["matmul"][0] < alone["matmul"][0] / 2
+
+
+def test_an_offloaded_update_goes_over_the_bus() -> None:
+    here, away = terms(
+        a_plan(engine="deepspeed", zero_stage=2),
+        a_plan(engine="deepspeed", zero_stage=2, offload_optimizer="cpu"),
+    )["offload"]
+
+    assert here == 0
+    weights = BLOCKS * 1_000_000 + 1_000_000
+    assert away > 4.0 * weights / DEVICE.pcie_bytes_per_second  # gradients down, weights up
+
+
+def test_odd_sizes_are_slower() -> None:
+    by = TimeCoefficients(odd=0.5, uneven=0.9)
+    even = work(a_plan())
+    kernels = even.kernels
+    odd = replace(even, kernels=replace(kernels, inner=kernels.inner + 1))
+
+    slow, fast = (step_terms(w, by).seconds[0, 0] for w in (odd, even))
+    assert slow == pytest.approx(2 * fast, rel=0.02)
+
+
+def test_recomputed_blocks_put_random_states_away() -> None:
+    by = replace(IDEAL, recompute_seconds=0.01)
+    plain, again = (
+        dict(zip(TERMS, step_terms(work(plan), by).seconds[0], strict=True))["launches"]
+        for plan in (a_plan(), a_plan(checkpoint_ratio=1.0))
+    )
+
+    assert again - plain == pytest.approx(0.01 * BLOCKS * 4, rel=0.01)
+
+
+def test_deepspeed_waits_for_its_hooks_where_gradients_are_split() -> None:
+    by = replace(IDEAL, hook_seconds=0.01)
+    at = TERMS.index("data_collectives")
+    plans = [a_plan(engine="deepspeed", zero_stage=stage, data=8) for stage in (1, 2)]
+    (without, hooked), (_, ideal) = (
+        step_terms(work(*plans), with_hooks).seconds[:, at] for with_hooks in (by, IDEAL)
+    )
+
+    assert hooked - ideal == pytest.approx(0.01 * BLOCKS * 4, rel=1e-6)
+    assert without < 0.01
+
+
+def test_measured_rates_are_taken_as_they_are() -> None:
+    by = TimeCoefficients(traffic_share=0.5)
+    sheet, measured = (
+        step_terms(work(a_plan(), device=replace(DEVICE, measured=is_measured)), by)
+        for is_measured in (False, True)
+    )
+
+    at = TERMS.index("operators")
+    assert sheet.seconds[0, at] == pytest.approx(2 * measured.seconds[0, at])
+
+
+def test_a_cpu_launches_and_works_in_turn() -> None:
+    cpu = known_device("cpu")
+    by = replace(IDEAL, host_launch=1.0)
+    found = step_terms(work(a_plan(), device=cpu), by).seconds[0, TERMS.index("launches")]
+
+    # ten operators forward and twenty backward in each part, in four micro-batches
+    assert found == pytest.approx(4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
+
+
+def test_a_small_collective_takes_what_was_measured() -> None:
+    points = (("all_reduce", 2, 1024, 0.001), ("all_reduce", 2, 2**26, 0.5))
+    device = replace(DEVICE, collective_points=points)
+    at = TERMS.index("tensor_collectives")
+    slow, fast = (
+        step_terms(work(a_plan(tensor=2), device=one), IDEAL).seconds[0, at]
+        for one in (device, DEVICE)
+    )
+
+    assert slow - fast == pytest.approx(0.001 * 4 * 4 * (BLOCKS + 2), rel=0.01)
+
+
+def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
+    """Half of the samples are a quarter as long: packed rows hold 5/8 of the tokens."""
+    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
+    packed = a_plan(micro_batch=16, accumulation=1, batching="packed")
+    full = terms(packed)["matmul"][0]
+    filled = work(packed, footprint=varied)
+
+    (seconds,) = step_terms(filled, IDEAL).seconds
+
+    assert seconds[TERMS.index("matmul")] == pytest.approx(5 / 8 * full, rel=0.03)
+    assert filled.parts.block_saved.tolist() == work(packed).parts.block_saved.tolist()
+    assert filled.rows.tokens.tolist() == [640.0]
+
+
+def test_what_stages_and_the_host_are_handed_is_as_much_smaller() -> None:
+    """Both ways of batching in one table: each has its own share, of the same micro-batch."""
+    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
+    layout = {"micro_batch": 16, "accumulation": 1, "checkpoint_ratio": 1.0, "pipeline": 2}
+    plans = [
+        a_plan(batching=batching, checkpoint_offload=True, **layout)
+        for batching in ("padded", "packed")
+    ]
+
+    found = step_terms(work(*plans, footprint=varied), IDEAL).seconds
+    matmul, hops, offload = (
+        found[:, TERMS.index(name)] for name in ("matmul", "pipeline_hops", "offload")
+    )
+
+    assert matmul[1] / matmul[0] == pytest.approx(5 / 8, rel=0.03)
+    assert hops[1] / hops[0] == pytest.approx(5 / 8, rel=0.03)
+    assert offload[1] / offload[0] == pytest.approx(5 / 8, rel=0.03)

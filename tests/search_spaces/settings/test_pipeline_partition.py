@@ -1,0 +1,66 @@
+"""How blocks are cut into stages: cases worked out by hand, and what holds for all of them."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.settings.pipeline_partition import divide
+
+WEIGHTS = st.lists(st.integers(1, 50), min_size=1, max_size=7)
+
+
+def loads(weights: list[int], cuts: tuple[int, ...], before: int, after: int) -> list[int]:
+    sums = [sum(weights[first:end]) for first, end in pairwise((0, *cuts, len(weights)))]
+    sums[0] += before
+    sums[-1] += after
+    return sums
+
+
+def test_equal_blocks_are_divided_equally() -> None:
+    assert divide([7] * 6, stages=3) == ((0, 1), (2, 3), (4, 5))
+
+
+def test_what_is_left_over_goes_to_later_stages() -> None:
+    assert divide([1] * 5, stages=2) == ((0, 1), (2, 3, 4))
+
+
+def test_an_embedding_and_a_head_weigh_as_blocks_do() -> None:
+    # an embedding of two blocks' weight and a head of one: 2 + 2, 1 + 1 + 1 + 1, 3 + 1
+    assert divide([10] * 9, stages=3, before=20, after=10) == ((0, 1), (2, 3, 4, 5), (6, 7, 8))
+
+
+def test_a_heavy_embedding_leaves_one_block_to_its_stage() -> None:
+    assert divide([1, 1, 1, 1], stages=2, before=100) == ((0,), (1, 2, 3))
+
+
+def test_a_heavy_block_stands_alone() -> None:
+    assert divide([1, 1, 9, 1, 1], stages=3) == ((0, 1), (2,), (3, 4))
+
+
+@pytest.mark.parametrize("stages", [0, 4])
+def test_there_must_be_a_block_for_each_stage(stages: int) -> None:
+    with pytest.raises(ValueError, match=rf"3 blocks cannot be cut into {stages} stages"):
+        divide([1, 1, 1], stages=stages)
+
+
+@given(WEIGHTS, st.integers(1, 7), st.integers(0, 60), st.integers(0, 60))
+def test_no_other_cut_has_a_lighter_heaviest_stage(
+    weights: list[int], stages: int, before: int, after: int
+) -> None:
+    stages = min(stages, len(weights))
+
+    divided = divide(weights, stages=stages, before=before, after=after)
+
+    assert [block for blocks in divided for block in blocks] == list(range(len(weights)))
+    assert len(divided) == stages
+    assert all(divided)
+    cuts = tuple(blocks[0] for blocks in divided[1:])
+    best = min(
+        max(loads(weights, other, before, after))
+        for other in combinations(range(1, len(weights)), stages - 1)
+    )
+    assert max(loads(weights, cuts, before, after)) == best

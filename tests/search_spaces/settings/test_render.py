@@ -1,0 +1,127 @@
+"""`render`: what each knob sets, and that recomputed blocks are spread evenly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.settings.render import render_environment, render_torch, spread
+from tests.search_spaces.values import a_model, a_plan
+
+
+@pytest.mark.parametrize(
+    ("knobs", "wrapper", "reshard", "every_pass"),
+    [
+        ({"zero_stage": 0, "data": 1}, "none", False, False),
+        ({"zero_stage": 0, "data": 2}, "ddp", False, False),
+        ({"zero_stage": 2, "data": 2}, "fsdp2", False, True),
+        ({"zero_stage": 3, "data": 2}, "fsdp2", True, True),
+    ],
+)
+def test_sharding(knobs: dict[str, Any], wrapper: str, reshard: bool, every_pass: bool) -> None:
+    settings = render_torch(a_plan(**knobs), a_model())
+
+    assert settings.wrapper == wrapper
+    assert settings.reshard_after_forward is reshard
+    assert settings.sync_every_pass is every_pass
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_precision_and_attention_are_handed_on(precision: str, attention: str) -> None:
+    settings = render_torch(a_plan(precision=precision, attention=attention), a_model())
+
+    assert (settings.compute, settings.attention) == (precision, attention)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "blocks", "chosen"),
+    [
+        (0.0, 4, ()),
+        (0.25, 4, (3,)),
+        (0.5, 4, (1, 3)),
+        (0.75, 4, (1, 2, 3)),
+        (1.0, 4, (0, 1, 2, 3)),
+        (0.5, 2, (1,)),
+        (0.5, 1, (0,)),  # half of one block is rounded up
+        (0.25, 1, ()),
+        (1.0, 0, ()),
+    ],
+)
+def test_a_ratio_recomputes_so_many_blocks(
+    ratio: float, blocks: int, chosen: tuple[int, ...]
+) -> None:
+    settings = render_torch(a_plan(checkpoint_ratio=ratio), a_model(blocks=blocks))
+
+    assert settings.checkpoint.blocks == chosen
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [
+        ("1f1b", ((0, 1), (2, 3))),
+        ("gpipe", ((0, 1), (2, 3))),
+        ("interleaved", ((0,), (1,), (2,), (3,))),
+    ],
+)
+def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...], ...]) -> None:
+    plan = a_plan(pipeline=2, pipeline_schedule=schedule)
+
+    pipeline = render_torch(plan, a_model(blocks=4)).pipeline
+
+    assert pipeline is not None
+    assert (pipeline.ranks, pipeline.schedule) == (2, schedule)
+    assert pipeline.stages == stages
+    assert pipeline.micro_batches == plan.accumulation
+
+
+def test_without_a_pipeline_nothing_is_cut() -> None:
+    assert render_torch(a_plan(), a_model()).pipeline is None
+
+
+@pytest.mark.parametrize(
+    ("allocator", "device", "names"),
+    [
+        ("default", "cuda", ()),
+        ("expandable_segments", "cuda", ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")),
+        ("max_split", "cuda", ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")),
+        ("default", "cpu", ()),
+        ("mmap", "cpu", ("MALLOC_MMAP_THRESHOLD_",)),
+    ],
+)
+def test_an_allocator_is_set_before_the_process_starts(
+    allocator: str, device: str, names: tuple[str, ...]
+) -> None:
+    environment = render_environment(a_plan(allocator=allocator), device)
+
+    assert tuple(name for name, _ in environment) == names
+
+
+PARTS = st.integers(0, 200).flatmap(
+    lambda blocks: st.tuples(st.integers(0, blocks), st.just(blocks))
+)
+
+
+@given(PARTS)
+def test_exactly_so_many_blocks_are_chosen_and_each_once(part: tuple[int, int]) -> None:
+    chosen, blocks = part
+
+    indices = spread(chosen, blocks)
+
+    assert len(indices) == chosen
+    assert list(indices) == sorted(set(indices))
+    assert all(0 <= index < blocks for index in indices)
+
+
+@given(PARTS)
+def test_any_stretch_of_blocks_holds_its_share_to_within_one(part: tuple[int, int]) -> None:
+    chosen, blocks = part
+    indices = set(spread(chosen, blocks))
+
+    for first in range(0, blocks, max(blocks // 5, 1)):
+        for last in range(first + 1, blocks + 1, max(blocks // 7, 1)):
+            held = sum(index in indices for index in range(first, last))
+            assert abs(held - chosen * (last - first) / blocks) <= 1

@@ -1,0 +1,64 @@
+"""Extras of the distribution: which packages each installs, and within which versions."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from search_spaces.errors import DISTRIBUTION, OPTIONAL_PACKAGES, extra_lack
+from tests.absent import OPTIONAL
+
+ROOT = Path(__file__).parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+
+def test_what_is_installed_lacks_nothing() -> None:
+    installed = metadata.packages_distributions()
+    here = [package.module for package in OPTIONAL_PACKAGES if package.module in installed]
+
+    assert [extra_lack(module) for module in here] == [None] * len(here)
+
+
+def test_the_extra_that_a_sentence_names_installs_the_package() -> None:
+    installed_by = {
+        package.module: {name_of(text) for text in EXTRAS[package.extra]}
+        for package in OPTIONAL_PACKAGES
+    }
+
+    assert [m for m, names in installed_by.items() if m not in names] == []
+
+
+def test_all_is_every_extra_and_the_base_holds_none_of_them() -> None:
+    (every,) = EXTRAS["all"]
+    named = re.fullmatch(rf"{DISTRIBUTION}\[(.*)\]", every)
+
+    assert PROJECT["name"] == DISTRIBUTION
+    assert named is not None
+    assert set(named[1].split(",")) == EXTRAS.keys() - {"all", "dev"}
+    assert not {name_of(text) for text in PROJECT["dependencies"]} & OPTIONAL
+
+
+@pytest.mark.parametrize(
+    ("package", "capped"),
+    [
+        ("ray", ">=2.60,<2.61"),
+        ("deepspeed", ">=0.19.8,<0.20"),
+        ("mlflow", ",<4"),
+        ("torch", ",<2.15"),
+    ],
+)
+def test_packages_whose_inside_is_used_have_an_upper_bound(package: str, capped: str) -> None:
+    every = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
+    (requirement,) = {text for text in every if name_of(text) == package}
+
+    assert requirement.endswith(capped)
+
+
+def name_of(requirement: str) -> str:
+    """The distribution that a requirement names."""
+    return re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower()

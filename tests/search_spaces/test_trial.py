@@ -1,0 +1,135 @@
+"""`outcome`: every kind goes to JSON and back; what is no outcome is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from search_spaces.trial import (
+    Anatomy,
+    Cancelled,
+    Conditions,
+    Costs,
+    Crashed,
+    Diverged,
+    Estimate,
+    Measured,
+    MemoryReading,
+    Outcome,
+    OutOfMemory,
+    Phases,
+    Refused,
+    TimedOut,
+    outcome_from_json,
+    outcome_to_json,
+    sentence,
+)
+
+COSTS = Costs(build_seconds=0.5, steps_seconds=6.0, total_seconds=7.25, residual_bytes=4096)
+MEASURED = Measured(
+    samples_per_second=Estimate(value=100.0, low=98.0, high=102.0),
+    tokens_per_second=12_800.5,
+    step_seconds=Estimate(value=0.32, low=0.31, high=0.33),
+    phases=Phases(data=0.01, forward=0.1, backward=0.2, optimizer=0.01),
+    mfu=None,
+    flops_per_step=1e12,
+    memory=MemoryReading(
+        rank=1,
+        limit_bytes=2**28,
+        peak_bytes=2**27,
+        reserved_bytes=2**27,
+        allocated_bytes=None,
+        anatomy=Anatomy(
+            weights=1,
+            gradients=2,
+            optimizer_states=3,
+            activations=4,
+            fragmentation=None,
+            outside=6,
+        ),
+    ),
+    conditions=Conditions(
+        host_cpu_percent=99.0,
+        host_memory_percent=10.0,
+        device_utilisation_percent=None,
+        device_power_watts=None,
+        device_memory_bytes=None,
+        throttled=("thermal", "power"),
+    ),
+    warmup_steps=2,
+    measured_steps=6,
+    losses=(7.5, 7.25),
+    seconds_by_step=(0.9, 0.4),
+    costs=COSTS,
+)
+OUT_OF_MEMORY = OutOfMemory(
+    where="device",
+    wanted_bytes=150,
+    limit_bytes=100,
+    rank=0,
+    phase="backward",
+    detail="no",
+    costs=None,
+)
+OUTCOMES: tuple[tuple[Outcome, str], ...] = (
+    (MEASURED, "100.00 samples/s ± 2.0 %"),
+    (OUT_OF_MEMORY, "out of device memory in backward, wanted 150 % of the limit"),
+    (TimedOut(deadline_seconds=60.0, detail="killed"), "no end after 60 s"),
+    (
+        Crashed(cause="exception", rank=1, phase="forward", detail="boom", trace="Traceback"),
+        "crashed in forward: boom",
+    ),
+    (Refused(rule="cluster_has_room", detail="too many"), "refused (cluster_has_room): too many"),
+    (Diverged(step=3, loss="nan", costs=COSTS), "loss was nan at step 3"),
+    (Cancelled(detail="Ctrl-C"), "cancelled: Ctrl-C"),
+)
+
+
+def test_every_kind_is_here() -> None:
+    assert {type(outcome) for outcome, _ in OUTCOMES} == set(get_args(Outcome))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), OUTCOMES, ids=lambda value: getattr(value, "kind", "")
+)
+def test_json_and_back(outcome: Outcome, words: str) -> None:
+    text = json.dumps(outcome_to_json(outcome), allow_nan=False)
+
+    assert outcome_from_json(json.loads(text)) == outcome
+    assert sentence(outcome) == words
+
+
+@pytest.mark.parametrize(
+    "dumped", [{}, {"kind": "exploded"}, {"kind": "diverged"}, {"kind": "timed_out", "detail": 1}]
+)
+def test_refuses_what_is_no_outcome(dumped: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        outcome_from_json(dumped)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limit", "excess"),
+    [(150, 100, 0.5), (90, 100, 0.0), (None, 100, None), (1, None, None)],
+)
+def test_excess_is_what_was_wanted_over_the_limit(
+    wanted: int | None, limit: int | None, excess: float | None
+) -> None:
+    outcome = OutOfMemory(
+        where="host",
+        wanted_bytes=wanted,
+        limit_bytes=limit,
+        rank=None,
+        phase="build",
+        detail="",
+        costs=None,
+    )
+
+    assert outcome.excess == excess
+
+
+def test_an_estimate_lies_in_its_interval() -> None:
+    with pytest.raises(ValueError, match="low <= value <= high"):
+        Estimate(value=1.0, low=1.5, high=2.0)
