@@ -16,7 +16,7 @@ from search_spaces.knobs.search_defaults import Choice, Chosen, Values
 from search_spaces.plan import RESTS, Plan
 from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constant_codes, group
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.columns import rule_out
+from search_spaces.rules.registry import rule_out
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Refused
 

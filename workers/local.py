@@ -16,7 +16,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, told_apart
 from search_spaces.plan import Plan
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, TrialRequest

@@ -18,7 +18,7 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import CHOICES, COUNTS, NAMES, RESTS, Plan
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.trial import Estimate, Record, Refused
 
 MOST_RECORDS = 200  # what more of them teach a forecast is less than what learning takes

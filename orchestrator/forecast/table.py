@@ -17,7 +17,7 @@ from search_spaces.costs.workload import Work, work_of
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate

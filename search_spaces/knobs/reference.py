@@ -14,8 +14,7 @@ from search_spaces.knobs.labels import WORDS, KnobWords
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, NAMES, RESTS
 from search_spaces.rules.base import Rule
-from search_spaces.rules.front import RULES
-from search_spaces.rules.rest import knob_at_rest
+from search_spaces.rules.registry import RULES, knob_at_rest
 
 _HEAD = f"""\
 # The knobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.rules.base import Surroundings
 
 
 def fsdp_offloads_all_or_nothing(plan: Plan, _: Surroundings) -> str | None:
@@ -102,16 +102,3 @@ def pinning_needs_cuda(plan: Plan, around: Surroundings) -> str | None:
     if not plan.pin_memory or around.cluster.device != "cpu":
         return None
     return "pin_memory is for copies to a GPU, the ranks are CPUs"
-
-
-RULES: tuple[Rule, ...] = (
-    fsdp_offloads_all_or_nothing,
-    nvme_needs_deepspeed,
-    parameter_offload_needs_zero_three,
-    optimizer_nvme_needs_zero_three,
-    nvme_has_a_folder,
-    nvme_can_be_used,
-    cpu_adam_can_be_used,
-    cpu_adam_is_the_optimizer,
-    pinning_needs_cuda,
-)

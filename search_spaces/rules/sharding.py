@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.rules.base import Surroundings
 
 
 def zero_one_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
@@ -44,9 +44,12 @@ def replicas_leave_shards(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    zero_one_needs_deepspeed,
-    sharding_needs_ranks,
-    replicas_divide_data,
-    replicas_leave_shards,
-)
+def compression_fits_device(plan: Plan, around: Surroundings) -> str | None:
+    """DDP takes its bf16 hook for NCCL alone.
+
+    Source:
+        torch.nn.parallel.distributed: `_check_comm_hook`.
+    """
+    if plan.compression != "bf16" or around.cluster.device != "cpu":
+        return None
+    return "compression bf16 is for ranks that talk over NCCL, the ranks are CPUs"

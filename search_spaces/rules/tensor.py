@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.rules.base import Surroundings
 
 
 def tensor_has_a_plan(plan: Plan, around: Surroundings) -> str | None:
@@ -95,16 +95,3 @@ def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
         f"train.method {around.spec.train.method}: adapters are not split,"
         f" tensor must be 1 and is {plan.tensor}"
     )
-
-
-RULES: tuple[Rule, ...] = (
-    tensor_trains_all_weights,
-    tensor_has_a_plan,
-    tensor_stays_inside_a_node,
-    tensor_divides,
-    sequence_can_be_split,
-    sequence_divides,
-    sequence_parallel_needs_torch,
-    autotp_trains,
-    autotp_recomputes_whole_blocks,
-)

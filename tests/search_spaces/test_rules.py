@@ -13,7 +13,7 @@ from search_spaces.facts import AcceleratorFacts, TensorFacts
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, NAMES, RESTS, Plan
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.front import RULES, refusal
+from search_spaces.rules.registry import RULES, refusal
 from search_spaces.settings.render import checkpointed_blocks
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 

@@ -17,8 +17,7 @@ from search_spaces.knobs.search_defaults import Choice
 from search_spaces.plan import CHOICES, Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.columns import refused_rows, rule_out
-from search_spaces.rules.front import RULES, refusal
+from search_spaces.rules.registry import RULES, refusal, refused_rows, rule_out
 from search_spaces.space import Combinations, build_space
 from search_spaces.spec.space_section import SpaceSpec
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around

@@ -29,7 +29,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.knobs.registry import KNOBS, Choice, is_lossless
 from search_spaces.plan import CHOICES, NAMES, Plan
 from search_spaces.rules.base import Surroundings
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest, sentence
 from tests.workers.launch import Group

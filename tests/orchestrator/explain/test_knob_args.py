@@ -12,7 +12,7 @@ from orchestrator.explain.context import knobs_asked, plan_asked
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
 from tests.search_spaces.values import GLOBAL_BATCH, a_cluster, a_plan, around
 

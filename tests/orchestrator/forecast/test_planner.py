@@ -14,7 +14,7 @@ from orchestrator.forecast.request import SURE_TO_FIT, Question
 from orchestrator.forecast.table import Sized, expected, keeps_line, size_up
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware import known_device
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import GIB
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
 

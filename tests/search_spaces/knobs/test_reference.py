@@ -12,7 +12,7 @@ from search_spaces.knobs.labels import WORDS
 from search_spaces.knobs.reference import knobs_reference, rules_of
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, Engine, Plan
-from search_spaces.rules.front import RULES
+from search_spaces.rules.registry import RULES
 from tests.search_spaces.values import a_plan, a_spec, around
 
 PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from search_spaces.plan import Plan
-from search_spaces.rules.front import refusal
+from search_spaces.rules.registry import refusal
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.render import render_deepspeed
 from search_spaces.spec.schema import SweepSpec

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.rules.base import Surroundings
+from search_spaces.settings.render import checkpointed_blocks
 
 
 def deepspeed_can_be_used(plan: Plan, around: Surroundings) -> str | None:
@@ -80,14 +82,68 @@ def optimizer_fits_engine(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    deepspeed_can_be_used,
-    deepspeed_can_use_fp16,
-    attention_is_offered,
-    attention_can_be_used,
-    flash_needs_sixteen_bits,
-    compile_can_be_used,
-    model_compiles,
-    eight_bit_can_be_used,
-    optimizer_fits_engine,
-)
+def checkpointing_needs_blocks(plan: Plan, around: Surroundings) -> str | None:
+    """Recomputation wraps repeated blocks; a model without any cannot be checkpointed so."""
+    if plan.checkpoint_ratio == 0 or around.model.blocks:
+        return None
+    return f"{around.model.name} has no repeated blocks to recompute"
+
+
+def checkpoint_ratio_is_distinct(plan: Plan, around: Surroundings) -> str | None:
+    """Two ratios that recompute the same number of blocks are one plan, measured twice."""
+    ratio, blocks = plan.checkpoint_ratio, around.model.blocks
+    searched = around.spec.space.checkpoint_ratio or CHECKPOINT_RATIOS
+    if not blocks or ratio not in searched:
+        return None
+    count = checkpointed_blocks(ratio, blocks)
+    same = [other for other in searched if checkpointed_blocks(other, blocks) == count]
+    kept = min(same, key=lambda other: (abs(other * blocks - count), other))
+    if ratio == kept:
+        return None
+    return f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, as {kept:g} does"
+
+
+def checkpoint_offload_is_not_compiled(plan: Plan, _: Surroundings) -> str | None:
+    """A compiled block saves its weights with what backward needs: they would be moved as well."""
+    if not (plan.checkpoint_offload and plan.compile):
+        return None
+    return (
+        "checkpoint_offload moves what a compiled block saves, its weights too:"
+        " compile must be false"
+    )
+
+
+def zero_3_compiles_no_selective_recomputation(plan: Plan, _: Surroundings) -> str | None:
+    """ZeRO-3 adds each bias to the product in place, and to the kept product once more.
+
+    Where blocks are not compiled, the worker copies what is kept before it is changed.
+
+    Source:
+        deepspeed/runtime/zero/linear.py, LinearFunctionForZeroStage3.forward (0.19.8): losses
+        drift away by 3e-4 in ten steps.
+    """
+    is_zero_3 = plan.engine == "deepspeed" and plan.zero_stage == 3
+    if not (is_zero_3 and plan.compile and plan.checkpoint_mode == "selective"):
+        return None
+    return (
+        "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
+        " compile must be false, or checkpoint_mode full"
+    )
+
+
+_OF_DEVICE = {"expandable_segments": "cuda", "max_split": "cuda", "mmap": "cpu"}
+
+
+def allocator_fits_device(plan: Plan, around: Surroundings) -> str | None:
+    """Settings of torch's CUDA allocator say nothing to malloc, and the other way round."""
+    needed, device = _OF_DEVICE.get(plan.allocator), around.cluster.device
+    if needed is None or device in (needed, "auto"):
+        return None
+    return f"allocator {plan.allocator} is for {needed}, the ranks are on {device}"
+
+
+def loader_pinning_needs_cuda(plan: Plan, around: Surroundings) -> str | None:
+    """Page-locked memory is what a GPU copies from."""
+    if not plan.loader_pin_memory or around.cluster.device != "cpu":
+        return None
+    return "loader_pin_memory is for copies to a GPU, the ranks are CPUs"
