@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError
-from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import spec_to_yaml
+from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import StudySpec, SweepSpec
 from search_spaces.trial import snapshot_stem
 

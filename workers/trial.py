@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.plan import Plan
-from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import (
     Anatomy,
     Costs,

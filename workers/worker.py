@@ -10,8 +10,8 @@ from typing import Self
 import torch
 
 from search_spaces.errors import ClusterError
-from search_spaces.spec.cluster_section import Device
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import Device
 from search_spaces.trial import Outcome
 from workers.memory.cpu import CpuMeter
 from workers.memory.cuda import CudaMeter

@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.record.order import Turn
 from benchmarks.record.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
-from search_spaces.spec.cluster_section import ASIDE
 from search_spaces.spec.load import load_spec, spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import ASIDE
 
 # What a measurement depends on; budget, study and tracking may change between two runs
 _SECTIONS = ("model", "data", "cluster", "train", "space", "objective")

@@ -14,10 +14,9 @@ import typer
 
 from orchestrator.workspace import SPEC_FILE, is_file, latest_spec
 from search_spaces.errors import UserError
-from search_spaces.spec.example import EXAMPLES
-from search_spaces.spec.load import load_spec, study_name
-from search_spaces.spec.overrides import known_keys
+from search_spaces.spec.load import known_keys, load_spec, study_name
 from search_spaces.spec.schema import StudySpec
+from search_spaces.spec.template import RUNNABLE_EXAMPLES
 
 FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
     *("torchrun", "deepspeed", "accelerate", "hf-trainer"),
@@ -75,7 +74,7 @@ def complete_format(incomplete: str) -> Iterator[str]:
 
 def complete_example(incomplete: str) -> Iterator[str]:
     """Yields the names of the examples that `init` writes."""
-    yield from (name for name in EXAMPLES if name.startswith(incomplete))
+    yield from (name for name in RUNNABLE_EXAMPLES if name.startswith(incomplete))
 
 
 def _typed_study(ctx: typer.Context) -> str | None:

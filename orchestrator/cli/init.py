@@ -11,8 +11,7 @@ import typer
 from orchestrator.cli.completion import complete_example
 from orchestrator.cli.console import command_line, say
 from search_spaces.errors import UserError
-from search_spaces.spec.example import EXAMPLES, example_files
-from search_spaces.spec.template import commented_template
+from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
 
 _SPEC = Path("plimsoll.yaml")
 
@@ -31,7 +30,8 @@ def init(
         typer.Option(
             "--example",
             metavar="NAME",
-            help=f"Write an example that runs as it is, with its data: {', '.join(EXAMPLES)}.",
+            help="Write an example that runs as it is, with its data:"
+            f" {', '.join(RUNNABLE_EXAMPLES)}.",
             autocompletion=complete_example,
         ),
     ] = None,

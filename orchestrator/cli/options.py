@@ -12,7 +12,7 @@ from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_key, complete_study, complete_trial
 from orchestrator.cli.console import say_error
 from orchestrator.workspace import NamedStudy
-from search_spaces.spec.overrides import FLAG
+from search_spaces.spec.load import FLAG
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
 StudyName = Annotated[

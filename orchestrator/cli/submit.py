@@ -26,8 +26,8 @@ from orchestrator.cluster.jobs import (
 )
 from orchestrator.cluster.runtime import shows_ray_logs
 from search_spaces.errors import DISTRIBUTION, UserError
-from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import load_spec, study_name, with_budget
+from search_spaces.spec.redaction import without_password
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Job, JobServer

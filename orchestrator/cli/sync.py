@@ -28,7 +28,7 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     from orchestrator.tracking.mlflow_callback import add_what_is_missing
     from orchestrator.tracking.mlflow_reachability import check_tracking
     from orchestrator.tracking.mlflow_store import store_uri
-    from search_spaces.spec.addresses import without_password
+    from search_spaces.spec.redaction import without_password
 
     model = _model(spec)
     records, proofs = load_records(spec, name), load_proofs(spec, name)

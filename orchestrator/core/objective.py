@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.plan import Plan
-from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, Record
 
 _HOUR = 3600

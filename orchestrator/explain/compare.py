@@ -18,8 +18,8 @@ from orchestrator.report.format import KIND_WORDS, lossy_words, outcome_words
 from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
 from search_spaces.plan import Plan
 from search_spaces.plan_table import differing_knobs
-from search_spaces.spec.addresses import without_password
 from search_spaces.spec.load import ADDRESSES
+from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate, Fingerprint, Measured, Record
 

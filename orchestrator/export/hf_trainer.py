@@ -27,7 +27,7 @@ from search_spaces.settings.render import (
     render_torch,
 )
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 
 ARGUMENTS = "training_arguments.json"
 

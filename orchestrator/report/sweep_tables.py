@@ -25,7 +25,7 @@ from orchestrator.report.format import (
     rate,
     spread,
 )
-from search_spaces.spec.objective_section import Metric
+from search_spaces.spec.sections import Metric
 from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
 
 _SECONDS_PER_MINUTE = 60.0

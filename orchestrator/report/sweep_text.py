@@ -36,7 +36,7 @@ from orchestrator.report.sweep_tables import (
     rules_table,
     speedup,
 )
-from search_spaces.spec.objective_section import Metric
+from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured, Record, errors
 
 _NAMED = 12  # plans of one set that are told by number

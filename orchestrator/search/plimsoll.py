@@ -25,8 +25,8 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
-from search_spaces.spec.objective_section import ObjectiveSpec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Costs, Measured, Record
 
 # Another group of workers: measured with Ray 2.60 (benchmarks/results/trial_overhead.json)

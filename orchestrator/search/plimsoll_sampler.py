@@ -24,7 +24,7 @@ from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import CONSTRAINT, Sight
 from orchestrator.search.pending import Params, Reservations, enqueued, parameters_of
 from orchestrator.search.search import Choice, Options, Search
-from search_spaces.spec.objective_section import Metric
+from search_spaces.spec.sections import Metric
 
 _SHRINK = 0.5  # the search expects candidates to differ by about this much
 _LEAST_NOISE = 1e-3

@@ -8,8 +8,8 @@ from typing import Any
 import optuna
 
 from search_spaces.errors import StudyError
-from search_spaces.spec.cluster_section import ASIDE
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import ASIDE
 
 _SUBJECT = "subject"
 

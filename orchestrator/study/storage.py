@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool
 
 from orchestrator.workspace import STORAGE_VARIABLE, study_storage, with_driver
 from search_spaces.errors import StudyError, require
-from search_spaces.spec.addresses import without_password, without_secrets
+from search_spaces.spec.redaction import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
 
 DATABASE_ERRORS = (SQLAlchemyError,)

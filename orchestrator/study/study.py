@@ -52,8 +52,8 @@ from search_spaces.facts import Provenance
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
-from search_spaces.spec.objective_section import Metric
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import Metric
 from search_spaces.trial import Fingerprint, Measured, OutOfMemory, Record
 
 VALUE_NAMES: Mapping[Metric, str] = {

@@ -15,7 +15,7 @@ from orchestrator.study.storage import DATABASE_ERRORS
 from orchestrator.tracking.mlflow_store import made_once
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
-from search_spaces.spec.addresses import without_secrets
+from search_spaces.spec.redaction import without_secrets
 
 NoSuchStore = UnsupportedModelRegistryStoreURIException  # of addresses that nothing serves
 

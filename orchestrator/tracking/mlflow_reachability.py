@@ -16,7 +16,7 @@ from orchestrator.tracking.mlflow_store import (
     store_uri,
 )
 from search_spaces.errors import MissingExtraError, StudyError, extra_lack
-from search_spaces.spec.addresses import without_password
+from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
 # Read by MLflow when it is imported. Without them it sends telemetry.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
 from search_spaces.errors import StudyError, require
-from search_spaces.spec.addresses import without_password, without_secrets
+from search_spaces.spec.redaction import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
 
 SQLITE = "sqlite:///"

@@ -13,7 +13,7 @@ from orchestrator.tracking.mlflow_reachability import brief_requests
 from orchestrator.tracking.mlflow_store import artifact_uri, is_server, sqlite_file, store_uri
 from orchestrator.workspace import experiment_name, with_driver
 from search_spaces.errors import require
-from search_spaces.spec.addresses import without_password
+from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
 VIEW_KEY = "plimsoll"

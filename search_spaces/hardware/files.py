@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.errors import Fault, SpecError
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
-from search_spaces.spec.faults import schema_faults, shown
-from search_spaces.spec.tree import SpecDumper, read_tree
+from search_spaces.spec.error_messages import schema_faults, shown
+from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 
 MAX_FILE_BYTES = 2**20  # a device is a page of text; more is the wrong file
 _LARGE = 1e6

@@ -10,12 +10,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from search_spaces.spec.cluster_section import ClusterSpec
-from search_spaces.spec.objective_section import ObjectiveSpec
-from search_spaces.spec.proof_section import ProofSpec
-from search_spaces.spec.section import Count, Seconds, Section, Seed
+from search_spaces.spec.sections import (
+    ClusterSpec,
+    Count,
+    ObjectiveSpec,
+    ProofSpec,
+    Seconds,
+    Section,
+    Seed,
+    TrainSpec,
+)
 from search_spaces.spec.space_section import SpaceSpec
-from search_spaces.spec.train_section import TrainSpec
 
 Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]

@@ -19,7 +19,7 @@ from search_spaces.plan import (
     Schedule,
     ZeroStage,
 )
-from search_spaces.spec.section import Count, Section
+from search_spaces.spec.sections import Count, Section
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 

@@ -6,11 +6,13 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 
 from pydantic.fields import FieldInfo
 
+from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.section import section_of
+from search_spaces.spec.sections import section_of
 
 WIDTH = 92  # columns, of which two are for "# "
 EXAMPLES: Mapping[str, str] = {  # what to begin with, for each required key
@@ -22,6 +24,9 @@ What Plimsoll is to search: the plan with the most samples per second that fits 
 Keys with a # before them stand at their default.
 Relative paths start from the current directory.
 Run it with: plimsoll tune FILE"""
+RUNNABLE_EXAMPLES = ("demo",)
+TEXT_FILE = "topics.txt"
+_HERE = "search_spaces.spec"
 
 
 def commented_template() -> str:
@@ -57,3 +62,22 @@ def _comment(text: str, indent: str) -> Iterator[str]:
     for line in text.splitlines():
         for part in textwrap.wrap(line, WIDTH - len(indent) - 2):
             yield f"{indent}# {part}"
+
+
+def example_files(name: str) -> dict[str, str]:
+    """The texts of an example by file name; its specification is `NAME.yaml`.
+
+    Raises:
+        UserError: If there is no such example.
+    """
+    if name not in RUNNABLE_EXAMPLES:
+        raise UserError(f"--example is {name!r}, the examples are {', '.join(RUNNABLE_EXAMPLES)}")
+    spec = (files(_HERE) / "examples" / f"{name}.yaml").read_text("utf-8")
+    return {f"{name}.yaml": spec, TEXT_FILE: demo_text()}
+
+
+def demo_text() -> str:
+    """The topics of Python's own help: real English, in paragraphs of real lengths."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"

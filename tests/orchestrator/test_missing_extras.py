@@ -36,7 +36,7 @@ with connected(spec):
 """,
     "peft": """
 from workers.models import build_fake, describe
-from search_spaces.spec.train_section import LoraSpec
+from search_spaces.spec.sections import LoraSpec
 describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": LoraSpec()}))
 """,
     "deepspeed": """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, LengthBin
 from search_spaces.spec.schema import DataSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.data.synthetic import draw_samples
 from workers.data.text import read_samples
 from workers.data.tokenization import load_encoder

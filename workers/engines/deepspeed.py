@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from search_spaces.settings.render import DeepSpeedSettings
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
 from workers.engines.optimizer_step import changes_rate, make_scheduler

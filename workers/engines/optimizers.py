@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from search_spaces.errors import extra_lack
 from search_spaces.plan import Optimizer
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizer_step import local_tensor
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.models.built import BatchMaker, BuiltModel, seeded
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks

@@ -24,7 +24,7 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec, Task
-from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.capabilities import (
     keeps_packed_samples_apart,

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
 from workers.models.user_code import users_code

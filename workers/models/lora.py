@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from search_spaces.errors import ModelError, require
-from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.models.config import one_sentence
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import is_conv1d

@@ -24,7 +24,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from search_spaces.settings.render import DeepSpeedSettings
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizers import make_optimizer
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks

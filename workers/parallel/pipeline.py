@@ -12,7 +12,7 @@ from torch import nn
 
 from search_spaces.settings.pipeline_partition import StageBlocks
 from search_spaces.settings.render import PipelineSettings, TorchSettings
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizer_step import make_update
 from workers.engines.optimizers import make_optimizer
 from workers.engines.pipeline import Conveyor, PipelineTraining

@@ -9,7 +9,7 @@ import pytest
 from search_spaces.errors import UserError
 from search_spaces.presets import preset_names
 from search_spaces.spec import load_spec, parse_spec
-from search_spaces.spec.example import EXAMPLES, example_files
+from search_spaces.spec.template import RUNNABLE_EXAMPLES, example_files
 
 FOLDER = Path(__file__).parents[3] / "examples"
 
@@ -19,7 +19,7 @@ def test_each_specification_loads_and_names_a_preset(path: Path) -> None:
     assert load_spec(path).model.name in preset_names()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", RUNNABLE_EXAMPLES)
 def test_an_example_brings_the_data_that_it_names(name: str) -> None:
     texts = example_files(name)
     spec = parse_spec(texts[f"{name}.yaml"], source=name)

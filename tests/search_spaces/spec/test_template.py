@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec import SweepSpec, commented_template, parse_spec
-from search_spaces.spec.section import section_of
+from search_spaces.spec.sections import section_of
 
 
 def keys_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

@@ -10,7 +10,7 @@ import torch
 from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import ModelSpec, SweepSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 

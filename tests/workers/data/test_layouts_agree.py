@@ -16,7 +16,7 @@ import torch
 
 from search_spaces.plan import Attention, Plan
 from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.data.batches import BatchSource, batch_source
 from workers.models.built import BuiltModel

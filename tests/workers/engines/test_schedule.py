@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizer_step import changes_rate, make_scheduler, rate_factor
 
 

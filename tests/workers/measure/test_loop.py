@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import _dynamo
 
 from search_spaces.settings.render import render_torch
-from search_spaces.spec.objective_section import ObjectiveSpec
+from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_plan

@@ -9,7 +9,7 @@ import torch
 
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.models.load import build, describe
 
 TRAIN = TrainSpec(global_batch=4)

@@ -11,7 +11,7 @@ import torch
 
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.models.load import build, build_whole, describe
 

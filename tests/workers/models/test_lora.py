@@ -9,7 +9,7 @@ import torch
 
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import LoraSpec, TrainSpec
+from search_spaces.spec.sections import LoraSpec, TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_spec, odd_model
 from workers.measure.flops import training_flops_per_token

@@ -7,7 +7,7 @@ import pytest
 from search_spaces.errors import ModelError
 from search_spaces.presets import PresetFacts, preset_config, preset_facts, preset_names
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from workers.models.load import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.train_section import TrainSpec
+from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.models.load import describe
 from workers.models.stack import find_stack, stack_facts

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from search_spaces.errors import Fault
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.section import section_of
+from search_spaces.spec.sections import section_of
 
 Fields = Mapping[str, FieldInfo]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.spec.addresses import without_password, without_secrets
 from search_spaces.spec.load import parse_spec, spec_to_yaml
+from search_spaces.spec.redaction import without_password, without_secrets
 
 SECRET = "hunter2"
 
