@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,8 +42,9 @@ def diff(
     """Say what differs between two plans of a study, or between two studies."""
     compared = _plans(studies or [], trials) if trials else _studies(studies or [])
 
-    from orchestrator.explain.compare import PlansCompared, comparison_to_json
+    from orchestrator.explain.compare import PlansCompared
     from orchestrator.report.compare_text import render_plans, render_studies
+    from orchestrator.report.document import document
 
     if not as_json:
         shown = (
@@ -53,7 +53,7 @@ def diff(
             else render_studies(compared)
         )
         page().print(shown)
-    result = Result(kind="diff", content=lambda: json.loads(comparison_to_json(compared)))
+    result = Result(kind="diff", content=lambda: document(compared))
     if out is not None:
         write_text(out, result_to_json(result))
         say(f"written: {out}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +18,8 @@ from search_spaces.errors import UserError
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
     from orchestrator.explain.context import Ground
-    from orchestrator.explain.trial import Explanation
     from orchestrator.explain.untried import Untried
+    from orchestrator.report.document import Explanation
 
 
 def explain(
@@ -62,9 +61,9 @@ def explain(
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
         _show(explained)
-    from orchestrator.explain.trial import explanation_to_json
+    from orchestrator.report.document import document
 
-    result = Result(kind="explain", content=lambda: json.loads(explanation_to_json(explained)))
+    result = Result(kind="explain", content=lambda: document(explained))
     if out is not None:
         write_text(out, result_to_json(result))
         say(f"written: {out}")
@@ -99,7 +98,8 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
 
 def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
     """The explanation; None if there is no winner to explain."""
-    from orchestrator.explain import trial
+    from orchestrator.explain.trial import fate, trial_named
+    from orchestrator.explain.winner import why_it_won
 
     if asked:
         found = _untried(state, asked)
@@ -108,25 +108,26 @@ def _explained(state: SweepState, number: int | None, asked: list[str]) -> Expla
         number = found.trial
         say(found.reasons[0])
     if number is not None:
-        record = trial.trial_named(state, number)
-        return trial.fate(state, record, *_ground(state, record.plan.accelerator))
+        record = trial_named(state, number)
+        return fate(state, record, *_ground(state, record.plan.accelerator))
     best = state.best
     if best is None:
         return None
-    return trial.why_it_won(state, best, *_ground(state, best.plan.accelerator))
+    return why_it_won(state, best, *_ground(state, best.plan.accelerator))
 
 
 def _untried(state: SweepState, asked: list[str]) -> Untried:
-    from orchestrator.explain import trial
+    from orchestrator.explain.context import ground_of, knobs_asked
+    from orchestrator.explain.untried import why_not_tried
 
-    wanted = trial.knobs_asked(asked)
+    wanted = knobs_asked(asked)
     like = (state.best or state.records[0]).plan
     kind = wanted.get("accelerator", like.accelerator)
     kinds = state.spec.cluster.accelerators
     if kind not in kinds and (kind or kinds):
         known = ", ".join(kinds) or "none"
         raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {known}")
-    return trial.why_not_tried(wanted, trial.ground_of(state, kind))
+    return why_not_tried(wanted, ground_of(state, kind))
 
 
 def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
@@ -140,12 +141,15 @@ def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
 
 
 def _show(explained: Explanation) -> None:
-    from orchestrator.explain import trial
+    from orchestrator.explain.trial import Fate
+    from orchestrator.explain.untried import Untried
+    from orchestrator.explain.winner import Won
+    from orchestrator.report.explain_text import render_fate, render_untried, render_won
 
     match explained:
-        case trial.Won():
-            page().print(trial.render_won(explained))
-        case trial.Fate():
-            page().print(trial.render_fate(explained))
-        case trial.Untried():
-            page().print(trial.render_untried(explained))
+        case Won():
+            page().print(render_won(explained))
+        case Fate():
+            page().print(render_fate(explained))
+        case Untried():
+            page().print(render_untried(explained))

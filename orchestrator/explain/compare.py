@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
 from scipy.stats import kendalltau
 
 from orchestrator.core.objective import PEAKS_APART, counts
@@ -399,16 +397,3 @@ def _facts(seen: Fingerprint | None) -> dict[str, Any]:
         "python": seen.python,
         **dict(seen.versions),
     }
-
-
-_PLANS: TypeAdapter[PlansCompared] = TypeAdapter(PlansCompared)
-_STUDIES: TypeAdapter[StudiesCompared] = TypeAdapter(StudiesCompared)
-
-
-def comparison_to_json(told: PlansCompared | StudiesCompared) -> str:
-    """As JSON; `compares` says whether plans or studies."""
-    if isinstance(told, PlansCompared):
-        tree = {"compares": "plans", **_PLANS.dump_python(told, mode="json")}
-    else:
-        tree = {"compares": "studies", **_STUDIES.dump_python(told, mode="json")}
-    return json.dumps(tree, indent=1) + "\n"

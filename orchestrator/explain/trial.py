@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from orchestrator.core.objective import ranked
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import Ground, anywhere, times
 from orchestrator.explain.effects import Change, changes
-from orchestrator.explain.untried import Untried
-from orchestrator.explain.winner import Won
 from orchestrator.forecast.table import expected
 from orchestrator.report.format import lossy_words, number, outcome_words, proof_words
 from orchestrator.report.sweep_tables import speedup
@@ -270,15 +265,3 @@ def _unmeasured(outcome: object) -> Iterator[str]:
         )
     elif isinstance(outcome, OutOfMemory) and outcome.wanted_bytes is None:
         yield "its allocator did not say how much was wanted"
-
-
-Explanation = Won | Fate | Untried
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Won, Fate, Untried)}
-_KINDS = {Won: "won", Fate: "trial", Untried: "untried"}
-
-
-def explanation_to_json(explained: Explanation) -> str:
-    """As JSON; `explains` says which kind it is."""
-    kind = type(explained)
-    told = _ADAPTERS[kind].dump_python(explained, mode="json")
-    return json.dumps({"explains": _KINDS[kind], **told}, indent=1) + "\n"

@@ -1,15 +1,40 @@
-"""A report as JSON values; docs/cli.md documents its fields."""
+"""Reports, explanations and comparisons as JSON values; docs/cli.md documents their fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
+from orchestrator.explain.compare import PlansCompared, StudiesCompared
+from orchestrator.explain.trial import Fate
+from orchestrator.explain.untried import Untried
+from orchestrator.explain.winner import Won
 from orchestrator.report.format import lossy_words, outcome_words, plan_words
 from orchestrator.tracking.metrics import proof_state
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
+
+Explanation = Won | Fate | Untried
+Comparison = PlansCompared | StudiesCompared
+# of each kind, the field that names it, and its name there
+_KINDS: dict[type, tuple[str, str]] = {
+    Won: ("explains", "won"),
+    Fate: ("explains", "trial"),
+    Untried: ("explains", "untried"),
+    PlansCompared: ("compares", "plans"),
+    StudiesCompared: ("compares", "studies"),
+}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
+
+
+def document(shown: Explanation | Comparison) -> dict[str, Any]:
+    """An explanation or a comparison; its first field says which kind it is."""
+    kind = type(shown)
+    field, name = _KINDS[kind]
+    return {field: name, **_ADAPTERS[kind].dump_python(shown, mode="json")}
 
 
 def report_document(state: SweepState) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from rich.console import Console
 
-from orchestrator.explain.compare import comparison_to_json, plans_compared
+from orchestrator.explain.compare import plans_compared
 from orchestrator.report.compare_text import render_plans
+from orchestrator.report.document import document
 from search_spaces.errors import StudyError
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
 
@@ -69,7 +68,7 @@ def test_in_words_and_as_json(numbers: tuple[int, int], capsys: pytest.CaptureFi
     Console(width=110).print(render_plans(told))
     said = " ".join(capsys.readouterr().out.split())
 
-    assert json.loads(comparison_to_json(told))["compares"] == "plans"
+    assert document(told)["compares"] == "plans"
     words = {
         (0, 1): "trial 1 has 1.20 x (1.17 to 1.23) the speed of trial 0, beyond noise",
         (0, 2): "not beyond noise: their intervals overlap",

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.state import SweepState
-from orchestrator.explain.compare import StudiesCompared, comparison_to_json, studies_compared
+from orchestrator.explain.compare import StudiesCompared, studies_compared
 from orchestrator.report.compare_text import render_studies
+from orchestrator.report.document import document
 from search_spaces.plan import Plan
 from search_spaces.trial import Fingerprint, Outcome
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
@@ -136,7 +137,7 @@ def test_specifications_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.same_job is False
     words = said(told, capsys)
     assert "speeds do not compare" in words
-    assert "secret" not in words + comparison_to_json(told)
+    assert "secret" not in words + json.dumps(document(told))
 
 
 def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,4 +157,4 @@ def test_many_plans_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert len(told.pairs) == 20
     assert "... and 8 more" in said(told, capsys)
-    assert len(json.loads(comparison_to_json(told))["pairs"]) == 20
+    assert len(document(told)["pairs"]) == 20

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from orchestrator.explain.effects import Change, worths
-from orchestrator.explain.trial import explanation_to_json
 from orchestrator.explain.winner import Won, why_it_won
+from orchestrator.report.document import document
 from orchestrator.report.explain_text import rival_sentence, room_sentence
 from tests.orchestrator.explain.values import (
     SPACE,
@@ -141,7 +139,7 @@ def test_the_winner_needs_no_rivals() -> None:
 
 
 def test_as_json() -> None:
-    told = json.loads(explanation_to_json(explained()))
+    told = document(explained())
 
     assert told["explains"] == "won"
     assert told["trial"] == 1
