@@ -55,6 +55,7 @@ def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
         "HOME": str(home),
         "PYTHONPATH": str(clone),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
     }
 
     folder = clone

@@ -206,6 +206,7 @@ def _started(
         f"--memory={memory_bytes}",
         "--object-store-memory=100000000",
         "--dashboard-agent-listen-port=0",
+        "--include-log-monitor=false",  # a process that reads logs which no test asks for
         "--min-worker-port=0",
         "--max-worker-port=0",
         *([] if host.address == LOCAL.address else [f"--node-ip-address={host.address}"]),

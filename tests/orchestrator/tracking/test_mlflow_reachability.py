@@ -27,7 +27,7 @@ from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BASIC = "Basic " + base64.b64encode(b"ann:hunter2").decode()
 # what is wanted under the first part of a path
 WANTED = {

@@ -27,7 +27,7 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep
 from tests.proxies import proxy_to
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LOGS = """
 import sys
 from tests.orchestrator.tracking.test_mlflow_shared import logged, shared

@@ -15,7 +15,7 @@ from search_spaces.plan import CHOICES, Engine, Plan
 from search_spaces.rules.registry import RULES
 from tests.search_spaces.values import a_plan, a_spec, around
 
-PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"
+PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"
 
 
 def test_the_page_is_up_to_date() -> None:
