@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from benchmarks.output import write
 from benchmarks.published.metrics import kendall_tau, percentage_errors
-from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.memory import CATEGORIES
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import Work, work_of
 from search_spaces.hardware import Device, known_device, load_device_file
@@ -58,7 +58,7 @@ def load(kept: Mapping[str, Any], model: str, device: Device) -> Measured:
     plans = tuple(Plan.from_dict(record["plan"]) for record in records)
     table = PlanTable.of(plans)
     footprint = trace(spec, variants_of(table), device="cpu")
-    rows = executions_of(table, describe(spec.model, spec.train), footprint)
+    rows = plan_features(table, describe(spec.model, spec.train), footprint)
     return Measured(
         plans=plans,
         work=work_of(footprint, device, rows),
@@ -70,7 +70,7 @@ def load(kept: Mapping[str, Any], model: str, device: Device) -> Measured:
 def judge(found: Measured, records: Sequence[int]) -> tuple[Numbers, Numbers, float | None]:
     """Errors of speed and of memory, and Kendall's tau, of what was no record."""
     told = np.array(records, dtype=int)
-    belief = shipped_belief().learned(
+    belief = shipped_calibration().learned(
         found.work.take(told), found.step_seconds[told], found.peak_bytes[told]
     )
     rest = np.setdiff1d(np.arange(len(found.plans)), told)
@@ -103,7 +103,7 @@ def figures(found: Measured) -> dict[str, Any]:
 
 def by_knob(found: Measured) -> dict[str, dict[str, Any]]:
     """Where errors sit: median logarithms of forecast over measured, by the value of a knob."""
-    said = forecast(found.work, shipped_belief(), 1.0)
+    said = forecast(found.work, shipped_calibration(), 1.0)
     speed = np.log(said.step_seconds / found.step_seconds)
     memory = np.log(said.peak_bytes / found.peak_bytes)
     told: dict[str, dict[str, Any]] = {}
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _print_rows(found: Measured) -> None:
-    said = forecast(found.work, shipped_belief(), 1.0)
+    said = forecast(found.work, shipped_calibration(), 1.0)
     for row in np.argsort(found.step_seconds):
         plan = found.plans[row]
         knobs = " ".join(f"{k}={getattr(plan, k)}" for k in (*KNOBS, "micro_batch"))

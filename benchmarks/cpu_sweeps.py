@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
-from orchestrator.cluster.worker_group import GroupLost, WorkerGroup
-from orchestrator.core.failures import reaction_to
+from orchestrator.cluster.worker_group import GroupFailed, WorkerGroup
+from orchestrator.core.failures import failure_decision
 from orchestrator.core.placement import Processes
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
@@ -104,7 +104,7 @@ def sample(model: str, count: int, seed: int) -> tuple[Plan, ...]:
     """So many legal plans: the engines and ways to split in turn, the rest at random."""
     spec = spec_of(model)
     cluster = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=None, lacks=lacks("cpu"))
-    around = Surroundings(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
+    around = RuleContext(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
     plans = list(build_space(around, RANKS).candidates)
     rng = random.Random(seed)
     rng.shuffle(plans)
@@ -127,10 +127,10 @@ def measure(model: str, plans: tuple[Plan, ...]) -> Iterator[tuple[Plan, Outcome
             group = WorkerGroup(spec, Processes.of(plan, "cpu"), "cpu", str(Path.cwd()))
         try:
             outcome = group.run(TrialRequest(number=number, plan=plan, spec=spec), DEADLINE_SECONDS)
-        except GroupLost as lost:
+        except GroupFailed as lost:
             outcome = lost.outcome
         yield plan, outcome
-        if reaction_to(outcome).replace:
+        if failure_decision(outcome).replace:
             group.kill()
             group = None
     if group is not None:

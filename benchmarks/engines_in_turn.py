@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.output import write
 from orchestrator.cluster.worker_group import WorkerGroup
-from orchestrator.core.failures import reaction_to
+from orchestrator.core.failures import failure_decision
 from orchestrator.core.placement import Processes
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -141,7 +141,7 @@ class Bench:
         which = PLANS[label]
         outcome = self._run(self._group, which) if which else before
         assert isinstance(outcome, Measured | OutOfMemory), (label, outcome)
-        replaced = reaction_to(outcome).replace
+        replaced = failure_decision(outcome).replace
         if replaced:
             self._group.stop()
             self._group = self._start()

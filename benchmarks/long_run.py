@@ -25,7 +25,7 @@ from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.state import SweepState
 from orchestrator.sweep import run_sweep
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.events import EventFile, events_file
 from search_spaces.spec.schema import SweepSpec
 
@@ -71,7 +71,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
     )
 
 
-class Watch(AbstractListener):
+class Watch(AbstractCallback):
     """Looks at the processes every so many trials."""
 
     def __init__(self, every: int) -> None:

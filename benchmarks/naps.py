@@ -18,8 +18,8 @@ from orchestrator.core.placement import Placement
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.study.study import Study
-from orchestrator.tracking.callback import AbstractListener
-from search_spaces.costs.forecast import Prospects
+from orchestrator.tracking.callback import AbstractCallback
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -28,12 +28,12 @@ from search_spaces.trial import (
     Conditions,
     Costs,
     Estimate,
-    Expectation,
     Measured,
     MemoryReading,
     Outcome,
     OutOfMemory,
     Phases,
+    PlanForecast,
 )
 
 LIMIT_BYTES = 2**34
@@ -85,14 +85,14 @@ class Told(AbstractForecasts):
         self._table = table
 
     @cached_property
-    def _all(self) -> Prospects:
+    def _all(self) -> SearchPrior:
         table = self._table
         micro, ratio = table.column("micro_batch"), table.column("checkpoint_ratio")
         slow = 1 + 0.33 * ratio + 0.4 * table.is_value("attention", "eager")
         rate = 300 * micro / (micro + 6) / slow
         share = 0.25 + 0.02 * micro * (1 - 0.8 * ratio) * (1 + table.is_value("attention", "eager"))
         parts = np.stack([np.full(len(table), 0.2), 0.1 * ratio], axis=1)
-        return Prospects(
+        return SearchPrior(
             log_rate=np.log(rate),
             rate_parts=parts,
             log_share=np.log(share),
@@ -100,11 +100,11 @@ class Told(AbstractForecasts):
             step_seconds=BATCH / rate,
         )
 
-    def prospects(self, state: SweepState) -> Prospects:
+    def prospects(self, state: SweepState) -> SearchPrior:
         """Of all plans."""
         return self._all
 
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         """None: no deadline is needed."""
         return None
 
@@ -136,7 +136,7 @@ class SleepingDriver(Driver):
         told: Told,
         study: Study,
         cluster: ClusterFacts,
-        listeners: Sequence[AbstractListener],
+        listeners: Sequence[AbstractCallback],
         begun: SweepStarted,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.trial_overhead import cold_trial
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
@@ -50,7 +50,7 @@ def space_of(spec: SweepSpec) -> Space:
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=_lacks(device),
     )
-    around = Surroundings(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
+    around = RuleContext(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
     return build_space(around, ranks)
 
 

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.output import write
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.request import Question, device_of, question_of
-from search_spaces.costs.calibration import shipped_belief
+from orchestrator.forecast.request import PlanningRequest, device_of, planning_request
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.space import build_space
 from search_spaces.spec.schema import GIB, SweepSpec
@@ -59,13 +59,13 @@ def spec_for(model: str, global_batch: int, space: Mapping[str, Any]) -> SweepSp
 
 def question_for(
     model: str, ranks: int, global_batch: int, space: Mapping[str, Any] | None = None
-) -> Question:
+) -> PlanningRequest:
     """The question of a model on so many devices."""
     from workers.models.load import describe
 
     spec = spec_for(model, global_batch, space or {})
     device = device_of(spec, name=None, file=None, devices_per_node=None)
-    return question_of(spec, describe(spec.model, spec.train), device, ranks=(ranks,))
+    return planning_request(spec, describe(spec.model, spec.train), device, ranks=(ranks,))
 
 
 def rate(plans: int) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def rate(plans: int) -> dict[str, Any]:
     footprint = Footprints(question.spec, question.kind)(variants_of(whole))
     drawn = np.random.default_rng(0).permutation(len(whole))[:plans]
     table = whole.take(np.sort(drawn))
-    belief = shipped_belief()
+    belief = shipped_calibration()
     started = time.perf_counter()
-    executions = executions_of(table, question.model, footprint)
+    executions = plan_features(table, question.model, footprint)
     work = work_of(footprint, question.device, executions)
     told = forecast(work, belief, float(question.limit_bytes))
     seconds = time.perf_counter() - started
@@ -109,7 +109,7 @@ def ask(ranks: int, cache: Path) -> dict[str, Any]:
         traced += time.perf_counter() - before
         return found
 
-    planned = Planner(question, footprints, shipped_belief()).plan()
+    planned = Planner(question, footprints, shipped_calibration()).plan()
     best = planned.best
     return {
         "devices": ranks,

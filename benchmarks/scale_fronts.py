@@ -16,11 +16,11 @@ from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment
-from orchestrator.core.placement import AbstractNodes, Need, Node, Wanted
+from orchestrator.core.placement import AbstractNodes, CapacityRequest, Node, Shortfall
 from orchestrator.study.study import Study
 from orchestrator.tracking.events import EventFile
 from search_spaces.facts import ClusterFacts
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
@@ -68,7 +68,7 @@ def cluster_of(nodes: int) -> ClusterFacts:
 def space_of(spec: SweepSpec, cluster: ClusterFacts) -> Space:
     """The legal plans."""
     model = describe(spec.model, spec.train)
-    return build_space(Surroundings(spec=spec, model=model, cluster=cluster), GPUS)
+    return build_space(RuleContext(spec=spec, model=model, cluster=cluster), GPUS)
 
 
 @final
@@ -81,7 +81,7 @@ class StandingNodes(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         return self._nodes
 
-    def want(self, needs: Sequence[Need]) -> None:
+    def want(self, needs: Sequence[Shortfall]) -> None:
         assert not any(need.bundles for need in needs), "there is room for every group"
 
 
@@ -128,7 +128,7 @@ class PlimsollFront(AbstractFront):
         placing = PlacingDriver(
             self.driver,
             StandingNodes(nodes),
-            wanted=[Wanted(groups=nodes, ranks=GPUS)],
+            wanted=[CapacityRequest(groups=nodes, ranks=GPUS)],
             wait_seconds=60,
             clock=clock,
         )

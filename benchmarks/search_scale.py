@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import write
-from orchestrator.search.observations import Sight
-from orchestrator.search.search import Options, Search
+from orchestrator.search.observations import Observation
+from orchestrator.search.search import CandidatePool, Search
 
 PLACES = 64
 KNOBS, COEFFICIENTS = 14, 12
@@ -35,17 +35,17 @@ _GIB = 2**30
 class World:
     """Synthetic candidates: their forecasts, and what is true of them."""
 
-    options: Options
+    options: CandidatePool
     log_rate: np.ndarray
     log_share: np.ndarray
     seconds: np.ndarray
 
-    def sight(self, row: int) -> Sight:
+    def sight(self, row: int) -> Observation:
         """What a trial of a candidate shows."""
         if self.log_share[row] > 0:
-            return Sight(row=row, log_share=float(self.log_share[row]), ran_out=True)
+            return Observation(row=row, log_share=float(self.log_share[row]), ran_out=True)
         rate, share = float(self.log_rate[row]), float(self.log_share[row])
-        return Sight(row=row, log_rate=rate, log_share=share, fitted=True)
+        return Observation(row=row, log_rate=rate, log_share=share, fitted=True)
 
 
 def world(candidates: int, seed: int = 0) -> World:
@@ -54,7 +54,7 @@ def world(candidates: int, seed: int = 0) -> World:
     places = rng.random((candidates, KNOBS))
     rate = 0.3 * places @ rng.normal(size=KNOBS)
     share = 0.2 * places @ rng.normal(size=KNOBS) - 0.3
-    options = Options(
+    options = CandidatePool(
         features=places,
         log_rate=rate + rng.normal(0, 0.1, candidates),
         log_share=share + rng.normal(0, 0.05, candidates),
@@ -96,7 +96,7 @@ def under_way_seconds(world: World, under_way: int, at_once: int) -> float:
 
 def busy_share(world: World, trials: int) -> float:
     """The share of the places' time in which a trial ran, until the last trial was handed out."""
-    search, sights = Search(world.options), list[Sight]()
+    search, sights = Search(world.options), list[Observation]()
     free = np.ones(len(world.options), dtype=bool)
     now, running = 0.0, list[tuple[float, int]]()
     idle_since: list[float] = [0.0] * PLACES

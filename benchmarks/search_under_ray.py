@@ -25,7 +25,7 @@ from orchestrator.cluster.runtime import settle_ray
 from orchestrator.core.events import SweepStarted
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.models.load import describe
@@ -125,7 +125,7 @@ def _median_ms(seconds: Sequence[float]) -> float:
 
 def _space(spec: SweepSpec, cluster: ClusterFacts) -> Space:
     model = describe(spec.model, spec.train)
-    return build_space(Surroundings(spec=spec, model=model, cluster=cluster), 1)
+    return build_space(RuleContext(spec=spec, model=model, cluster=cluster), 1)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState
 from orchestrator.sweep import run_sweep
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
@@ -58,7 +58,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
     )
 
 
-class Stopwatch(AbstractListener):
+class Stopwatch(AbstractCallback):
     """Seconds from ask to told, with the outcome, by plan."""
 
     def __init__(self) -> None:

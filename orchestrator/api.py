@@ -18,7 +18,7 @@ from orchestrator.workspace import (
 )
 from search_spaces.errors import StudyError, UserError
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import EXPORTED_FILE, Exported, load_exported_spec
+from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest, load_exported_spec
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -263,7 +263,7 @@ def _device(record: Record, state: SweepState) -> str:
 
 
 def _exported(folder: Path) -> Best:
-    kept = Exported.read(folder)
+    kept = ExportManifest.read(folder)
     return Best(
         study=kept.study,
         trial=kept.trial,

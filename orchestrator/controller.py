@@ -12,10 +12,10 @@ from typing import TypeVar, final
 
 from orchestrator.core.budget import (
     Stop,
+    incumbent,
     next_action,
+    not_worth_it,
     proof_deadline_seconds,
-    rival,
-    too_dear,
     trial_deadline_seconds,
 )
 from orchestrator.core.events import (
@@ -27,29 +27,29 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, reaction_to
+from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, failure_decision
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import (
     AbstractNodes,
+    CapacityRequest,
     Node,
     Placement,
-    Wanted,
     assign,
-    need_of,
+    capacity_words,
     on_kind,
-    words,
+    shortfall,
 )
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
-from orchestrator.study.study import Interrupted, Study
-from orchestrator.tracking.callback import AbstractListener
-from search_spaces.costs.forecast import Prospects
+from orchestrator.study.study import InterruptedTrial, Study
+from orchestrator.tracking.callback import AbstractCallback
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.trial import (
     Cancelled,
-    Expectation,
     Outcome,
+    PlanForecast,
     Record,
     TrialRequest,
     closed,
@@ -68,7 +68,7 @@ class Driver(AbstractDriver):
         self,
         study: Study,
         cluster: ClusterFacts,
-        listeners: Sequence[AbstractListener],
+        listeners: Sequence[AbstractCallback],
         begun: SweepStarted,
         clock: Callable[[], float] = time.time,
         forecasts: AbstractForecasts | None = None,
@@ -81,7 +81,7 @@ class Driver(AbstractDriver):
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
         self._searched: str | None = None  # why no more trials are handed out
-        self._retries: list[tuple[Interrupted, str]] = []  # what is run once more, and why
+        self._retries: list[tuple[InterruptedTrial, str]] = []  # what is run once more, and why
         for listener in listeners:
             listener.on_event(begun, self.state)
 
@@ -127,7 +127,7 @@ class Driver(AbstractDriver):
         if not self._study.untried(kinds):
             return Later()
         proposed = self._study.propose(self._prospects(), kinds)
-        if stop := too_dear(self.state, proposed.saving, proposed.seconds):
+        if stop := not_worth_it(self.state, proposed.saving, proposed.seconds):
             return self._conclude_search(stop.reason, now) if kinds is None else Later()
         taken = max(self._clock() - now, 0.0)
         return self._begin(proposed.plan, proposed.why, now, ask_seconds=taken)
@@ -159,7 +159,7 @@ class Driver(AbstractDriver):
             number=asked.number,
             plan=plan,
             spec=self.state.for_workers,
-            rival=rival(self.state, plan),
+            incumbent=incumbent(self.state, plan),
         )
         return self._assignment(request, deadline_seconds)
 
@@ -234,7 +234,7 @@ class Driver(AbstractDriver):
     def _runs_again(self, trial: TrialStarted, outcome: Outcome) -> bool:
         """Closes a trial that is run once more, if its outcome asks for that."""
         second = trial.proof or trial.retry_of is not None
-        if not reaction_to(outcome, second=second).again:
+        if not failure_decision(outcome, second=second).again:
             return False
         self.interrupt(trial.number, f"trial {trial.number} {sentence(outcome)}")
         return True
@@ -247,7 +247,7 @@ class Driver(AbstractDriver):
         """Closes a trial that ended by no doing of its plan's, which is run once more."""
         trial, self._searched = self._running(number), None  # which may have counted on it
         if again and not trial.proof:  # one that is not there is asked for again anyway
-            left = Interrupted(number=number, plan=trial.plan, retry_of=None)
+            left = InterruptedTrial(number=number, plan=trial.plan, retry_of=None)
             self._retries.append((left, reason))
         self._close(trial, reason)
 
@@ -287,16 +287,16 @@ class Driver(AbstractDriver):
             ended = SweepEnded(
                 reason=reason,
                 at=self._clock(),
-                left=self._study.left(self._prospects()),
+                left=self._study.regret_bound(self._prospects()),
                 untried=len(self._study.untried()),
             )
             self._study.keep_end(ended)
             self._emit(ended)
 
-    def _prospects(self) -> Prospects | None:
+    def _prospects(self) -> SearchPrior | None:
         return self._noting_problems(self._forecasts.prospects(self.state))
 
-    def _expected(self, plan: Plan) -> Expectation | None:
+    def _expected(self, plan: Plan) -> PlanForecast | None:
         return self._noting_problems(self._forecasts.expectation(plan, self.state))
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
@@ -334,7 +334,7 @@ class PlacingDriver(AbstractDriver):
         driver: Driver,
         nodes: AbstractNodes,
         *,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[CapacityRequest],
         wait_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -398,7 +398,7 @@ class PlacingDriver(AbstractDriver):
         wanted = [one for kind, one in self._wanted.items() if kind not in self._left_out]
         if given.request.proof:  # which runs alone
             wanted = [replace(self._wanted[plan.accelerator], groups=1)]
-        self._nodes.want([need_of(one, up, [*running, *idle]) for one in wanted])
+        self._nodes.want([shortfall(one, up, [*running, *idle]) for one in wanted])
         shunned = self._shunned.get(plan.key, frozenset[str]())
         others = [node for node in here if node.id not in shunned]
         found = shunned and assign(plan, others, running, idle, share=self._share)
@@ -422,7 +422,7 @@ class PlacingDriver(AbstractDriver):
         placement = self._running.pop(report.number)
         plan = self._driver.plan_of(report.number)
         if not report.lost:
-            if reaction_to(report.outcome).again:
+            if failure_decision(report.outcome).again:
                 self._shunned[plan.key] = placement.nodes
             self._driver.conclude(report)
             return
@@ -472,7 +472,7 @@ class PlacingDriver(AbstractDriver):
             self._missed_since[plan.accelerator] = now
             self._driver.note(
                 f"trial {given.request.number} waits for room for {_ranks(plan)}, up to"
-                f" {self._wait_seconds / 60:g} minutes: there is {words(self._up())}"
+                f" {self._wait_seconds / 60:g} minutes: there is {capacity_words(self._up())}"
             )
         return now - self._missed_since[plan.accelerator] >= self._wait_seconds
 
@@ -481,7 +481,7 @@ class PlacingDriver(AbstractDriver):
         number, plan = given.request.number, given.request.plan
         reason = (
             f"there was no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
-            f" (cluster.wait_minutes): there is {words(self._up())}"
+            f" (cluster.wait_minutes): there is {capacity_words(self._up())}"
         )
         self._left_out.add(plan.accelerator)
         if given.request.proof or self._left_out == self._wanted.keys():

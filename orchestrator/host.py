@@ -203,7 +203,7 @@ def oom_kills() -> int:
     return 0
 
 
-def end_left_overs(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
+def end_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
     """Waits for the process groups of workers on this machine to end, then kills what is left.
 
     Args:

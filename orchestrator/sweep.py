@@ -16,23 +16,30 @@ from orchestrator.cluster.runtime import connected
 from orchestrator.controller import Driver, PlacingDriver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
-from orchestrator.core.placement import Node, Placement, Wanted, on_kind, room_for_groups, words
+from orchestrator.core.placement import (
+    CapacityRequest,
+    Node,
+    Placement,
+    capacity_words,
+    on_kind,
+    room_for_groups,
+)
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.callback import AbstractListener
-from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.callback import AbstractCallback
+from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import study_storage
-from search_spaces.costs.calibration import Belief, shipped_belief
+from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError, StudyError
 from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare
@@ -56,8 +63,8 @@ class Stopped(KeyboardInterrupt):
 def run_sweep(
     spec: SweepSpec,
     name: str,
-    listeners: Sequence[AbstractListener],
-    belief: Belief | None = None,
+    listeners: Sequence[AbstractCallback],
+    belief: Calibration | None = None,
 ) -> SweepState:
     """Measures plans until the budget is used, on the cluster that the spec names.
 
@@ -101,7 +108,9 @@ def run_sweep(
             groups=groups,
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
-        forecasts = TracedForecasts(spec, model, cluster, belief or shipped_belief(), tracing.poll)
+        forecasts = TracedForecasts(
+            spec, model, cluster, belief or shipped_calibration(), tracing.poll
+        )
         told = (*_derived(spec, model, study.keep_provenance(source)), *listeners)
         try:
             driver = Driver(study, cluster, told, begun, forecasts=forecasts)
@@ -131,10 +140,10 @@ def run_sweep(
 
 def _derived(
     spec: SweepSpec, model: ModelFacts, provenances: Sequence[Provenance]
-) -> Iterator[AbstractListener]:
+) -> Iterator[AbstractCallback]:
     """Who keeps what others read of a sweep, all of it derived from the study."""
     if spec.tracking.enabled:
-        yield MlflowListener(model, provenances=provenances)
+        yield MlflowCallback(model, provenances=provenances)
     yield RayMetrics()
 
 
@@ -155,7 +164,7 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     Raises:
         SpecError: If there are none.
     """
-    around = Surroundings(spec=spec, model=model, cluster=cluster)
+    around = RuleContext(spec=spec, model=model, cluster=cluster)
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
@@ -166,7 +175,7 @@ def groups_on_head(head_bytes: int) -> int:
 
 def wanted_groups(
     spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MOST_GROUPS
-) -> tuple[tuple[Wanted, ...], int]:
+) -> tuple[tuple[CapacityRequest, ...], int]:
     """Room for the largest plan on each kind of nodes, and how many trials run at the same time.
 
     Args:
@@ -189,12 +198,12 @@ def wanted_groups(
         path="cluster.groups",
         value=str(asked),
         advice=f"plans take up to {max(one.ranks for one in each)} ranks, and there is"
-        f" {words(nodes)}: at most {fit} of them fit at the same time{own}",
+        f" {capacity_words(nodes)}: at most {fit} of them fit at the same time{own}",
     )
     raise SpecError("specification", (fault,))
 
 
-def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> Wanted:
+def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> CapacityRequest:
     """As many groups as are asked for on nodes of a kind, as far as all of its plans find room."""
     asked, share = spec.cluster.groups, spec.cluster.share_nodes
     table = space.table.take(space.table.is_value("accelerator", kind))
@@ -208,7 +217,7 @@ def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) 
         shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
         here = on_kind(nodes, kind)
         fit = min(room_for_groups(*shape, here, most, share=share) for shape in shapes)
-    return Wanted(
+    return CapacityRequest(
         groups=max(fit, 1),
         ranks=int(ranks.max()),
         tensor=int(tensor.max()),
@@ -221,7 +230,7 @@ def _run(
     driver: Driver,
     study: Study,
     nodes: RayNodes,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[CapacityRequest],
     groups: int,
     stopped: Termination,
 ) -> None:
@@ -234,7 +243,7 @@ def _run(
     try:
         run_trials(losable, groups)
     except KeyboardInterrupt:
-        study.hurry()
+        study.give_up_waiting()
         driver.cancel(f"stopped by {stopped}")
         raise
     if losable.lost is not None:

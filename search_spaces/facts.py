@@ -189,7 +189,9 @@ def provenance_at(provenances: Sequence[Provenance], moment: float) -> Provenanc
     return max(begun, key=lambda provenance: provenance.at, default=None)
 
 
-def told_apart(cluster: ClusterFacts, spec: SweepSpec, room: Room | None = None) -> ClusterFacts:
+def split_by_accelerator(
+    cluster: ClusterFacts, spec: SweepSpec, room: Room | None = None
+) -> ClusterFacts:
     """The cluster with each kind of nodes that the specification names.
 
     Args:

@@ -99,7 +99,9 @@ class Plan:
 
         Knobs at rest are left out, so that a plan keeps its name when new knobs come.
         """
-        told = {name: value for name, value in self.as_dict().items() if value != RESTS.get(name)}
+        told = {
+            name: value for name, value in self.as_dict().items() if value != DEFAULTS.get(name)
+        }
         canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:_KEY_DIGITS]
 
@@ -116,7 +118,7 @@ class Plan:
         """
         names = [field.name for field in fields(cls)]
         problems = [
-            f"{name} is missing" for name in names if name not in RESTS and name not in knobs
+            f"{name} is missing" for name in names if name not in DEFAULTS and name not in knobs
         ]
         problems += [
             f"{name} is no knob, the knobs are {', '.join(names)}"
@@ -157,6 +159,6 @@ COUNTS: Mapping[str, int] = {  # the knobs that are whole numbers, each with its
 }
 NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # of the cluster's own
 CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # the knobs that are one of a few values
-RESTS: Mapping[str, Any] = {  # what a knob is where nothing depends on it
+DEFAULTS: Mapping[str, Any] = {  # what a knob is where nothing depends on it
     field.name: field.default for field in fields(Plan) if field.default is not MISSING
 }

@@ -247,18 +247,18 @@ def _differing(plan: Plan, table: PlanTable) -> Mapping[str, Flags]:
 
 def _matters(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
     """In which rows the knob changes anything; in none if it does not in the plan."""
-    if knob.matters is always:
+    if knob.is_active is always:
         return np.ones(len(table), dtype=bool)
-    if not knob.matters({name: getattr(plan, name) for name in knob.looks_at}):
+    if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
-    group_of, rows = table.group(knob.looks_at)
-    answers = [bool(knob.matters(_chosen(table, knob, int(row)))) for row in rows]
-    matters: Flags = np.array(answers, dtype=bool)[group_of]
-    return matters
+    group_of, rows = table.group(knob.depends_on)
+    answers = [bool(knob.is_active(_chosen(table, knob, int(row)))) for row in rows]
+    is_active: Flags = np.array(answers, dtype=bool)[group_of]
+    return is_active
 
 
 def _chosen(table: PlanTable, knob: Knob, row: int) -> dict[str, Any]:
-    return {name: table.values[name][table.codes[name][row]] for name in knob.looks_at}
+    return {name: table.values[name][table.codes[name][row]] for name in knob.depends_on}
 
 
 def _follows(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Flags:

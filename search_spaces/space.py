@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.knobs.search_defaults import Choice, Chosen, Values
-from search_spaces.plan import RESTS, Plan
+from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
+from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constant_codes, group
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Refused
@@ -31,7 +31,7 @@ class Combinations:
     counting looks at each such case once, however many points share it.
     """
 
-    def __init__(self, around: Surroundings, workers: int) -> None:
+    def __init__(self, around: RuleContext, workers: int) -> None:
         """Counts them.
 
         Args:
@@ -58,7 +58,7 @@ class Combinations:
         grown = _Grown(self.domains)
         unmet = 0
         for level, knob in enumerate(KNOBS):
-            group_of, chosen = grown.cases(knob.looks_at)
+            group_of, chosen = grown.cases(knob.depends_on)
             offered = [self._values(level, case) for case in chosen]
             grown.add(knob.name, offered, group_of)
             if level == _FED:
@@ -97,16 +97,16 @@ class Combinations:
 
     def _values(self, level: int, chosen: Chosen) -> Values:
         knob = KNOBS[level]
-        key = (level, *[chosen[name] for name in knob.looks_at])
+        key = (level, *[chosen[name] for name in knob.depends_on])
         values = self._offered.get(key)
         if values is None:
             around = self._around
-            choice = Choice(
+            choice = DomainContext(
                 spec=around.spec,
                 model=around.model,
                 cluster=around.cluster,
                 workers=self._workers,
-                chosen={name: chosen[name] for name in knob.looks_at},
+                chosen={name: chosen[name] for name in knob.depends_on},
             )
             values = self._offered[key] = knob.values(choice)
         return values
@@ -115,7 +115,7 @@ class Combinations:
 def _below(level: int) -> tuple[str, ...]:
     """The knobs above a level that those from it on look at."""
     above = {knob.name for knob in KNOBS[:level]}
-    looked_at = {name for knob in KNOBS[level:] for name in knob.looks_at}
+    looked_at = {name for knob in KNOBS[level:] for name in knob.depends_on}
     return tuple(sorted(above & looked_at))
 
 
@@ -191,7 +191,7 @@ class Space:
         return Candidates(self.table)
 
 
-def build_space(around: Surroundings, workers: int) -> Space:
+def build_space(around: RuleContext, workers: int) -> Space:
     """Enumerates and rules every combination of the knobs' values.
 
     Args:
@@ -259,7 +259,7 @@ def _nearest(distance: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _off_rest(table: PlanTable) -> NDArray[Any]:
-    off = [~table.is_value(name, rest) for name, rest in RESTS.items()]
+    off = [~table.is_value(name, rest) for name, rest in DEFAULTS.items()]
     return np.asarray(np.sum(off, axis=0, dtype=np.intp))
 
 
@@ -277,7 +277,7 @@ _FROM_BASELINE: tuple[Callable[[PlanTable], NDArray[Any]], ...] = (  # what coun
 
 
 def _nothing_legal(
-    around: Surroundings,
+    around: RuleContext,
     values: dict[str, Values],
     example: Mapping[str, Refused],
     ruled: Mapping[str, int],
@@ -303,7 +303,7 @@ def _nothing_legal(
     return SpecError("specification", (fault,))
 
 
-def _no_room(around: Surroundings, workers: int) -> Fault:
+def _no_room(around: RuleContext, workers: int) -> Fault:
     slots, cores = around.cluster.slots, around.spec.cluster.cpus_per_worker
     each = "one for each GPU" if around.cluster.device == "cuda" else f"CPU cores for each: {cores}"
     room = "1 rank" if slots == 1 else f"{slots} ranks"

@@ -296,7 +296,7 @@ def sentence(outcome: Outcome) -> str:
 class TrialRequest:
     """One trial: train `plan` on the spec's model and data, and measure it.
 
-    `collective_seconds` bounds how long a rank waits for the others in a collective. `rival` is
+    `collective_seconds` bounds how long a rank waits for the others in a collective. `incumbent` is
     what a step of the best plan so far takes, in seconds: a trial that is slower beyond doubt ends
     early, one that is as fast is measured more exactly. None: there is none to beat. A proof is a
     trial that does more, as `spec.proof` says.
@@ -306,7 +306,7 @@ class TrialRequest:
     plan: Plan
     spec: SweepSpec
     collective_seconds: float = 60.0
-    rival: Estimate | None = None
+    incumbent: Estimate | None = None
     proof: bool = False
 
     @property
@@ -326,7 +326,7 @@ def snapshot_stem(spec: SweepSpec, study: str, number: int, proof: bool = False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class PlanForecast:
     """The forecast of one plan, as a record keeps it; intervals hold with 95 % confidence.
 
     `peak_bytes` is what the fullest rank is expected to hold, `fits` the probability that this
@@ -357,7 +357,7 @@ class Errors:
     unlearned_memory: float | None
 
 
-def errors(expected: Expectation | None, outcome: Outcome) -> Errors | None:
+def errors(expected: PlanForecast | None, outcome: Outcome) -> Errors | None:
     """How far off a forecast was; None where there was none, or nothing to hold against it."""
     if expected is None or not isinstance(outcome, Measured):
         return None
@@ -395,7 +395,7 @@ class Record:
     started_at: float  # seconds since the epoch
     ended_at: float
     fingerprint: Fingerprint | None
-    forecast: Expectation | None = None  # None where nothing could be forecast
+    forecast: PlanForecast | None = None  # None where nothing could be forecast
     proof: bool = False
 
 

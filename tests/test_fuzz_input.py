@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.api import find_study
 from orchestrator.cli.trial import read_plan
-from orchestrator.explain.context import knobs_asked, plan_asked
+from orchestrator.explain.context import knob_args, plan_asked
 from orchestrator.study.study import check_study
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import remember
@@ -174,7 +174,7 @@ def test_any_name_of_a_study_is_a_folder_of_its_own_or_a_sentence(
 @LONG
 def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
     try:
-        asked = knobs_asked(words)
+        asked = knob_args(words)
     except UserError as error:
         says_where(error, "--plan")
         return
@@ -189,7 +189,7 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
 @LONG
 def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None:
     try:
-        (asked,) = knobs_asked([f"{knob}={value}"]).items()
+        (asked,) = knob_args([f"{knob}={value}"]).items()
     except UserError as error:
         says_where(error, "--plan")
         return

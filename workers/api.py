@@ -19,7 +19,7 @@ from torch.nn import Module
 from search_spaces.errors import ClusterError, ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import Exported, code_folder, load_exported_spec
+from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.settings.render import render_checkpoint
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
@@ -217,7 +217,7 @@ class Reference:
         spec = load_exported_spec(folder)
         if code := code_folder(folder):
             _import_from(code, spec.model.name.partition(":")[0])
-        return cls(spec, Exported.read(folder).plan)
+        return cls(spec, ExportManifest.read(folder).plan)
 
     def model(self) -> tuple[nn.Module, list[nn.Module]]:
         """The whole model on the CPU with the weights that trials start from, and its blocks."""

@@ -22,7 +22,7 @@ from workers.engines.build import load_engines
 from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import MemoryWanted, memory_wanted
-from workers.outcomes import agree, cause_of
+from workers.outcomes import agree, crash_cause
 from workers.prepare import prepare
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
@@ -66,7 +66,7 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
         return _ending_of(error, watch.phase, worker.meter.held(), worker)
 
 
-def rehearse(spec: SweepSpec, worker: Worker) -> None:
+def warm_up(spec: SweepSpec, worker: Worker) -> None:
     """Trains a step of the spec's model on this rank alone, and forgets it.
 
     Libraries, threads and caches that come with a first step belong to the process and not to
@@ -99,7 +99,7 @@ def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker
             costs=None,
         )
     return Crashed(
-        cause=cause_of(error, phase),
+        cause=crash_cause(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
         detail=_sentence(error),

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts, told_apart
+from search_spaces.facts import ClusterFacts, split_by_accelerator
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, TrialRequest
-from workers.entry import rehearse, run_trial
+from workers.entry import run_trial, warm_up
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
 from workers.worker import Worker, pick_device
@@ -51,13 +51,13 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, proof: bool = False) -> Outco
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=lacks(device.type),
     )
-    around = Surroundings(spec=spec, model=prepare(spec), cluster=told_apart(here, spec))
+    around = RuleContext(spec=spec, model=prepare(spec), cluster=split_by_accelerator(here, spec))
     first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, around):
         return refused if first else None
     with _process_group(spec, world_size):
         worker = Worker.start(spec.on(plan.accelerator))
-        rehearse(spec, worker)
+        warm_up(spec, worker)
         request = TrialRequest(number=0, plan=plan, spec=spec, proof=proof)
         if proof:
             request = replace(request, collective_seconds=_PROOF_SECONDS)

@@ -90,7 +90,7 @@ def _residual(endings: Sequence[Outcome]) -> int:
     )
 
 
-def cause_of(error: BaseException, phase: str) -> CrashKind:
+def crash_cause(error: BaseException, phase: str) -> CrashKind:
     """Why a rank raised.
 
     - "disk_full": the file system that was written to has no room, or its quota is used up.

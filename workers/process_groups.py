@@ -15,7 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _collective_utils, _redistribute
 
 from search_spaces.plan import Plan
-from search_spaces.settings.rank_layout import MESH_DIMENSIONS, Place, mesh_shape, place_of
+from search_spaces.settings.rank_layout import (
+    MESH_DIMENSIONS,
+    RankCoordinates,
+    mesh_shape,
+    rank_coordinates,
+)
 
 T = TypeVar("T")
 
@@ -92,7 +97,7 @@ class Mesh:
     a part of it by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
     """
 
-    place: Place
+    place: RankCoordinates
     group: dist.ProcessGroup
     devices: DeviceMesh
 
@@ -159,7 +164,7 @@ class TrialGroup:
                 for dimension, size in enumerate(shape)
             ]
             self._meshes[shape] = Mesh(
-                place=place_of(plan, self._ranks.rank),
+                place=rank_coordinates(plan, self._ranks.rank),
                 group=self._group,
                 devices=DeviceMesh.from_group(
                     groups, self._device.type, mesh=grid, mesh_dim_names=MESH_DIMENSIONS

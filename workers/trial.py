@@ -58,7 +58,7 @@ def longer(spec: SweepSpec) -> ObjectiveSpec:
     )
 
 
-def prove(
+def validate(
     training: AbstractTraining,
     worst: Callable[[], StepBatches],
     spec: SweepSpec,
@@ -197,14 +197,14 @@ def train_and_measure(
         worker.meter.check()
         sampler.begin()
         objective = longer(spec) if request.proof else spec.objective
-        series = measure_steps(training, feed, objective, group, watch, request.rival)
+        series = measure_steps(training, feed, objective, group, watch, request.incumbent)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         proof = None
         if request.proof and isinstance(series, Series):
             # made here and not by loader processes, which give each step once and in order
             worst = partial(source.step, plan, data_rank, WORST_STEP)
-            proof = prove(training, worst, spec, group, watch)
+            proof = validate(training, worst, spec, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()

@@ -13,10 +13,10 @@ from benchmarks.cpu_forecast import Measured
 from benchmarks.gpu.ceilings import device_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.measuring import cases, number, spec_of
-from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.memory import CATEGORIES
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.hardware import Device
 from search_spaces.plan import Plan
@@ -83,7 +83,7 @@ def _beside(
     kind = "cpu" if device.name == "cpu" else "cuda"
     footprint = trace(spec, variants_of(table), device=kind)
     work = work_of(
-        footprint, device, executions_of(table, describe(spec.model, spec.train), footprint)
+        footprint, device, plan_features(table, describe(spec.model, spec.train), footprint)
     )
     limits = [number(row, "limit_bytes") for row in rows]
     limit = float(np.nanmax([*limits, 0.0])) or float(device.memory_bytes)
@@ -96,5 +96,5 @@ def _beside(
             step_seconds=np.array([number(row, "step_seconds") for row in rows]),
             peak_bytes=np.array([number(row, "held_bytes") for row in rows]),
         ),
-        said=forecast(work, shipped_belief(), limit),
+        said=forecast(work, shipped_calibration(), limit),
     )

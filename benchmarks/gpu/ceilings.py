@@ -24,7 +24,7 @@ from benchmarks.gpu.verdicts import Verdict
 from search_spaces.hardware import Device, DeviceError, known_device, load_device_file
 from search_spaces.hardware.device import MatmulPoint
 from search_spaces.hardware.files import device_to_yaml
-from workers.probe.config import MIB, Effort, Findings, Shape, usual_effort
+from workers.probe.config import MIB, ProbeConfig, ProbeResult, Shape, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 
@@ -39,10 +39,10 @@ _LAYERS = (  # columns and inner dimension of what the models multiply most
 _PRECISION = "bf16"
 
 
-def effort_for(*, tiny: bool) -> Effort:
+def effort_for(*, tiny: bool) -> ProbeConfig:
     """What is measured: on one rank, and with the shapes of all models beside the usual ones."""
     if tiny:
-        return Effort(
+        return ProbeConfig(
             device_type="cpu",
             ranks=1,
             threads=1,
@@ -56,7 +56,7 @@ def effort_for(*, tiny: bool) -> Effort:
             adam_elements=100_000,
             timeout_seconds=120.0,
         )
-    usual = usual_effort()
+    usual = default_config()
     shapes = (*usual.shapes, *shapes_of_models())
     return dataclasses.replace(
         usual, ranks=1, shapes=tuple(dict.fromkeys(shapes)), timeout_seconds=480.0
@@ -78,7 +78,7 @@ def measure(asked: Asked) -> Found:
     return found_in(device, findings, effort)
 
 
-def found_in(device: Device, findings: Findings, effort: Effort) -> Found:
+def found_in(device: Device, findings: ProbeResult, effort: ProbeConfig) -> Found:
     """The rates of one probe."""
     rows = [_row(point) for point in device.matmul_points]
     rows.sort(key=lambda row: -row["tflops_per_second"])

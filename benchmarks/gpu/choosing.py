@@ -7,7 +7,7 @@ import numpy as np
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare
@@ -18,7 +18,7 @@ _FOLLOWS = "accumulation"  # from the other knobs
 
 def space_of(spec: SweepSpec, here: ClusterFacts) -> Space:
     """The legal plans of one rank on this machine."""
-    around = Surroundings(spec=spec, model=prepare(spec), cluster=here)
+    around = RuleContext(spec=spec, model=prepare(spec), cluster=here)
     return build_space(around, 1)
 
 

@@ -25,13 +25,13 @@ from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
-from orchestrator.export.source import Taken
-from orchestrator.export.verify import judged as findings_of
-from orchestrator.export.verify import seen_speed, witnessed
+from orchestrator.export.source import ExportSource
+from orchestrator.export.verify import check_run as findings_of
+from orchestrator.export.verify import observed_run, seen_speed
 from orchestrator.report.format import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Record
 from workers.prepare import prepare
@@ -94,8 +94,8 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         folder = Path(kept, "exported")
         what = exported(taken_from(spec, plan, report), "torchrun")
         write_bundle(what, taken_from(spec, plan, report), folder)
-        told = Exported.read(folder)
-        ranks = witnessed(told, folder, steps=steps, seconds=_LONGEST_SECONDS)
+        told = ExportManifest.read(folder)
+        ranks = observed_run(told, folder, steps=steps, seconds=_LONGEST_SECONDS)
         findings = findings_of(told, ranks)
         script = write_plain(folder, Path(kept, "plain"), spec, plan)
         plain = plain_rate(script, told, steps=steps, seconds=_LONGEST_SECONDS)
@@ -119,7 +119,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     }
 
 
-def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> Taken:
+def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> ExportSource:
     """A trial as it is exported, without the study that it would else come from.
 
     Raises:
@@ -136,7 +136,7 @@ def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> Taken:
         ended_at=report.ended_at,
         fingerprint=report.fingerprint,
     )
-    return Taken(
+    return ExportSource(
         study="honesty",
         spec=spec,
         model=prepare(spec),

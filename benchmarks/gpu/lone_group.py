@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.serving import serve
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
-from orchestrator.core.failures import Death, outcome_of_death, reaction_to
+from orchestrator.core.failures import GroupFailure, failure_decision, outcome_of_group_failure
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.host import device_use, oom_kills, unreleased
@@ -74,7 +74,7 @@ class LoneGroup:
         notes = ["a worker was started for it"] if self.started > before else []
         ready_at = time.time()
         outcome = child.run(request, given.deadline_seconds)
-        if reason := reaction_to(outcome).replace:
+        if reason := failure_decision(outcome).replace:
             notes.append(f"the worker is replaced: {reason}")
             notes += self.stop()
         return TrialReport(
@@ -170,8 +170,8 @@ class _Child:
         self._process.join(_STOP_SECONDS)
         detail = f"its process ended with {self._process.exitcode}"
         killed = oom_kills() > kills
-        death = Death(doing="running the trial", host_memory=killed, rank=0, detail=detail)
-        return outcome_of_death(death, ())
+        death = GroupFailure(doing="running the trial", host_memory=killed, rank=0, detail=detail)
+        return outcome_of_group_failure(death, ())
 
     def end(self) -> tuple[str, ...]:
         with contextlib.suppress(BrokenPipeError, OSError):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from orchestrator.export.verify import UNSTEADY_STEPS
 from search_spaces.errors import UserError
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from workers.measure.steady import median_estimate, warmup_length
 
 _TAIL_LETTERS = 2000
 
 
-def plain_rate(script: Path, exported: Exported, *, steps: int, seconds: float) -> float:
+def plain_rate(script: Path, exported: ExportManifest, *, steps: int, seconds: float) -> float:
     """Samples per second by the median of a script's steady steps.
 
     Plimsoll is not on the path of its process, and its own clock is what counts.

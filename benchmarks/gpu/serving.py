@@ -20,12 +20,12 @@ def serve(spec: SweepSpec, pipe: Connection) -> None:
     last. That the driver's process goes away ends this one too.
     """
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    from workers.entry import rehearse, run_trial
+    from workers.entry import run_trial, warm_up
     from workers.probe.doctor import lacks
     from workers.worker import Worker
 
     worker = Worker.start(spec)
-    rehearse(spec, worker)
+    warm_up(spec, worker)
     seen = Fingerprint(
         device=worker.device.type,
         device_name=worker.device_name,

@@ -18,7 +18,7 @@ from orchestrator.core.messages import Later
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
-from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey, variants_of
 from search_spaces.errors import ModelError
@@ -53,7 +53,7 @@ def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:
             at=began,
             proofs=study.proofs(),
         )
-        forecasts = TracedForecasts(spec, model, here, shipped_belief(), poll)
+        forecasts = TracedForecasts(spec, model, here, shipped_calibration(), poll)
         driver = Driver(study, here, (), begun, forecasts=forecasts)
         driver.repair()
         while (given := driver.propose()) is not None:

@@ -27,7 +27,7 @@ from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
 from benchmarks.published.reading import read
 from benchmarks.published.values import Run
 from search_spaces.costs import calibration as shipped
-from search_spaces.costs.calibration import Belief, Scales, belief_to_json
+from search_spaces.costs.calibration import Calibration, Scales, calibration_to_json
 from search_spaces.costs.coefficients import TimeCoefficients, from_vector, to_vector
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
 from search_spaces.costs.plan_features import STACKS
@@ -73,7 +73,7 @@ _TIME_SCALES = Scales.before(0.2, (0.5,) * len(TERMS), 0.03)
 _MEMORY_SCALES = Scales.before(0.1, (0.5,) * len(CATEGORIES), 0.02)
 
 
-def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Belief:
+def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Calibration:
     """The belief that all rows but those of a source lead to."""
     sources = np.array([run.source for run in runs])
     judged = np.array([not run.extrapolated for run in runs]) & (sources != (left_out or ""))
@@ -91,7 +91,7 @@ def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Belief:
     own = _fit_scales(
         _MEMORY_SCALES, bytes_[like], held[weighed][like], groups[weighed][like], share=0.8
     )
-    return Belief(
+    return Calibration(
         time=time,
         time_scales=_fit_scales(_TIME_SCALES, terms, seconds[timed], groups[timed]),
         memory=memory,
@@ -213,7 +213,7 @@ def main(folder: Path) -> None:
     laid = replace(laid, rows=np.arange(len(runs)))
     PRIORS.mkdir(exist_ok=True)
     for source in (None, *tables.sources):
-        text = belief_to_json(fit(laid, runs, source))
+        text = calibration_to_json(fit(laid, runs, source))
         where = Path(shipped.__file__).with_name(shipped.PRIOR)
         where = where if source is None else PRIORS / f"{source}.json"
         where.write_text(text, "utf-8")

@@ -15,10 +15,10 @@ from benchmarks.published.forecaster import Numbers, RunForecasts
 from benchmarks.published.rows import executions_of, footprint_for, software_of
 from benchmarks.published.values import Run
 from search_spaces.costs.calibration import (
-    Belief,
-    belief_from_json,
+    Calibration,
+    calibration_from_json,
     probability_below,
-    shipped_belief,
+    shipped_calibration,
 )
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
@@ -77,7 +77,7 @@ def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
 class Ours:
     """The forecast by a belief."""
 
-    belief: Belief
+    belief: Calibration
     footprints: Footprints
 
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
@@ -188,7 +188,7 @@ def forecaster_without(source: str) -> Ours:
     """
     kept = PRIORS / f"{source}.json"
     text = kept.read_text("utf-8") if kept.is_file() else None
-    belief = shipped_belief() if text is None else belief_from_json(text)
+    belief = shipped_calibration() if text is None else calibration_from_json(text)
     return Ours(belief=belief, footprints=traced)
 
 

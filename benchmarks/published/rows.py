@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.published.footprints import wanted_of
 from benchmarks.published.values import Loss, Run
 from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Part, Pass, Peak, Variant
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Executions
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, PlanFeatures
 
 _DEEPSPEED_BUCKETS = 2e9  # bytes: 5e8 elements to reduce and as many to gather, in 16 bits
 _MODERN = ("hopper", "blackwell")
@@ -109,14 +109,14 @@ def _split_loss(head: Part) -> Part:
     )
 
 
-def executions_of(runs: Sequence[Run], footprint: Footprint) -> Executions:
+def executions_of(runs: Sequence[Run], footprint: Footprint) -> PlanFeatures:
     """Runs of one model as a forecast reads them.
 
     Raises:
         KeyError: If the footprint lacks a variant that one needs.
     """
     rows = [_row(run, footprint) for run in runs]
-    return Executions(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    return PlanFeatures(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
 def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:

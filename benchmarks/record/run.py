@@ -18,7 +18,7 @@ from orchestrator.host import termination_as_interrupt
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest, sentence
@@ -26,7 +26,7 @@ from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.worker_group import KeptGroup
+    from orchestrator.cluster.worker_group import WarmGroup
 
 MOST_PLANS = 1000  # measured without being told how many
 _STARTS = 2  # of a group, before it is given up that one comes up
@@ -111,7 +111,7 @@ def chosen(space: Space, asked: Request) -> tuple[Plan, ...]:
 
 
 def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
-    around = Surroundings(spec=spec, model=facts, cluster=cluster)
+    around = RuleContext(spec=spec, model=facts, cluster=cluster)
     return build_space(around, spec.cluster.ranks_of(cluster.slots))
 
 
@@ -128,9 +128,9 @@ def _measure(
     cluster: ClusterFacts,
     progress: Progress,
 ) -> None:
-    from orchestrator.cluster.worker_group import KeptGroup
+    from orchestrator.cluster.worker_group import WarmGroup
 
-    group = KeptGroup()
+    group = WarmGroup()
     try:
         for turn in left:
             report = _run(group, turn, len(table.rows), subject.spec, cluster)
@@ -144,7 +144,7 @@ def _measure(
 
 
 def _run(
-    group: KeptGroup, turn: Turn, number: int, spec: SweepSpec, cluster: ClusterFacts
+    group: WarmGroup, turn: Turn, number: int, spec: SweepSpec, cluster: ClusterFacts
 ) -> TrialReport:
     """A trial's report; what happens before its workers are up says nothing of its plan.
 

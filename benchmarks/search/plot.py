@@ -82,18 +82,18 @@ def figure(results: Results) -> Figure:
     return {"data": [_line(results, rival) for rival in results.rivals], "layout": layout}
 
 
-def _line(results: Results, rival: str) -> Scatter:
-    curve = 100 * results.curve(rival)
+def _line(results: Results, incumbent: str) -> Scatter:
+    curve = 100 * results.curve(incumbent)
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": rival,
+        "name": incumbent,
         "x": list(range(1, len(curve) + 1)),
         "y": curve.clip(_FLOOR).tolist(),
         "line": {
-            "color": _COLOURS.get(rival, _SPOILT),
-            "dash": _DASHES.get(rival, "solid"),
-            "width": _OURS if rival == "plimsoll" else _OTHERS,
+            "color": _COLOURS.get(incumbent, _SPOILT),
+            "dash": _DASHES.get(incumbent, "solid"),
+            "width": _OURS if incumbent == "plimsoll" else _OTHERS,
         },
         "customdata": curve.tolist(),
         "hovertemplate": "%{x} trials: %{customdata:.1f} %",

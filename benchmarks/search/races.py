@@ -43,7 +43,7 @@ class Race:
         return float(self.regret[min(trials, len(self.regret)) - 1])
 
 
-def race(surface: Surface, rival: AbstractRival, seed: int) -> Race:
+def race(surface: Surface, incumbent: AbstractRival, seed: int) -> Race:
     """Measures candidates until regret is known after 40 trials and the best is found within 2 %.
 
     Each trial tells one of the candidate's repeats, drawn at random.
@@ -54,12 +54,12 @@ def race(surface: Surface, rival: AbstractRival, seed: int) -> Race:
     while (
         free.any() and regret[-1] > 0 and (regret[-1] > NEAR + _EXACT or len(regret) <= AFTER[-1])
     ):
-        row = rival.next(free)
+        row = incumbent.next(free)
         assert free[row], "a candidate is measured once"
         free[row] = False
         trials = surface.trials[row]
         trial = trials[int(drawn.integers(len(trials)))]
-        rival.tell(row, trial)
+        incumbent.tell(row, trial)
         if trial.rate is None:
             ran_out += regret[-1] > NEAR + _EXACT
         else:

@@ -14,10 +14,10 @@ from benchmarks.published.cells import Row
 from benchmarks.search.columns import value_of
 from benchmarks.search.tables import SurfacesError, number
 from orchestrator.forecast.calibration import Footprints
-from orchestrator.forecast.request import Question, device_of, question_of
-from search_spaces.costs.calibration import shipped_belief
-from search_spaces.costs.forecast import Prospects, prospects
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from orchestrator.forecast.request import PlanningRequest, device_of, planning_request
+from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.forecast import SearchPrior, search_prior
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
@@ -38,7 +38,7 @@ _ALSO = {
 _CPU = "cpu"
 
 
-def expected_plans(spec_file: Path, rows: Sequence[Row]) -> Prospects:
+def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
     """What the candidates are expected to take; nan for what is no plan of the specification.
 
     Args:
@@ -56,12 +56,12 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> Prospects:
         raise SurfacesError(f"{spec_file} has none of the plans that were recorded")
     table = PlanTable.of(plan for plan in plans if plan is not None)
     footprint = Footprints(question.spec, question.kind)(variants_of(table))
-    executions = executions_of(table, question.model, footprint)
+    executions = plan_features(table, question.model, footprint)
     limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
     work = work_of(footprint, question.device, executions)
-    told = prospects(work, shipped_belief(), limit)
-    return Prospects(
-        **{f.name: _spread(getattr(told, f.name), at, len(rows)) for f in fields(Prospects)}
+    told = search_prior(work, shipped_calibration(), limit)
+    return SearchPrior(
+        **{f.name: _spread(getattr(told, f.name), at, len(rows)) for f in fields(SearchPrior)}
     )
 
 
@@ -72,7 +72,7 @@ def _spread(values: Numbers, at: Sequence[int], count: int) -> Numbers:
     return spread
 
 
-def _question(spec_file: Path, row: Row) -> Question:
+def _question(spec_file: Path, row: Row) -> PlanningRequest:
     """What `plimsoll plan` would be asked, on the devices that the recording had."""
     spec = load_spec(spec_file)
     gpu, gpus = row.written("gpu"), number(row, "n_gpus")
@@ -81,7 +81,7 @@ def _question(spec_file: Path, row: Row) -> Question:
         spec = spec.model_copy(update={"cluster": cluster})
     device = device_of(spec, name=gpu or None, file=None, devices_per_node=None)
     model = describe(spec.model, spec.train)
-    return question_of(spec, model, device, ranks=(round(gpus),) if gpus else ())
+    return planning_request(spec, model, device, ranks=(round(gpus),) if gpus else ())
 
 
 def _plans_of(rows: Sequence[Row], table: PlanTable) -> list[Plan | None]:

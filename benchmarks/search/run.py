@@ -27,7 +27,7 @@ class Part:
     """Some races of one rival on one surface."""
 
     surface: int
-    rival: str
+    incumbent: str
     seeds: range
 
 
@@ -57,12 +57,12 @@ class Results:
             "seeds": self.seeds,
         }
 
-    def curve(self, rival: str) -> Numbers:
+    def curve(self, incumbent: str) -> Numbers:
         """Regret after each of 40 trials: the mean over seeds, then the median over surfaces."""
         means = [
             np.mean([[one.regret_at(t) for t in range(1, AFTER[-1] + 1)] for one in races], axis=0)
             for (_, name), races in self.races.items()
-            if name == rival
+            if name == incumbent
         ]
         median: Numbers = np.median(means, axis=0)
         return median
@@ -73,14 +73,14 @@ def run(
 ) -> Results:
     """Races the rivals that are named; what is found does not depend on the processes."""
     parts = [
-        Part(surface=place, rival=rival, seeds=range(first, min(first + _AT_A_TIME, seeds)))
+        Part(surface=place, incumbent=rival, seeds=range(first, min(first + _AT_A_TIME, seeds)))
         for rival in sorted(rivals, key=lambda name: not name.startswith(_SLOW))
         for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
         for first in range(0, seeds, _AT_A_TIME)
     ]
     races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
     for part, found in _shown(_done(parts, surfaces, processes), len(parts)):
-        key = surfaces[part.surface].name, part.rival
+        key = surfaces[part.surface].name, part.incumbent
         races[key] += zip(part.seeds, found, strict=True)
     return Results(
         surfaces=tuple(surfaces),
@@ -117,7 +117,7 @@ def _hold(surfaces: Iterable[Surface]) -> None:
 
 
 def _raced(part: Part) -> Done:
-    surface, make = _held[part.surface], {**RIVALS, **WRONG}[part.rival]
+    surface, make = _held[part.surface], {**RIVALS, **WRONG}[part.incumbent]
     return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
 
 

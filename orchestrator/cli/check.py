@@ -63,8 +63,8 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     Raises:
         UserError: If the model cannot be found, or no plan is legal.
     """
-    from search_spaces.facts import told_apart
-    from search_spaces.rules.base import Surroundings
+    from search_spaces.facts import split_by_accelerator
+    from search_spaces.rules.base import RuleContext
     from search_spaces.space import build_space
     from workers.models.load import describe
 
@@ -72,7 +72,7 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     cluster = ClusterFacts(
         device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
     )
-    around = Surroundings(spec=spec, model=model, cluster=told_apart(cluster, spec))
+    around = RuleContext(spec=spec, model=model, cluster=split_by_accelerator(cluster, spec))
     return model, build_space(around, ranks)
 
 

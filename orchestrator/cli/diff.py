@@ -14,7 +14,7 @@ from orchestrator.cli.result import Result, result_to_json
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
-    from orchestrator.explain.compare import PlansCompared, StudiesCompared
+    from orchestrator.explain.compare import PlanComparison, StudyComparison
 
 
 def diff(
@@ -42,14 +42,14 @@ def diff(
     """Say what differs between two plans of a study, or between two studies."""
     compared = _plans(studies or [], trials) if trials else _studies(studies or [])
 
-    from orchestrator.explain.compare import PlansCompared
+    from orchestrator.explain.compare import PlanComparison
     from orchestrator.report.compare_text import render_plans, render_studies
     from orchestrator.report.document import document
 
     if not as_json:
         shown = (
             render_plans(compared)
-            if isinstance(compared, PlansCompared)
+            if isinstance(compared, PlanComparison)
             else render_studies(compared)
         )
         page().print(shown)
@@ -60,8 +60,8 @@ def diff(
     return result
 
 
-def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
-    from orchestrator.explain.compare import plans_compared
+def _plans(named: list[str], numbers: list[int]) -> PlanComparison:
+    from orchestrator.explain.compare import compare_plans
     from orchestrator.study.reader import load_state
 
     if len(numbers) != 2:
@@ -71,11 +71,11 @@ def _plans(named: list[str], numbers: list[int]) -> PlansCompared:
     if len(named) > 1:
         raise UserError("--trial compares two trials of one study: name one study, or none")
     found = find_study(named[0] if named else None)
-    return plans_compared(load_state(found.spec, found.name), (numbers[0], numbers[1]))
+    return compare_plans(load_state(found.spec, found.name), (numbers[0], numbers[1]))
 
 
-def _studies(named: list[str]) -> StudiesCompared:
-    from orchestrator.explain.compare import studies_compared
+def _studies(named: list[str]) -> StudyComparison:
+    from orchestrator.explain.compare import compare_studies
     from orchestrator.study.reader import load_state
 
     if len(named) != 2:
@@ -84,7 +84,7 @@ def _studies(named: list[str]) -> StudiesCompared:
             " --trial M for two trials of one study"
         )
     first, second = (find_study(one) for one in named)
-    return studies_compared(
+    return compare_studies(
         load_state(first.spec, first.name),
         load_state(second.spec, second.name),
         (first.note, second.note),

@@ -100,14 +100,14 @@ def _here(lack: str | None) -> Text:
 
 
 def _probe(out: Path | None, drive: Path) -> Result:
-    from workers.probe.config import usual_effort
+    from workers.probe.config import default_config
     from workers.probe.device import describe
     from workers.probe.rank import probe_ranks
 
     busy = psutil.cpu_percent(interval=_LOOK_SECONDS)
     if busy > _BUSY_PERCENT:
         say(f"other programs use {busy:.0f} % of the CPU: the figures will be low", style="yellow")
-    effort = usual_effort()
+    effort = default_config()
     say(f"measuring with {effort.ranks} ranks on {effort.device_type}, which takes up to a minute")
     found = describe(
         probe_ranks(effort, drive=drive), effort, when=datetime.date.today().isoformat()

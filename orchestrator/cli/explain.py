@@ -17,8 +17,8 @@ from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-    from orchestrator.explain.context import Ground
-    from orchestrator.explain.untried import Untried
+    from orchestrator.explain.context import ForecastContext
+    from orchestrator.explain.untried import UntriedExplanation
     from orchestrator.report.document import Explanation
 
 
@@ -98,8 +98,8 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
 
 def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
     """The explanation; None if there is no winner to explain."""
-    from orchestrator.explain.trial import fate, trial_named
-    from orchestrator.explain.winner import why_it_won
+    from orchestrator.explain.trial import explain_trial, trial_named
+    from orchestrator.explain.winner import explain_best
 
     if asked:
         found = _untried(state, asked)
@@ -109,47 +109,47 @@ def _explained(state: SweepState, number: int | None, asked: list[str]) -> Expla
         say(found.reasons[0])
     if number is not None:
         record = trial_named(state, number)
-        return fate(state, record, *_ground(state, record.plan.accelerator))
+        return explain_trial(state, record, *_ground(state, record.plan.accelerator))
     best = state.best
     if best is None:
         return None
-    return why_it_won(state, best, *_ground(state, best.plan.accelerator))
+    return explain_best(state, best, *_ground(state, best.plan.accelerator))
 
 
-def _untried(state: SweepState, asked: list[str]) -> Untried:
-    from orchestrator.explain.context import ground_of, knobs_asked
-    from orchestrator.explain.untried import why_not_tried
+def _untried(state: SweepState, asked: list[str]) -> UntriedExplanation:
+    from orchestrator.explain.context import forecast_context, knob_args
+    from orchestrator.explain.untried import explain_untried
 
-    wanted = knobs_asked(asked)
+    wanted = knob_args(asked)
     like = (state.best or state.records[0]).plan
     kind = wanted.get("accelerator", like.accelerator)
     kinds = state.spec.cluster.accelerators
     if kind not in kinds and (kind or kinds):
         known = ", ".join(kinds) or "none"
         raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {known}")
-    return why_not_tried(wanted, ground_of(state, kind))
+    return explain_untried(wanted, forecast_context(state, kind))
 
 
-def _ground(state: SweepState, accelerator: str) -> tuple[Ground | None, str]:
+def _ground(state: SweepState, accelerator: str) -> tuple[ForecastContext | None, str]:
     """What explanations rest on; None and why, if nothing can be forecast here."""
-    from orchestrator.explain.context import ground_of
+    from orchestrator.explain.context import forecast_context
 
     try:
-        return ground_of(state, accelerator), ""
+        return forecast_context(state, accelerator), ""
     except UserError as error:
         return None, " ".join(str(error).split())
 
 
 def _show(explained: Explanation) -> None:
-    from orchestrator.explain.trial import Fate
-    from orchestrator.explain.untried import Untried
-    from orchestrator.explain.winner import Won
-    from orchestrator.report.explain_text import render_fate, render_untried, render_won
+    from orchestrator.explain.trial import TrialExplanation
+    from orchestrator.explain.untried import UntriedExplanation
+    from orchestrator.explain.winner import BestExplanation
+    from orchestrator.report.explain_text import render_best, render_trial, render_untried
 
     match explained:
-        case Won():
-            page().print(render_won(explained))
-        case Fate():
-            page().print(render_fate(explained))
-        case Untried():
+        case BestExplanation():
+            page().print(render_best(explained))
+        case TrialExplanation():
+            page().print(render_trial(explained))
+        case UntriedExplanation():
             page().print(render_untried(explained))

@@ -34,14 +34,14 @@ def export(
 
     from orchestrator.export.bundle import write_bundle
     from orchestrator.export.formats import exported, fitting
-    from orchestrator.export.source import chosen_record, taken
+    from orchestrator.export.source import chosen_record, export_source
     from orchestrator.study.reader import load_state
     from workers.prepare import prepare
 
     state = load_state(found.spec, found.name)
     record = chosen_record(state, trial)
     form = fitting(format_name, record)  # before the model is read, which may take long
-    what = taken(state, record, prepare(found.spec))
+    what = export_source(state, record, prepare(found.spec))
     bundle, folder = exported(what, form), out or Path(f"{found.name}-{form}")
     write_bundle(bundle, what, folder)
     if not as_json:

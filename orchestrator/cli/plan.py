@@ -21,8 +21,8 @@ from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name
 
 if TYPE_CHECKING:
-    from orchestrator.forecast.planner import Planned, Planner
-    from search_spaces.costs.calibration import Belief
+    from orchestrator.forecast.planner import Planner, PlanningReport
+    from search_spaces.costs.calibration import Calibration
     from search_spaces.hardware import Device
     from search_spaces.plan import Plan
 
@@ -105,13 +105,13 @@ def plan(
 
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner, planned_to_json
-    from orchestrator.forecast.request import device_of, question_of, size_names
+    from orchestrator.forecast.request import device_of, planning_request, size_names
     from orchestrator.report.plan_tables import render_planned
-    from search_spaces.costs.calibration import shipped_belief
+    from search_spaces.costs.calibration import shipped_calibration
     from workers.models.load import describe
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
-    question = question_of(
+    question = planning_request(
         spec,
         describe(spec.model, spec.train),
         device,
@@ -120,7 +120,7 @@ def plan(
         price_per_hour=price,
         top=top,
     )
-    belief = shipped_belief()
+    belief = shipped_calibration()
     if records is not None:
         belief = _learned(belief, records, device)
     planner = Planner(question, Footprints(spec, question.kind), belief, size_names(spec))
@@ -154,7 +154,7 @@ def _files(named: list[Path]) -> tuple[Path, ...]:
     return tuple(named)
 
 
-def _write(files: tuple[Path, ...], planned: Planned, result: Result) -> None:
+def _write(files: tuple[Path, ...], planned: PlanningReport, result: Result) -> None:
     for file in files:
         if file.suffix == ".json":
             write_text(file, result_to_json(result))
@@ -188,8 +188,8 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
     return numbers
 
 
-def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
-    from orchestrator.forecast.calibration import learned_from_study, study_device
+def _learned(belief: Calibration, named: str, planned_for: Device) -> Calibration:
+    from orchestrator.forecast.calibration import calibrated_by_study, study_device
     from orchestrator.study.reader import load_records
 
     found = find_study(named, option="--records")
@@ -202,16 +202,16 @@ def _learned(belief: Belief, named: str, planned_for: Device) -> Belief:
             " less sure than the intervals say",
             style="yellow",
         )
-    return learned_from_study(belief, spec, records, device)
+    return calibrated_by_study(belief, spec, records, device)
 
 
-def _explain(planner: Planner, planned: Planned, named: str) -> None:
+def _explain(planner: Planner, planned: PlanningReport, named: str) -> None:
     from orchestrator.report.plan_tables import render_explained
 
     page().print(render_explained(planner.explain(_plan_named(planner, planned, named))))
 
 
-def _plan_named(planner: Planner, planned: Planned, named: str) -> Plan:
+def _plan_named(planner: Planner, planned: PlanningReport, named: str) -> Plan:
     """The plan that --plan means.
 
     Raises:
@@ -233,7 +233,7 @@ def _plan_named(planner: Planner, planned: Planned, named: str) -> Plan:
     return found
 
 
-def _nothing(planned: Planned) -> str:
+def _nothing(planned: PlanningReport) -> str:
     from orchestrator.report.plan_text import answer_sentence, enough_sentence
 
     return f"{answer_sentence(planned)}; {enough_sentence(planned)}"

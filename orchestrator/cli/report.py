@@ -41,9 +41,9 @@ def report(
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))
     else:
-        from orchestrator.report.page_data import told_of
+        from orchestrator.report.page_data import report_data
         from orchestrator.report.sweep_page import report_page
 
-        write_text(file, report_page(told_of(state)))
+        write_text(file, report_page(report_data(state)))
     say(f"written: {file}")
     return result

@@ -71,21 +71,21 @@ def tune(
     spec = with_budget(loaded, trials=trials, minutes=minutes, proof=proof)
     name = study_name(spec, spec_path)
 
-    from orchestrator.forecast.calibration import taught_by
+    from orchestrator.forecast.calibration import calibrated_for_sweep
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
     from orchestrator.study.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
-    from search_spaces.costs.calibration import shipped_belief
+    from search_spaces.costs.calibration import shipped_calibration
 
     if spec.cluster.workers != "auto":
         expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts
     check_study(spec, name)  # another job must not replace the specification of this study's own
-    belief = shipped_belief()
+    belief = shipped_calibration()
     if records is not None:
-        belief = taught_by(belief, find_study(records, option="--records"), spec, name)
+        belief = calibrated_for_sweep(belief, find_study(records, option="--records"), spec, name)
     remember(spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:

@@ -35,11 +35,11 @@ def verify(
     as_json: Json = False,
 ) -> Result:
     """Run an exported folder as it is: are settings, losses and speed those of the plan?"""
-    from search_spaces.settings.export_manifest import Exported
+    from search_spaces.settings.export_manifest import ExportManifest
 
-    exported = Exported.read(folder)
+    exported = ExportManifest.read(folder)
 
-    from orchestrator.export.verify import changed_files, judged, witnessed
+    from orchestrator.export.verify import changed_files, check_run, observed_run
     from orchestrator.host import termination_as_interrupt
 
     changed = changed_files(exported, folder)
@@ -49,8 +49,8 @@ def verify(
     if not as_json:
         say(f"{folder}: `{exported.command}` for {steps} steps, {seconds / 60:.0f} min at most ...")
     with termination_as_interrupt():
-        ranks = witnessed(exported, folder, steps=steps, seconds=seconds)
-    findings = judged(exported, ranks, changed)
+        ranks = observed_run(exported, folder, steps=steps, seconds=seconds)
+    findings = check_run(exported, ranks, changed)
     if not as_json:
         _show(findings)
     differs = any(finding.holds is False for finding in findings)

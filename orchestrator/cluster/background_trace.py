@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster.nodes import HEAD_SHARE
+from orchestrator.cluster.nodes import HEAD_RESOURCE
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
@@ -43,7 +43,7 @@ class BackgroundTrace:
         import ray
 
         # one call and no more: Ray would hand the process on, with its priority and its memory
-        settings = {"num_cpus": 0, "resources": HEAD_SHARE, "max_calls": 1, "max_retries": 0}
+        settings = {"num_cpus": 0, "resources": HEAD_RESOURCE, "max_calls": 1, "max_retries": 0}
         task = ray.remote(**settings)(_trace)
         self._reference = task.remote(spec, wanted, device, str(Path.cwd()))
 

@@ -23,7 +23,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.channels import Seat
-from orchestrator.host import end_left_overs, oom_kills, unreleased
+from orchestrator.host import end_leftovers, oom_kills, unreleased
 
 _LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
 _RELEASE_SECONDS = 15.0  # in which a driver has the memory back of a process that is gone
@@ -74,7 +74,7 @@ def _clear(
     leaders: Sequence[int], devices: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """On the node itself: processes that do not end, and what their GPUs do not have back."""
-    return end_left_overs(leaders, _LEAVE_SECONDS), unreleased(devices, _RELEASE_SECONDS)
+    return end_leftovers(leaders, _LEAVE_SECONDS), unreleased(devices, _RELEASE_SECONDS)
 
 
 def oom_killed(before: Mapping[str, int]) -> bool:
@@ -108,7 +108,7 @@ def free_abandoned() -> None:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
 
 
-def bury(seats: Sequence[Seat]) -> tuple[str, ...]:
+def clean_up_group(seats: Sequence[Seat]) -> tuple[str, ...]:
     """Ends what the actor left that ran a group's trials, and frees its room.
 
     For the node where that actor ran. Ray ends what it started by itself, in some seconds, unless
@@ -157,7 +157,7 @@ def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> Non
     ]
     if not ended:
         return
-    end_left_overs([actor.pid for actor in ended], 0)
+    end_leftovers([actor.pid for actor in ended], 0)
     ids = {actor.actor_id for actor in ended}
     until = time.monotonic() + _KNOWN_SECONDS
     while any(a.actor_id in ids and _is_alive(a) for a in _actors()) and time.monotonic() < until:

@@ -27,10 +27,10 @@ from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 
 from orchestrator.cluster.channels import Desk, Order, Seat
-from orchestrator.cluster.cleanup import bury, session_folder
-from orchestrator.cluster.nodes import HEAD_SHARE
+from orchestrator.cluster.cleanup import clean_up_group, session_folder
+from orchestrator.cluster.nodes import HEAD_RESOURCE
 from orchestrator.cluster.runtime import is_own_ray
-from orchestrator.cluster.worker_group import KeptGroup
+from orchestrator.cluster.worker_group import WarmGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
 from search_spaces.errors import ClusterError
@@ -82,7 +82,7 @@ class FrontDesk(AbstractDesk):
         Args:
             silent_seconds: After which what is not heard of is ended.
         """
-        self.actor = ray.remote(num_cpus=0, resources=HEAD_SHARE)(Desk).remote()
+        self.actor = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(Desk).remote()
         self.lost = False
         self._seconds = silent_seconds
         self._seats: dict[str, Sequence[Seat]] = {}  # of workers, as their groups last said
@@ -110,7 +110,7 @@ class FrontDesk(AbstractDesk):
 
     def bury(self, group: str) -> tuple[str, ...]:
         seats = self._seats.pop(group, ())
-        task = ray.remote(num_cpus=0, max_retries=0, resources=HEAD_SHARE)(bury)
+        task = ray.remote(num_cpus=0, max_retries=0, resources=HEAD_RESOURCE)(clean_up_group)
         try:
             told: tuple[str, ...] = ray.get(task.remote(seats), timeout=_BURY_SECONDS)
         except RayError as error:
@@ -140,7 +140,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Starts without workers: the first trial says how many they must be."""
         self._desk: ActorHandle = config[_DESK]
         self._name: str = config[_GROUP]
-        self._kept = KeptGroup()
+        self._kept = WarmGroup()
         self._over = threading.Event()
         self._me = ray.get_runtime_context().current_actor
         threading.Thread(target=self._beat, daemon=True).start()
@@ -357,7 +357,7 @@ def _tune(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="plimsoll-tune-", dir=session_folder()) as folder:
         tune.Tuner(
-            tune.with_resources(runner, HEAD_SHARE),
+            tune.with_resources(runner, HEAD_RESOURCE),
             tune_config=tune.TuneConfig(
                 search_alg=searcher, num_samples=-1, max_concurrent_trials=at_once
             ),

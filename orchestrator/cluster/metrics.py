@@ -13,17 +13,17 @@ from typing import Any, final
 
 from orchestrator.core.events import Event, SweepStarted
 from orchestrator.core.state import SweepState
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,
-    Meter,
     Metric,
     Reading,
+    Utilization,
     current,
     happened,
-    metered,
     standing,
+    utilization,
 )
 
 # An agent forgets a gauge that was not set for two of its reporting intervals, of 10 s each or
@@ -32,7 +32,7 @@ _REFRESH_SECONDS = 1.0
 
 
 @final
-class RayMetrics(AbstractListener):
+class RayMetrics(AbstractCallback):
     """Keeps the metrics of the driver's process up with the sweep.
 
     To set a value writes it down in this process; Ray reports it to the node's agent from threads
@@ -51,7 +51,7 @@ class RayMetrics(AbstractListener):
     ) -> None:
         self._clock = clock
         self._refresh_seconds = refresh_seconds
-        self._seen: tuple[Meter, SweepState] | None = None
+        self._seen: tuple[Utilization, SweepState] | None = None
         self._metrics: dict[str, Any] = {}
         self._standing: tuple[Reading, ...] = ()
         self._stood: tuple[object, object] | None = None  # records and proofs that they are of
@@ -62,8 +62,8 @@ class RayMetrics(AbstractListener):
         """Counts what happened; gauges follow within a second."""
         if self._seen is None:
             self._metrics = {metric.name: _made(metric, state) for metric in METRICS}
-        meter, before = self._seen or (Meter(), state)
-        self._seen = metered(meter, event, before), state
+        meter, before = self._seen or (Utilization(), state)
+        self._seen = utilization(meter, event, before), state
         self._tell(happened(event))
         if isinstance(event, SweepStarted) and not self._thread.is_alive():
             self._thread.start()

@@ -12,14 +12,14 @@ from typing import Any, final
 
 from orchestrator.core.placement import (
     AbstractNodes,
-    Need,
+    CapacityRequest,
     Node,
-    Wanted,
-    need_of,
-    of_one_kind,
+    Shortfall,
+    capacity_words,
     on_kind,
+    one_kind_each,
     room_for_groups,
-    words,
+    shortfall,
 )
 from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
@@ -35,7 +35,7 @@ _KIND_RESOURCE = "accelerator_type:"
 _HEAD = "node:__internal_head__"  # of which every head node has one
 # What runs beside the driver asks for a sliver of it, not for cores that workers need; Tune refuses
 # to ask for nothing at all.
-HEAD_SHARE = {_HEAD: 0.001}
+HEAD_RESOURCE = {_HEAD: 0.001}
 _POLL_SECONDS = 1.0
 _KNOCK_SECONDS = 3.0
 
@@ -139,7 +139,7 @@ class RayNodes(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         if self._accelerators:
             return tuple(node for node in self.all_up() if node.kind in self._accelerators)
-        nodes = of_one_kind(self.all_up(), self._kind)
+        nodes = one_kind_each(self.all_up(), self._kind)
         if nodes:
             self._kind = nodes[0].kind
         return nodes
@@ -163,7 +163,7 @@ class RayNodes(AbstractNodes):
         heads = (node["Resources"] for node in _nodes() if node["Alive"])
         return int(sum(there.get("memory", 0) for there in heads if _HEAD in there))
 
-    def want(self, needs: Sequence[Need]) -> None:
+    def want(self, needs: Sequence[Shortfall]) -> None:
         if self._autoscaler is None:
             return
         self._autoscaler.keep({node for need in needs for node in need.nodes}, ID_LABEL)
@@ -206,40 +206,40 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
     wanted, waits = _wanted(spec), False
     least = min(spec.space.tensor or (1,))
     while missed := [one for one in wanted if not _has_room(one, up := nodes.up(), least)]:
-        needs = [need_of(one, up) for one in wanted]
+        needs = [shortfall(one, up) for one in wanted]
         if time.monotonic() >= until:
             if len(missed) == len(wanted):
                 raise ClusterError(
                     f"{_keys(missed[0])}, and after {minutes} (cluster.wait_minutes) there is"
-                    f" {words(up)}: lower it, or add nodes"
+                    f" {capacity_words(up)}: lower it, or add nodes"
                 )
             kinds = ", ".join(one.accelerator for one in missed)
-            say(f"After {minutes} there is {words(up)}: plans for {kinds} are left out.")
+            say(f"After {minutes} there is {capacity_words(up)}: plans for {kinds} are left out.")
             break
         nodes.want(needs)
         if not waits:
             waits = True
             room = " and ".join(map(_room_words, missed))
-            say(f"Waiting up to {minutes} for room for {room}: there is {words(up)}.")
+            say(f"Waiting up to {minutes} for room for {room}: there is {capacity_words(up)}.")
         time.sleep(_POLL_SECONDS)
     # they must not go before the first trial
-    nodes.want([Need(nodes=need_of(one, nodes.up()).nodes) for one in wanted])
+    nodes.want([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in wanted])
 
 
-def _has_room(wanted: Wanted, up: Sequence[Node], tensor: int) -> bool:
+def _has_room(wanted: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
     """Whether all groups find room, if of their ranks so many have to be on one node."""
     here = on_kind(up, wanted.accelerator)
     fit = room_for_groups(wanted.ranks, tensor, here, wanted.groups, share=wanted.share)
     return fit == wanted.groups
 
 
-def _wanted(spec: SweepSpec) -> tuple[Wanted, ...]:
+def _wanted(spec: SweepSpec) -> tuple[CapacityRequest, ...]:
     """What has to be there before a sweep begins, on each kind of nodes; empty: what there is."""
     asked, kinds = spec.cluster, spec.space.accelerator or tuple(spec.cluster.accelerators)
     if asked.workers == "auto":
         return ()
     fitting = [degree for degree in spec.space.tensor or () if degree <= asked.workers]
-    one = Wanted(
+    one = CapacityRequest(
         groups=1 if asked.groups == "auto" or kinds else asked.groups,
         ranks=asked.workers,
         tensor=max(fitting, default=1),
@@ -248,12 +248,12 @@ def _wanted(spec: SweepSpec) -> tuple[Wanted, ...]:
     return tuple(replace(one, accelerator=kind) for kind in kinds or ("",))
 
 
-def _keys(wanted: Wanted) -> str:
+def _keys(wanted: CapacityRequest) -> str:
     workers = f"cluster.workers is {wanted.ranks}"
     return workers if wanted.groups == 1 else f"{workers} and cluster.groups {wanted.groups}"
 
 
-def _room_words(wanted: Wanted) -> str:
+def _room_words(wanted: CapacityRequest) -> str:
     ranks = "1 rank" if wanted.ranks == 1 else f"{wanted.ranks} ranks"
     if wanted.accelerator:
         return f"{ranks} on {wanted.accelerator}"

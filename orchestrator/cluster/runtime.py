@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.core.placement import Node, on_kind
 from search_spaces.errors import ClusterError, require
-from search_spaces.facts import ClusterFacts, told_apart
+from search_spaces.facts import ClusterFacts, split_by_accelerator
 from search_spaces.spec.schema import SweepSpec
 
 # Read by Ray when it is imported or started, so they have to stand in the environment before.
@@ -218,7 +218,7 @@ def _facts(device: str, found: RayNodes, spec: SweepSpec) -> ClusterFacts:
         memory_limit_bytes=spec.memory_limit_bytes,
         node_slots=node_slots,
     )
-    return told_apart(facts, spec, lambda kind: _room(on_kind(nodes, kind)))
+    return split_by_accelerator(facts, spec, lambda kind: _room(on_kind(nodes, kind)))
 
 
 def _room(nodes: Sequence[Node]) -> tuple[int, int]:

@@ -42,7 +42,12 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, gone_among
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, to_hand_over
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
-from orchestrator.core.failures import Death, may_be_a_lost_node, outcome_of_death, reaction_to
+from orchestrator.core.failures import (
+    GroupFailure,
+    failure_decision,
+    may_be_a_lost_node,
+    outcome_of_group_failure,
+)
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
 from orchestrator.host import oom_kills, package_versions, visible_device_use
@@ -60,18 +65,18 @@ _SILENT = "the actor that passes its requests on does not answer"
 _COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
 
 
-def death_of(error: Exception | None, doing: str) -> Death:
+def group_failure(error: Exception | None, doing: str) -> GroupFailure:
     """What Ray says of the end of a group: the cause goes before its echoes."""
     if error is None:
-        return Death(doing=doing, host_memory=False, rank=None, detail="the workers left")
+        return GroupFailure(doing=doing, host_memory=False, rank=None, detail="the workers left")
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     causes = {rank: _root(failure) for rank, failure in failures.items()}
     for kind in (OutOfMemoryError, RayActorError, Exception):
         for rank, cause in causes.items():
             if isinstance(cause, kind):
                 memory = isinstance(cause, OutOfMemoryError)
-                return Death(doing=doing, host_memory=memory, rank=rank, detail=_line(cause))
-    return Death(doing=doing, host_memory=False, rank=None, detail=_line(error))
+                return GroupFailure(doing=doing, host_memory=memory, rank=rank, detail=_line(cause))
+    return GroupFailure(doing=doing, host_memory=False, rank=None, detail=_line(error))
 
 
 def _root(failure: Exception) -> Exception:
@@ -88,7 +93,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(told)[:300]}"
 
 
-class GroupLost(Exception):  # an event more than an error
+class GroupFailed(Exception):  # an event more than an error
     """The group is gone or was ended; `outcome` is what that means for its trial.
 
     `left` says what of it did not end.
@@ -100,12 +105,12 @@ class GroupLost(Exception):  # an event more than an error
         self.left = left
 
 
-def serve(config: dict[str, Any]) -> None:
+def worker_loop(config: dict[str, Any]) -> None:
     """What each worker of a group does: takes requests until it is asked to leave."""
     gc.disable()  # what is imported stays: to look through it meanwhile takes a tenth of a start
     from ray.train import get_context
 
-    from workers.entry import rehearse, run_trial
+    from workers.entry import run_trial, warm_up
     from workers.worker import Worker
 
     _enter_folder(config["folder"])
@@ -122,7 +127,7 @@ def serve(config: dict[str, Any]) -> None:
     devices = tuple(visible_device_use().items()) if has_gpu else ()
     ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
-    rehearse(config["spec"], worker)
+    warm_up(config["spec"], worker)
     gc.enable()
     seen = Fingerprint(
         device=worker.device.type,
@@ -260,20 +265,20 @@ class WorkerGroup:
         announced = self._asked(self._mailbox.announced.remote()) or []
         before = self._asked(self._mailbox.oom_kills.remote()) or {}
         left = self.kill()
-        death = death_of(self._error, doing)
+        death = group_failure(self._error, doing)
         if not death.host_memory and oom_killed(before):
             death = replace(death, host_memory=True, detail=f"{_OOM_KILLED}: {death.detail}")
-        raise GroupLost(outcome_of_death(death, tuple(announced)), left)
+        raise GroupFailed(outcome_of_group_failure(death, tuple(announced)), left)
 
-    def _late(self, outcome: TimedOut, doing: str) -> GroupLost:
+    def _late(self, outcome: TimedOut, doing: str) -> GroupFailed:
         """Ends the group, which is late; its trial is to blame only if it was that which ran."""
         is_silent = self._asked(self._mailbox.announced.remote()) is None
         if not is_silent and doing == _RUNNING:
-            return GroupLost(outcome, self.kill())
+            return GroupFailed(outcome, self.kill())
         told = f"{outcome.detail} after {outcome.deadline_seconds:.0f} s"
         detail = _SILENT if is_silent else told
-        death = Death(doing=doing, host_memory=False, rank=None, detail=detail)
-        return GroupLost(outcome_of_death(death, ()), self.kill())
+        death = GroupFailure(doing=doing, host_memory=False, rank=None, detail=detail)
+        return GroupFailed(outcome_of_group_failure(death, ()), self.kill())
 
     def _asked(self, reference: Any) -> Any:
         """What the mailbox answers; None if it does not."""
@@ -290,7 +295,7 @@ def _trainer(
     environment = WORKER_ENVIRONMENT | dict(processes.environment)
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
     return LeanTrainer(
-        serve,
+        worker_loop,
         train_loop_config=config,
         backend_config=ProcessGroup("nccl" if cuda else "gloo", _COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(
@@ -315,7 +320,7 @@ def _selectors(processes: Processes) -> list[dict[str, str]] | None:
     return [{ID_LABEL: node} for node in processes.placement.node_of_rank]
 
 
-class KeptGroup:
+class WarmGroup:
     """Runs trials one after the other, on one group for as long as it serves."""
 
     def __init__(self) -> None:
@@ -339,13 +344,13 @@ class KeptGroup:
             ready_at = time.time()
             seen = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
-            if reason := reaction_to(outcome).replace:
+            if reason := failure_decision(outcome).replace:
                 notes.append(f"the worker group is replaced: {reason}")
                 self._group = None
                 group.stop()
-        except GroupLost as ended:
+        except GroupFailed as ended:
             outcome, self._group = ended.outcome, None
-            reason = reaction_to(outcome).replace or "its workers are gone"
+            reason = failure_decision(outcome).replace or "its workers are gone"
             notes += [f"the worker group is replaced: {reason}", *ended.left]
             if may_be_a_lost_node(outcome):
                 lost = gone_among(given.doors)

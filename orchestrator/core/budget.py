@@ -9,7 +9,7 @@ from orchestrator.core.failures import reason_to_stop
 from orchestrator.core.objective import measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, Costs, Estimate, Expectation, Measured, Record
+from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast, Record
 
 _LEAST_MEASURED = 3  # plans, before what a search expects of the others is held against cost
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
@@ -71,7 +71,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
 
 
-def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> Stop | None:
+def not_worth_it(state: SweepState, saving: float | None, seconds: float | None) -> Stop | None:
     """Whether the best next trial takes longer than knowing its outcome is expected to save.
 
     Args:
@@ -93,7 +93,7 @@ def too_dear(state: SweepState, saving: float | None, seconds: float | None) -> 
     )
 
 
-def rival(state: SweepState, plan: Plan) -> Estimate | None:
+def incumbent(state: SweepState, plan: Plan) -> Estimate | None:
     """Seconds of a step that a trial of a plan has to beat; None: there is none.
 
     Where the price counts, fewer or cheaper ranks may take longer in proportion.
@@ -126,7 +126,7 @@ def _tried(state: SweepState, plan: Plan) -> bool:
 
 
 def trial_deadline_seconds(
-    state: SweepState, now: float, plan: Plan | None = None, forecast: Expectation | None = None
+    state: SweepState, now: float, plan: Plan | None = None, forecast: PlanForecast | None = None
 ) -> float:
     """Hard limit of the next trial.
 

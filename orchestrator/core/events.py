@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Expectation, Fingerprint, Record
+from search_spaces.trial import Fingerprint, PlanForecast, Record
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
@@ -51,7 +51,7 @@ class TrialStarted:
     why: str  # a sentence
     deadline_seconds: float  # from `at` on; past it the trial is ended
     at: float
-    forecast: Expectation | None = None  # None where nothing could be forecast by then
+    forecast: PlanForecast | None = None  # None where nothing could be forecast by then
     proof: bool = False
     ask_seconds: float | None = None
     retry_of: int | None = None  # the trial of the same plan that was cut short

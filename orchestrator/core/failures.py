@@ -40,20 +40,20 @@ RUNNER_DIED = Crashed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reaction:
+class FailureDecision:
     """What to do about the end of one trial.
 
     `again`: run it once more, in other processes and on other nodes if there are any. `replace`:
-    why its group cannot be trusted any more, None if it can. `cut`: the plan failed by its own
+    why its group cannot be trusted any more, None if it can. `prune`: the plan failed by its own
     doing, so that what is known of it tells of those near it, and of those that ask for more.
     """
 
     again: bool = False
     replace: str | None = None
-    cut: bool = False
+    prune: bool = False
 
 
-def reaction_to(outcome: Outcome, *, second: bool = False) -> Reaction:
+def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecision:
     """What to do about an outcome.
 
     | outcome | run again | group replaced | plan cut |
@@ -72,20 +72,20 @@ def reaction_to(outcome: Outcome, *, second: bool = False) -> Reaction:
     """
     match outcome:
         case TimedOut():
-            return Reaction(replace="a trial did not end before its deadline", cut=True)
+            return FailureDecision(replace="a trial did not end before its deadline", prune=True)
         case Crashed(cause="worker_died" | "collective" | "device_error" as cause):
             why = f"a trial ended with {cause.replace('_', ' ')}"
-            return Reaction(again=not second, replace=why, cut=second)
+            return FailureDecision(again=not second, replace=why, prune=second)
         case Crashed(cause="disk_full", costs=costs):
-            return Reaction(replace=_left_behind(costs, None))
+            return FailureDecision(replace=_left_behind(costs, None))
         case Measured(costs=costs, memory=memory):
-            return Reaction(replace=_left_behind(costs, memory.limit_bytes))
+            return FailureDecision(replace=_left_behind(costs, memory.limit_bytes))
         case OutOfMemory(costs=costs, limit_bytes=limit_bytes):
-            return Reaction(replace=_left_behind(costs, limit_bytes), cut=True)
+            return FailureDecision(replace=_left_behind(costs, limit_bytes), prune=True)
         case Crashed(costs=costs) | Diverged(costs=costs):
-            return Reaction(replace=_left_behind(costs, None), cut=True)
+            return FailureDecision(replace=_left_behind(costs, None), prune=True)
         case Cancelled() | Refused():
-            return Reaction()
+            return FailureDecision()
 
 
 def reason_to_stop(records: Sequence[Record]) -> str | None:
@@ -128,7 +128,7 @@ def _left_behind(costs: Costs | None, limit_bytes: int | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class GroupFailure:
     """How a group's training run ended while something was awaited from it."""
 
     doing: str  # what was awaited: "starting", "running the trial"
@@ -137,7 +137,7 @@ class Death:
     detail: str
 
 
-def outcome_of_death(death: Death, announced: tuple[Outcome, ...]) -> Outcome:
+def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]) -> Outcome:
     """The outcome of the trial under way when a group died.
 
     What a rank announced of itself before the end goes first: a group that breaks because one

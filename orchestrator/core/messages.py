@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.placement import Placement
-from search_spaces.trial import Expectation, Fingerprint, Outcome, Record, TrialRequest
+from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Record, TrialRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class TrialReport:
     lost: tuple[str, ...] = ()  # ids of nodes that went while it ran
     workers_seconds: float = 0.0  # from `started_at` until its workers were ready
 
-    def record_of(self, trial: TrialStarted, forecast: Expectation | None) -> Record:
+    def record_of(self, trial: TrialStarted, forecast: PlanForecast | None) -> Record:
         """The record of a trial that ended so."""
         return Record(
             number=self.number,

@@ -28,16 +28,16 @@ _CHUNK = 512  # records that are held against all others at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Objective:
     """The objective, as records are judged by it.
 
-    `least` holds what samples per second and samples per price must reach; `price` that of a rank
-    for an hour, None if nobody said; `prices` those of each kind of nodes, if they are told apart.
+    `lower_bounds` holds what samples per second and samples per price must reach; `price` is that
+    of a rank for an hour, None if unknown; `prices` has one for each kind of nodes.
     """
 
     metric: Metric = "samples_per_second"
     headroom: float = 0.0
-    least: tuple[tuple[Metric, float], ...] = ()
+    lower_bounds: tuple[tuple[Metric, float], ...] = ()
     price: float | None = None
     prices: tuple[tuple[str, float], ...] = ()
 
@@ -52,7 +52,9 @@ class Goal:
         return cls(
             metric=asked.metric,
             headroom=asked.headroom,
-            least=tuple((name, least) for name, least in bounds.items() if least is not None),
+            lower_bounds=tuple(
+                (name, least) for name, least in bounds.items() if least is not None
+            ),
             price=spec.cluster.price_per_gpu_hour or None,
             prices=tuple(spec.cluster.price_on.items()),
         )
@@ -95,12 +97,12 @@ class Goal:
         outcome = record.outcome
         if not isinstance(outcome, Measured):
             return
-        if not keeps_headroom(outcome.memory, self.headroom):
+        if not within_headroom(outcome.memory, self.headroom):
             yield (
                 f"its peak of {100 * outcome.memory.share:.1f} % of the limit leaves less than"
                 f" {100 * self.headroom:g} % free"
             )
-        for metric, least in self.least:
+        for metric, least in self.lower_bounds:
             reached = self.value(record, metric)
             if reached is None or reached.value < least:
                 told = "no" if reached is None else _short(reached.value)
@@ -112,7 +114,7 @@ class Goal:
         return isinstance(record.outcome, Measured) and not any(self.shortfalls(record))
 
 
-def keeps_headroom(memory: MemoryReading, headroom: float) -> bool:
+def within_headroom(memory: MemoryReading, headroom: float) -> bool:
     """Whether the peak leaves the share `headroom` of the limit free."""
     return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
 
@@ -136,24 +138,24 @@ def throughput(record: Record) -> float:
     return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
 
 
-def score(record: Record, goal: Goal) -> float:
+def score(record: Record, goal: Objective) -> float:
     """What records are compared by, minus infinity where it is not known."""
     reached = goal.value(record)
     return -math.inf if reached is None else reached.value
 
 
-def ranked(records: Iterable[Record], goal: Goal) -> list[Record]:
+def ranked(records: Iterable[Record], goal: Objective) -> list[Record]:
     """The feasible records, the best first; of equals the one with the lower peak."""
     feasible = (record for record in records if goal.feasible(record))
     return sorted(feasible, key=lambda record: (-score(record, goal), _peak(record)))
 
 
-def best(records: Iterable[Record], goal: Goal) -> Record | None:
+def best(records: Iterable[Record], goal: Objective) -> Record | None:
     """The best feasible record."""
     return next(iter(ranked(records, goal)), None)
 
 
-def equals_of_the_best(records: Iterable[Record], goal: Goal) -> list[Record]:
+def ties_of_best(records: Iterable[Record], goal: Objective) -> list[Record]:
     """The feasible records whose interval overlaps the best one's, best first."""
     known = [(record, reached) for record in records if (reached := goal.value(record))]
     order = sorted(known, key=lambda each: (-each[1].value, _peak(each[0])))
@@ -185,7 +187,7 @@ def counts(records: Iterable[Record]) -> dict[str, int]:
     return dict(Counter(record.outcome.kind for record in records))
 
 
-def trials_since_best(records: Sequence[Record], goal: Goal) -> int:
+def trials_since_best(records: Sequence[Record], goal: Objective) -> int:
     """How many trials have ended since the best one did."""
     top = best(records, goal)
     if top is None:
@@ -197,7 +199,9 @@ def _peak(record: Record) -> int:
     return record.outcome.memory.peak_bytes if isinstance(record.outcome, Measured) else 0
 
 
-def front(records: Iterable[Record], goal: Goal, metrics: Sequence[Metric]) -> list[Record]:
+def pareto_front(
+    records: Iterable[Record], goal: Objective, metrics: Sequence[Metric]
+) -> list[Record]:
     """The feasible records that no other beats in one of the metrics and equals in the rest.
 
     Args:
@@ -221,6 +225,6 @@ def front(records: Iterable[Record], goal: Goal, metrics: Sequence[Metric]) -> l
     return kept
 
 
-def _known(goal: Goal, record: Record, metric: Metric) -> float:
+def _known(goal: Objective, record: Record, metric: Metric) -> float:
     reached = goal.value(record, metric)
     return -np.inf if reached is None else reached.value

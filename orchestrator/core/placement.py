@@ -47,7 +47,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class PlacementDecision:
     """Where a group runs, and which groups that wait have to go for it."""
 
     placement: Placement
@@ -61,7 +61,7 @@ def assign(
     idle: Sequence[Placement] = (),
     *,
     share: bool = False,
-) -> Assigned | None:
+) -> PlacementDecision | None:
     """Where a plan's ranks go, None if there is no room beside those that run.
 
     A waiting group of the same size stays where it is. Else what is free is taken, and at last
@@ -77,15 +77,15 @@ def assign(
     up = {node.id: node.slots for node in nodes}
     for there in idle:
         if _serves(there, plan, up):
-            return Assigned(placement=there)
+            return PlacementDecision(placement=there)
     for held in ([*running, *idle], running):
         if found := _placed(plan, _free(up, held, share=share)):
             gone = [there for there in idle if there not in held and there.nodes & found.nodes]
-            return Assigned(placement=found, evicted=tuple(gone))
+            return PlacementDecision(placement=found, evicted=tuple(gone))
     return None
 
 
-def of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
+def one_kind_each(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
     """Nodes of one kind: what is measured on different GPUs cannot be compared.
 
     Args:
@@ -166,7 +166,7 @@ def _placed(plan: Plan | _Shape, free: Mapping[str, int]) -> Placement | None:
     return Placement(tuple(parts))
 
 
-def words(nodes: Sequence[Node]) -> str:
+def capacity_words(nodes: Sequence[Node]) -> str:
     """What there is, for people: how many nodes have room for how many ranks."""
     return ", ".join(_counts(nodes)) or "no node"
 
@@ -180,7 +180,7 @@ def _counts(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CapacityRequest:
     """Room for so many groups at the same time, each as large as the largest plan.
 
     Where plans tell kinds of nodes apart, `accelerator` is the kind of these groups'.
@@ -194,7 +194,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Shortfall:
     """Nodes that must stay, and room that is missed."""
 
     nodes: frozenset[str] = frozenset()  # ids
@@ -202,7 +202,9 @@ class Need:
     accelerator: str = ""  # the kind of the nodes that are missed
 
 
-def need_of(wanted: Wanted, nodes: Sequence[Node], held: Sequence[Placement] = ()) -> Need:
+def shortfall(
+    wanted: CapacityRequest, nodes: Sequence[Node], held: Sequence[Placement] = ()
+) -> Shortfall:
     """What a sweep needs of nodes.
 
     An autoscaler is asked for totals, not for more. So what is asked for holds the nodes that
@@ -218,7 +220,7 @@ def need_of(wanted: Wanted, nodes: Sequence[Node], held: Sequence[Placement] = (
     kept = frozenset(node for group in there for node in group.nodes)
     missing = wanted.groups - len(there)
     if missing <= 0:
-        return Need(nodes=kept, accelerator=wanted.accelerator)
+        return Shortfall(nodes=kept, accelerator=wanted.accelerator)
     taken = Counter(node for group in held for node in group.node_of_rank)
     ours = Counter(node for group in there for node in group.node_of_rank)
     rest = [
@@ -226,7 +228,7 @@ def need_of(wanted: Wanted, nodes: Sequence[Node], held: Sequence[Placement] = (
         for node in nodes
         if node.id in kept
     ]
-    return Need(
+    return Shortfall(
         nodes=kept,
         bundles=(*(ranks for ranks in rest if ranks > 0), *_more(wanted, missing, nodes)),
         accelerator=wanted.accelerator,
@@ -234,11 +236,11 @@ def need_of(wanted: Wanted, nodes: Sequence[Node], held: Sequence[Placement] = (
 
 
 @lru_cache(maxsize=16)  # it is asked for with each trial, and nodes seldom change
-def _room(wanted: Wanted, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
+def _room(wanted: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
     return placed_groups(wanted.ranks, wanted.tensor, nodes, wanted.groups, share=wanted.share)
 
 
-def _more(wanted: Wanted, missing: int, nodes: Sequence[Node]) -> Iterator[int]:
+def _more(wanted: CapacityRequest, missing: int, nodes: Sequence[Node]) -> Iterator[int]:
     """Bundles of so many groups.
 
     Two that are to be on nodes of their own would else be brought one node with room for both:
@@ -258,7 +260,7 @@ class AbstractNodes(ABC):
         """Those that are up and have room for a rank."""
 
     @abstractmethod
-    def want(self, needs: Sequence[Need]) -> None:
+    def want(self, needs: Sequence[Shortfall]) -> None:
         """Keeps nodes, and asks whoever can bring some for what is missed.
 
         What was wanted before is no longer.

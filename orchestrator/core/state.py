@@ -15,7 +15,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import Goal, limit_of, score
+from orchestrator.core.objective import Objective, limit_of, score
 from orchestrator.core.validation import (
     candidates,
     counts_as_proof,
@@ -53,9 +53,9 @@ class SweepState:
     proofs: tuple[Record, ...] = ()
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> Objective:
         """What is best, and what is feasible."""
-        return Goal.of(self.spec)
+        return Objective.of(self.spec)
 
     @property
     def for_workers(self) -> SweepSpec:

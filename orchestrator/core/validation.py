@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.objective import Goal, equals_of_the_best, throughput
+from orchestrator.core.objective import Objective, throughput, ties_of_best
 from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -84,7 +84,7 @@ def loss_check(
             record.number,
         ),
     )
-    steps, apart = losses_apart(_losses(proof), _losses(reference))
+    steps, apart = loss_difference(_losses(proof), _losses(reference))
     return LossCheck(
         reference=reference.number,
         steps=steps,
@@ -93,7 +93,7 @@ def loss_check(
     )
 
 
-def losses_apart(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, float]:
+def loss_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, float]:
     """How many of the first steps both have, and the largest difference over the largest loss."""
     pairs = list(zip(ours, theirs, strict=False))[:COMPARED_STEPS]
     largest = max((abs(loss) for _, loss in pairs), default=0.0)
@@ -119,7 +119,7 @@ def failure(
     outcome = proof.outcome
     if not isinstance(outcome, Measured):
         return sentence(outcome)
-    if short := next(Goal.of(spec).shortfalls(proof), None):
+    if short := next(Objective.of(spec).shortfalls(proof), None):
         return short
     check = loss_check(proof, records, baseline, spec, doubted)
     if check is not None and not check.holds:
@@ -161,13 +161,15 @@ def failures(
     return failed
 
 
-def candidates(records: Iterable[Record], failed: Mapping[int, str], goal: Goal) -> list[Record]:
+def candidates(
+    records: Iterable[Record], failed: Mapping[int, str], goal: Objective
+) -> list[Record]:
     """The best plan and its statistical equals, those aside whose proof failed.
 
     The one with most room first; where room is what is wanted, the fastest.
     """
     standing = [record for record in records if record.number not in failed]
-    equal = equals_of_the_best(standing, goal)
+    equal = ties_of_best(standing, goal)
     return sorted(equal, key=_slowness if goal.metric == "headroom" else _share)
 
 
@@ -182,7 +184,7 @@ def next_proof(
     failed = failures(proofs, records, baseline, spec)
     if spec.proof.enabled and (again := _once_slow(records, proofs, failed, spec)) is not None:
         return again
-    best = candidates(records, failed, Goal.of(spec))
+    best = candidates(records, failed, Objective.of(spec))
     if not spec.proof.enabled or not best or proven_among(best, proofs) is not None:
         return None
     last = max(record.ended_at for record in records)

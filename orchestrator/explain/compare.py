@@ -86,7 +86,7 @@ def peak(record: Record) -> Estimate | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Differing:
+class Difference:
     """Something that is not the same on the two sides.
 
     `follows` says of a knob that it differs only since another one does.
@@ -99,7 +99,7 @@ class Differing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlansCompared:
+class PlanComparison:
     """Two trials of a study.
 
     `ratio` is the second's speed over the first's; `rates_apart` and `peaks_apart` say whether
@@ -110,22 +110,22 @@ class PlansCompared:
     study: str
     first: Measurement
     second: Measurement
-    knobs: tuple[Differing, ...]
+    knobs: tuple[Difference, ...]
     ratio: Estimate | None
     rates_apart: bool | None
     peaks_apart: bool | None
-    phases: tuple[Differing, ...]
-    anatomy: tuple[Differing, ...]
+    phases: tuple[Difference, ...]
+    anatomy: tuple[Difference, ...]
 
 
-def plans_compared(state: SweepState, numbers: tuple[int, int]) -> PlansCompared:
+def compare_plans(state: SweepState, numbers: tuple[int, int]) -> PlanComparison:
     """Two trials of a study beside each other.
 
     Raises:
         StudyError: If there is no such trial.
     """
     first, second = (trial_named(state, number) for number in numbers)
-    return PlansCompared(
+    return PlanComparison(
         study=state.study,
         first=measurement(first, state),
         second=measurement(second, state),
@@ -138,31 +138,31 @@ def plans_compared(state: SweepState, numbers: tuple[int, int]) -> PlansCompared
     )
 
 
-def _knobs(first: Record, second: Record) -> Iterator[Differing]:
+def _knobs(first: Record, second: Record) -> Iterator[Difference]:
     """Those that differ by themselves, then those that follow."""
     ours, theirs = first.plan.as_dict(), second.plan.as_dict()
     own = differing_knobs(first.plan, second.plan)
     rest = [name for name in ours if ours[name] != theirs[name] and name not in own]
     for name in (*own, *rest):
-        yield Differing(name=name, first=ours[name], second=theirs[name], follows=name not in own)
+        yield Difference(name=name, first=ours[name], second=theirs[name], follows=name not in own)
 
 
-def _phases(first: Record, second: Record) -> Iterator[Differing]:
+def _phases(first: Record, second: Record) -> Iterator[Difference]:
     ours, theirs = first.outcome, second.outcome
     if isinstance(ours, Measured) and isinstance(theirs, Measured):
         for name in PHASES:
-            yield Differing(
+            yield Difference(
                 name=name, first=getattr(ours.phases, name), second=getattr(theirs.phases, name)
             )
 
 
-def _anatomy(first: Record, second: Record) -> Iterator[Differing]:
+def _anatomy(first: Record, second: Record) -> Iterator[Difference]:
     ours, theirs = first.outcome, second.outcome
     if isinstance(ours, Measured) and isinstance(theirs, Measured):
         there = dict(anatomy_rows(theirs.memory.anatomy))
         for name, held in anatomy_rows(ours.memory.anatomy):
             if name in there:
-                yield Differing(name=name, first=held, second=there[name])
+                yield Difference(name=name, first=held, second=there[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudiesCompared:
+class StudyComparison:
     """Two studies.
 
     `same_job` says whether model, data and training are one: otherwise speeds do not compare.
@@ -221,9 +221,9 @@ class StudiesCompared:
     first: Side
     second: Side
     same_job: bool
-    specification: tuple[Differing, ...]
-    environment: tuple[Differing, ...]
-    winners: tuple[Differing, ...]
+    specification: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    winners: tuple[Difference, ...]
     ratio: Estimate | None
     rates_apart: bool | None
     pairs: tuple[Pair, ...]
@@ -232,9 +232,9 @@ class StudiesCompared:
     only_second: int
 
 
-def studies_compared(
+def compare_studies(
     first: SweepState, second: SweepState, notes: tuple[str, str] = ("", "")
-) -> StudiesCompared:
+) -> StudyComparison:
     """Two studies beside each other; `notes` is what to say of each."""
     pairs = tuple(_pairs(first, second))
     ours, theirs = first.best, second.best
@@ -242,7 +242,7 @@ def studies_compared(
         _keys(first.spec.model_dump(mode="json"), second.spec.model_dump(mode="json"))
     )
     plans = [{record.plan for record in state.records} for state in (first, second)]
-    return StudiesCompared(
+    return StudyComparison(
         first=_side(first, notes[0]),
         second=_side(second, notes[1]),
         same_job=not any(key.name.split(".")[0] in _SUBJECT for key in specification),
@@ -345,14 +345,14 @@ def _ratio(above: Record | None, below: Record | None) -> Estimate | None:
     return quotient(ours.samples_per_second, theirs.samples_per_second)
 
 
-def _other_knobs(first: Plan, second: Plan) -> Iterator[Differing]:
+def _other_knobs(first: Plan, second: Plan) -> Iterator[Difference]:
     for name in differing_knobs(first, second):
-        yield Differing(name=name, first=getattr(first, name), second=getattr(second, name))
+        yield Difference(name=name, first=getattr(first, name), second=getattr(second, name))
 
 
 def _keys(
     first: Mapping[str, Any], second: Mapping[str, Any], path: str = ""
-) -> Iterator[Differing]:
+) -> Iterator[Difference]:
     """Keys of two specifications that differ; passwords in addresses are not told."""
     for key in {**first, **second}:
         ours, theirs = first.get(key), second.get(key)
@@ -364,9 +364,9 @@ def _keys(
         if isinstance(ours, dict) and isinstance(theirs, dict):
             yield from _keys(ours, theirs, f"{name}.")
         elif tuple(name.split(".")) in ADDRESSES:
-            yield Differing(name=name, first=_address(ours), second=_address(theirs))
+            yield Difference(name=name, first=_address(ours), second=_address(theirs))
         else:
-            yield Differing(name=name, first=ours, second=theirs)
+            yield Difference(name=name, first=ours, second=theirs)
 
 
 def _address(told: str | None) -> str | None:
@@ -378,12 +378,12 @@ def _fingerprint(state: SweepState) -> Fingerprint | None:
     return next((one for one in told if one is not None), state.fingerprint)
 
 
-def _environment(first: Fingerprint | None, second: Fingerprint | None) -> Iterator[Differing]:
+def _environment(first: Fingerprint | None, second: Fingerprint | None) -> Iterator[Difference]:
     """Hardware and software that differ; what is missing on one side is None."""
     ours, theirs = _facts(first), _facts(second)
     for name in {**ours, **theirs}:
         if ours.get(name) != theirs.get(name):
-            yield Differing(name=name, first=ours.get(name), second=theirs.get(name))
+            yield Difference(name=name, first=ours.get(name), second=theirs.get(name))
 
 
 def _facts(seen: Fingerprint | None) -> dict[str, Any]:

@@ -8,16 +8,16 @@ from typing import Any
 
 from orchestrator.core.objective import limit_of
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.calibration import Footprints, learned_from, study_device
-from orchestrator.forecast.request import Question, TraceVariants, question_of
-from orchestrator.forecast.table import Expected, Sized, expected, size_plan, size_up
-from search_spaces.costs.calibration import Belief, shipped_belief
+from orchestrator.forecast.calibration import Footprints, calibrated, study_device
+from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
+from orchestrator.forecast.table import Expected, ForecastTable, expected, forecast_table, size_plan
+from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
 from search_spaces.hardware import find_device
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
-from search_spaces.plan import CHOICES, COUNTS, NAMES, RESTS, Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Estimate, Record, Refused
 
@@ -27,7 +27,7 @@ _FED = "accumulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ground:
+class ForecastContext:
     """A study on one kind of nodes, and what is expected of every legal plan there.
 
     Plans name no kind of nodes here; `records` are those of trials on that kind.
@@ -35,13 +35,13 @@ class Ground:
 
     state: SweepState
     records: tuple[Record, ...]
-    question: Question
-    belief: Belief
+    question: PlanningRequest
+    belief: Calibration
     trace: TraceVariants
-    sized: Sized
+    sized: ForecastTable
 
     @property
-    def around(self) -> Surroundings:
+    def around(self) -> RuleContext:
         """What rules look at."""
         return self.question.around(self.question.ranks[0])
 
@@ -63,7 +63,7 @@ class Ground:
         return next((one for one in reversed(self.records) if one.plan == plan), None)
 
 
-def ground_of(state: SweepState, accelerator: str = "") -> Ground:
+def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContext:
     """What explains a study, on nodes of one kind where plans tell kinds apart.
 
     The model is described and traced, no data are read.
@@ -76,7 +76,7 @@ def ground_of(state: SweepState, accelerator: str = "") -> Ground:
 
     spec = state.spec.on(accelerator)
     records = tuple(
-        replace(record, plan=anywhere(record.plan))
+        replace(record, plan=without_accelerator(record.plan))
         for record in state.records
         if record.plan.accelerator == accelerator
     )
@@ -85,24 +85,24 @@ def ground_of(state: SweepState, accelerator: str = "") -> Ground:
     if told is not None and told.gpu is not None:
         device = find_device(told.gpu)
     model = describe(spec.model, spec.train)
-    question = question_of(spec, model, device, ranks=(_ranks(state),))
+    question = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := limit_of(record)))
     question = question.limited_to(next(limits, question.limit_bytes))
     trace = Footprints(spec, question.kind)
-    belief = learned_from(
-        shipped_belief(), records[-MOST_RECORDS:], model=model, device=device, trace=trace
+    belief = calibrated(
+        shipped_calibration(), records[-MOST_RECORDS:], model=model, device=device, trace=trace
     )
-    return Ground(
+    return ForecastContext(
         state=state,
         records=records,
         question=question,
         belief=belief,
         trace=trace,
-        sized=size_up(question, question.ranks[0], trace, belief),
+        sized=forecast_table(question, question.ranks[0], trace, belief),
     )
 
 
-def anywhere(plan: Plan) -> Plan:
+def without_accelerator(plan: Plan) -> Plan:
     """The plan without the kind of nodes that it is for."""
     return replace(plan, accelerator="")
 
@@ -121,7 +121,7 @@ def _ranks(state: SweepState) -> int:
     return tried if asked == "auto" else max(asked, tried)
 
 
-def knobs_asked(given: Iterable[str]) -> dict[str, Any]:
+def knob_args(given: Iterable[str]) -> dict[str, Any]:
     """The knobs in `micro_batch=32`, `compile=true` and so on.
 
     Raises:
@@ -195,18 +195,18 @@ def plan_asked(
         name = knob.name
         if name in asked:
             chosen[name] = asked[name]
-        elif not knob.matters(chosen):
-            chosen[name] = RESTS[name]
+        elif not knob.is_active(chosen):
+            chosen[name] = DEFAULTS[name]
         elif name == "data" and not asked.keys().isdisjoint(("tensor", "pipeline")):
             split = chosen["tensor"] * chosen["pipeline"]
             chosen[name] = max(like.world_size // split, 1)
         elif name == "offload_parameters" and chosen["engine"] == "torch":
             chosen[name] = chosen["offload_optimizer"]
-        elif knob.matters(theirs):
+        elif knob.is_active(theirs):
             chosen[name] = theirs[name]
         else:
             searched = domains.get(name, ())
-            rest = RESTS[name]
+            rest = DEFAULTS[name]
             chosen[name] = rest if rest in searched or not searched else searched[0]
     micro, data = chosen["micro_batch"], chosen["data"]
     accumulation, over = divmod(global_batch, micro * data)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.explain.context import Ground, anywhere
+from orchestrator.explain.context import ForecastContext, without_accelerator
 from orchestrator.report.sweep_tables import quotient
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
@@ -23,7 +23,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class KnobEffect:
     """What a knob's value is worth: the plan over what it is with only this knob changed.
 
     `ratio` is the plan's speed over the other's, `peak_bytes` what the plan's peak has more;
@@ -47,18 +47,18 @@ def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
     )
 
 
-def worths(record: Record, other: Plan, ground: Ground) -> tuple[Worth, ...]:
+def knob_effects(record: Record, other: Plan, ground: ForecastContext) -> tuple[KnobEffect, ...]:
     """What each knob of a measured plan is worth, each alone set back to what it is in another.
 
     Of several plans that differ in a knob so a measured one goes first, then the fastest.
     """
-    mine = anywhere(record.plan)
+    mine = without_accelerator(record.plan)
     tables = ground.sized.table, PlanTable.of(one.plan for one in ground.records)
     near = [
         (found.knob, table.plan(found.row)) for table in tables for found in neighbours(mine, table)
     ]
     found = []
-    for change in changes(mine, anywhere(other)):
+    for change in changes(mine, without_accelerator(other)):
         alone = [
             plan
             for knob, plan in near
@@ -67,19 +67,19 @@ def worths(record: Record, other: Plan, ground: Ground) -> tuple[Worth, ...]:
         ways = [
             _worth(change, record, plan, ground.records, ground) for plan in dict.fromkeys(alone)
         ]
-        unknown = Worth(change=change, ratio=None, peak_bytes=None, trial=None)
+        unknown = KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
         found.append(min(ways, key=_order, default=unknown))
     return tuple(found)
 
 
-def _order(worth: Worth) -> tuple[bool, bool, float]:
+def _order(worth: KnobEffect) -> tuple[bool, bool, float]:
     ratio = float("inf") if worth.ratio is None else worth.ratio.value
     return worth.trial is None, worth.ratio is None, ratio
 
 
 def single_changes(
-    record: Record, records: Sequence[Record], ground: Ground | None
-) -> tuple[Worth, ...]:
+    record: Record, records: Sequence[Record], ground: ForecastContext | None
+) -> tuple[KnobEffect, ...]:
     """What becomes of a measured plan where one knob alone is changed, each value once.
 
     Args:
@@ -87,7 +87,7 @@ def single_changes(
         records: Trials, of plans that name no kind of nodes.
         ground: Tells what was not measured; without it that is left out.
     """
-    mine = anywhere(record.plan)
+    mine = without_accelerator(record.plan)
     tables = [PlanTable.of(one.plan for one in records)]
     if ground is not None:
         tables.append(ground.sized.table)
@@ -105,26 +105,30 @@ def single_changes(
 
 
 def _worth(
-    change: Change, record: Record, other: Plan, records: Sequence[Record], ground: Ground | None
-) -> Worth:
+    change: Change,
+    record: Record,
+    other: Plan,
+    records: Sequence[Record],
+    ground: ForecastContext | None,
+) -> KnobEffect:
     tried = next((one for one in reversed(records) if one.plan == other), None)
     ours = record.outcome
     if tried is not None and isinstance(ours, Measured):
         theirs = tried.outcome
         if isinstance(theirs, Measured):
-            return Worth(
+            return KnobEffect(
                 change=change,
                 ratio=quotient(ours.samples_per_second, theirs.samples_per_second),
                 peak_bytes=float(ours.memory.peak_bytes - theirs.memory.peak_bytes),
                 trial=tried.number,
             )
         kind = theirs.kind
-        return Worth(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
-    here = None if ground is None else ground.expected(anywhere(record.plan))
+        return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
+    here = None if ground is None else ground.expected(without_accelerator(record.plan))
     there = None if ground is None else ground.expected(other)
     if here is None or there is None:
-        return Worth(change=change, ratio=None, peak_bytes=None, trial=None)
-    return Worth(
+        return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
+    return KnobEffect(
         change=change,
         ratio=quotient(here.samples_per_second, there.samples_per_second),
         peak_bytes=here.peak_bytes.value - there.peak_bytes.value,
@@ -141,9 +145,14 @@ def phases_saved(record: Record, other: Record) -> Iterator[tuple[str, float, fl
             yield name, getattr(ours.phases, name), getattr(theirs.phases, name)
 
 
-def terms_saved(plan: Plan, other: Plan, ground: Ground) -> Iterator[tuple[str, float, float]]:
+def terms_saved(
+    plan: Plan, other: Plan, ground: ForecastContext
+) -> Iterator[tuple[str, float, float]]:
     """Forecast seconds of a step by term: ours and theirs; nothing where one is not legal now."""
-    here, there = ground.expected(anywhere(plan)), ground.expected(anywhere(other))
+    here, there = (
+        ground.expected(without_accelerator(plan)),
+        ground.expected(without_accelerator(other)),
+    )
     if here is not None and there is not None:
         theirs = dict(there.seconds)
         for name, seconds in here.seconds:

@@ -9,24 +9,24 @@ import numpy as np
 
 from orchestrator.core.objective import ranked
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import Ground, anywhere, times
+from orchestrator.explain.context import ForecastContext, times, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
 from orchestrator.report.format import lossy_words, number, outcome_words, proof_words
 from orchestrator.report.sweep_tables import speedup
-from orchestrator.search.base import hopeless_rows
+from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import snapshot_of
 from search_spaces.costs.calibration import SURE, probability_below
 from search_spaces.errors import StudyError
 from search_spaces.plan import Plan
 from search_spaces.plan_table import neighbours
-from search_spaces.trial import Crashed, Estimate, Expectation, Measured, OutOfMemory, Record
+from search_spaces.trial import Crashed, Estimate, Measured, OutOfMemory, PlanForecast, Record
 
 LIKELY = 0.5  # probability to fit from which on a change is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class OomFix:
     """A plan that differs in one knob and fits, or is likely to.
 
     `trial` is that in which it was measured to fit, with `measured` and the peak that was
@@ -62,10 +62,10 @@ class Shortage:
     factor: float
     tried: int
     ran_out: int
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[OomFix, ...]
 
 
-def shortage(record: Record, outcome: OutOfMemory, ground: Ground) -> Shortage:
+def shortage(record: Record, outcome: OutOfMemory, ground: ForecastContext) -> Shortage:
     """Why a trial ran out of its device's memory, and which changes of one knob would have fit."""
     limit = outcome.limit_bytes or ground.question.limit_bytes
     told = ground.expected(record.plan)
@@ -74,7 +74,7 @@ def shortage(record: Record, outcome: OutOfMemory, ground: Ground) -> Shortage:
     factor = max(wanted / peak, 1.0) if wanted and peak else 1.0
     table = ground.sized.table
     near = {found.row: found.knob for found in neighbours(record.plan, table)}
-    lost = {int(row) for one in ground.records for row in hopeless_rows(table, one)}
+    lost = {int(row) for one in ground.records for row in dominated_rows(table, one)}
     found = [
         remedy
         for row, knob in near.items()
@@ -95,8 +95,8 @@ def shortage(record: Record, outcome: OutOfMemory, ground: Ground) -> Shortage:
 
 
 def _remedy(
-    plan: Plan, knob: str, row: int, ground: Ground, limit: int, factor: float
-) -> Remedy | None:
+    plan: Plan, knob: str, row: int, ground: ForecastContext, limit: int, factor: float
+) -> OomFix | None:
     """The plan in a row, if it was measured to fit or is likely to."""
     told = expected(ground.sized, row)
     change = Change(knob=knob, ours=getattr(plan, knob), theirs=getattr(told.plan, knob))
@@ -106,7 +106,7 @@ def _remedy(
         if not isinstance(tried.outcome, Measured):
             return None
         peak = tried.outcome.memory.peak_bytes
-        return Remedy(
+        return OomFix(
             change=change,
             plan=told.plan,
             trial=tried.number,
@@ -121,7 +121,7 @@ def _remedy(
     hosted = bool(ground.sized.hosted[row])
     if fits < LIKELY or not hosted:
         return None
-    return Remedy(
+    return OomFix(
         change=change,
         plan=told.plan,
         trial=None,
@@ -138,20 +138,20 @@ def _fits(peak: Estimate, limit: float) -> float:
     return float(probability_below(np.array([limit]), np.array([peak.value]), deviation)[0])
 
 
-def _best_of_each(found: list[Remedy]) -> list[Remedy]:
+def _best_of_each(found: list[OomFix]) -> list[OomFix]:
     """Of each value of a knob one, measured before forecast; the fastest first by forecast."""
-    best = dict[tuple[str, object], Remedy]()
+    best = dict[tuple[str, object], OomFix]()
     for remedy in sorted(found, key=lambda one: (one.trial is None, -_rate(one))):
         best.setdefault((remedy.change.knob, remedy.change.theirs), remedy)
     return sorted(best.values(), key=lambda one: -_rate(one))
 
 
-def _rate(remedy: Remedy) -> float:
+def _rate(remedy: OomFix) -> float:
     return remedy.samples_per_second.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class TrialExplanation:
     """A trial of a study: why it was run, how it ended, and what that means.
 
     `place` is its rank among the feasible plans, 1 the best, None if it is not feasible; `ratio`
@@ -166,7 +166,7 @@ class Fate:
     why: str
     kind: str
     outcome: str
-    forecast: Expectation | None  # as it was before the trial
+    forecast: PlanForecast | None  # as it was before the trial
     reasons: tuple[str, ...]
     place: int | None
     ratio: Estimate | None
@@ -194,17 +194,19 @@ def trial_named(state: SweepState, number: int) -> Record:
     )
 
 
-def fate(state: SweepState, record: Record, ground: Ground | None, note: str = "") -> Fate:
+def explain_trial(
+    state: SweepState, record: Record, ground: ForecastContext | None, note: str = ""
+) -> TrialExplanation:
     """What happened to a trial; without a ground nothing is told of what would have fit."""
     outcome, best = record.outcome, state.best
     order = [one.number for one in ranked(state.records, state.goal)]
     short = None
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and ground is not None:
-        plain = replace(record, plan=anywhere(record.plan))
+        plain = replace(record, plan=without_accelerator(record.plan))
         short = shortage(plain, outcome, ground)
     ran_out = isinstance(outcome, OutOfMemory)
     kept = snapshot_of(state.spec, state.study, record.number) if ran_out else None
-    return Fate(
+    return TrialExplanation(
         study=state.study,
         trial=record.number,
         plan=record.plan,

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.explain.context import Ground, anywhere, plan_asked
+from orchestrator.explain.context import ForecastContext, plan_asked, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib, lossy_words, plural
 from orchestrator.report.sweep_tables import quotient
-from orchestrator.search.base import hopeless_rows
+from orchestrator.search.base import dominated_rows
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -31,7 +31,7 @@ Verdict = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untried:
+class UntriedExplanation:
     """A plan that somebody asks about, and what kept it from being tried.
 
     `reasons` are sentences, the one that decided first. `like` is the trial of the plan that gave
@@ -52,7 +52,7 @@ class Untried:
     ratio: Estimate | None
 
 
-def why_not_tried(asked: Mapping[str, Any], ground: Ground) -> Untried:
+def explain_untried(asked: Mapping[str, Any], ground: ForecastContext) -> UntriedExplanation:
     """What kept the plan with these knobs, the rest as the winner has them, from being tried."""
     best = ground.state.best
     like = ground.state.space.baseline if best is None else best.plan
@@ -60,8 +60,8 @@ def why_not_tried(asked: Mapping[str, Any], ground: Ground) -> Untried:
     domains = dict(space.domains)
     named = {name: value for name, value in asked.items() if name != "accelerator"}
     batch = ground.state.spec.train.global_batch
-    plan = plan_asked(named, anywhere(like), domains, batch)
-    tried = ground.record_of(anywhere(like))
+    plan = plan_asked(named, without_accelerator(like), domains, batch)
+    tried = ground.record_of(without_accelerator(like))
     number = None if tried is None else tried.number
     if isinstance(plan, Refused):
         return _untried(ground, None, number, _ruled_out(plan))
@@ -76,16 +76,18 @@ class _Found:
     trial: int | None = None
 
 
-def _untried(ground: Ground, plan: Plan | None, like: int | None, found: _Found) -> Untried:
+def _untried(
+    ground: ForecastContext, plan: Plan | None, like: int | None, found: _Found
+) -> UntriedExplanation:
     best = ground.state.best
     other = ground.state.space.baseline if best is None else best.plan
     told = None if plan is None else ground.expected(plan)
-    return Untried(
+    return UntriedExplanation(
         study=ground.state.study,
         plan=plan,
         lossy="" if plan is None else lossy_words(plan, ground.state.spec),
         like=like,
-        changes=() if plan is None else changes(anywhere(other), plan),
+        changes=() if plan is None else changes(without_accelerator(other), plan),
         verdict=found.verdict,
         rule=found.rule,
         trial=found.trial,
@@ -100,7 +102,7 @@ def _found(
     best: Record | None,
     domains: Mapping[str, Values],
     asked: Collection[str],
-    ground: Ground,
+    ground: ForecastContext,
 ) -> _Found:
     if (tried := ground.record_of(plan)) is not None:
         return _Found("tried", (f"it was tried, as trial {tried.number}",), trial=tried.number)
@@ -120,7 +122,7 @@ def _ruled_out(refused: Refused, *more: str) -> _Found:
     return _Found("ruled_out", (told, *more), refused.rule)
 
 
-def _judged(plan: Plan, best: Record | None, ground: Ground) -> _Found:
+def _judged(plan: Plan, best: Record | None, ground: ForecastContext) -> _Found:
     """Of a plan that a search may propose."""
     told = ground.expected(plan)
     assert told is not None  # it is in the space
@@ -153,20 +155,20 @@ def _nowhere() -> str:
     )
 
 
-def _dominator(plan: Plan, ground: Ground) -> Record | None:
+def _dominator(plan: Plan, ground: ForecastContext) -> Record | None:
     """The first trial that ran out of memory and needed no more."""
     table = PlanTable.of([plan])
     return next(
         (
             record
             for record in ground.records
-            if isinstance(record.outcome, OutOfMemory) and len(hopeless_rows(table, record))
+            if isinstance(record.outcome, OutOfMemory) and len(dominated_rows(table, record))
         ),
         None,
     )
 
 
-def _memory(told: Expected, ground: Ground) -> str:
+def _memory(told: Expected, ground: ForecastContext) -> str:
     """Why a plan is not expected to fit; empty if it is."""
     limit, line = ground.question.limit_bytes, ground.question.line_bytes
     peak = told.peak_bytes
@@ -196,7 +198,7 @@ def _over(told: Expected | None, best: Record | None) -> Estimate | None:
     return quotient(told.samples_per_second, best.outcome.samples_per_second)
 
 
-def _end(ground: Ground) -> str:
+def _end(ground: ForecastContext) -> str:
     """How the sweep ended, which other plans would have gone on with."""
     trials, ended = plural(len(ground.state.records), "trial"), ground.state.ended
     if ended is None:

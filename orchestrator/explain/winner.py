@@ -8,8 +8,15 @@ from typing import Literal
 
 from orchestrator.core.objective import ranked, record_of
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import Ground, anywhere
-from orchestrator.explain.effects import Change, Worth, changes, phases_saved, terms_saved, worths
+from orchestrator.explain.context import ForecastContext, without_accelerator
+from orchestrator.explain.effects import (
+    Change,
+    KnobEffect,
+    changes,
+    knob_effects,
+    phases_saved,
+    terms_saved,
+)
 from orchestrator.report.format import lossy_words, outcome_words
 from orchestrator.report.sweep_tables import quotient, speedup
 from orchestrator.report.sweep_text import answer, lossy_sentence
@@ -22,7 +29,7 @@ Seconds = tuple[tuple[str, float, float], ...]  # of what, the winner's, the oth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Competitor:
     """A plan that the winner is held against.
 
     `ratio` is the winner's speed over its own, forecast where `measured` is false; `equal` says
@@ -40,13 +47,13 @@ class Rival:
     equal: bool
     peak_bytes: float | None
     changes: tuple[Change, ...]
-    worths: tuple[Worth, ...]
+    knob_effects: tuple[KnobEffect, ...]
     phases: Seconds
     terms: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Won:
+class BestExplanation:
     """The answer of a study, and why it is that. Memory is that of the fullest rank."""
 
     study: str
@@ -58,17 +65,19 @@ class Won:
     peak_bytes: int
     limit_bytes: int
     line_bytes: float
-    rivals: tuple[Rival, ...]
+    rivals: tuple[Competitor, ...]
     note: str = ""  # why nothing could be forecast
 
 
-def why_it_won(state: SweepState, best: Record, ground: Ground | None, note: str = "") -> Won:
+def explain_best(
+    state: SweepState, best: Record, ground: ForecastContext | None, note: str = ""
+) -> BestExplanation:
     """The winner beside its rivals; without a ground by measurements alone."""
     outcome = best.outcome
     assert isinstance(outcome, Measured)
     memory = outcome.memory
     headroom = state.spec.objective.headroom
-    return Won(
+    return BestExplanation(
         study=state.study,
         answer=answer(state),
         lossy=lossy_sentence(state),
@@ -83,7 +92,9 @@ def why_it_won(state: SweepState, best: Record, ground: Ground | None, note: str
     )
 
 
-def _rivals(state: SweepState, best: Record, ground: Ground | None) -> Iterator[Rival]:
+def _rivals(
+    state: SweepState, best: Record, ground: ForecastContext | None
+) -> Iterator[Competitor]:
     start = state.space.baseline
     if best.plan != start:
         yield _rival("baseline", state, best, start, ground)
@@ -101,8 +112,8 @@ def _rival(
     state: SweepState,
     best: Record,
     plan: Plan,
-    ground: Ground | None,
-) -> Rival:
+    ground: ForecastContext | None,
+) -> Competitor:
     tried = record_of(state.records, plan)
     ratio, peak = speedup(best, tried), None
     if tried is not None and isinstance(tried.outcome, Measured):
@@ -110,11 +121,14 @@ def _rival(
     measured = ratio is not None
     here = None if plan.accelerator != best.plan.accelerator else ground
     if here is not None and not measured:
-        ours, theirs = here.expected(anywhere(best.plan)), here.expected(anywhere(plan))
+        ours, theirs = (
+            here.expected(without_accelerator(best.plan)),
+            here.expected(without_accelerator(plan)),
+        )
         if ours is not None and theirs is not None:
             ratio = quotient(ours.samples_per_second, theirs.samples_per_second)
             peak = peak or theirs.peak_bytes.value
-    return Rival(
+    return Competitor(
         role=role,
         trial=None if tried is None else tried.number,
         plan=plan,
@@ -125,7 +139,7 @@ def _rival(
         equal=any(record.plan == plan for record in state.equals),
         peak_bytes=peak,
         changes=changes(best.plan, plan),
-        worths=() if here is None else worths(best, plan, here),
+        knob_effects=() if here is None else knob_effects(best, plan, here),
         phases=() if tried is None else tuple(phases_saved(best, tried)),
         terms=() if here is None else tuple(terms_saved(best.plan, plan, here)),
     )

@@ -9,7 +9,7 @@ import yaml
 
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import HEAD, SCRIPT, filled, unsplit, what_is_yours
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
@@ -31,7 +31,7 @@ def refusals(plan: Plan) -> Iterator[str]:
         yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The configuration, and a script that `accelerate launch` starts.
 
     Raises:
@@ -57,7 +57,7 @@ def export(taken: Taken) -> Bundle:
     )
 
 
-def _command(taken: Taken) -> str:
+def _command(taken: ExportSource) -> str:
     if taken.hosts == 1:
         return f"accelerate launch --config_file {CONFIG} {SCRIPT}"
     return (
@@ -66,14 +66,14 @@ def _command(taken: Taken) -> str:
     )
 
 
-def configuration(taken: Taken) -> dict[str, Any]:
+def configuration(taken: ExportSource) -> dict[str, Any]:
     """Renders the configuration by accelerate's own `ClusterConfig`, which checks its fields."""
     from accelerate.commands.config.config_args import ClusterConfig  # takes seconds
 
     return dict(ClusterConfig(**_fields(taken)).to_dict())
 
 
-def _fields(taken: Taken) -> dict[str, Any]:
+def _fields(taken: ExportSource) -> dict[str, Any]:
     plan = taken.plan
     told: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -106,7 +106,7 @@ def _fields(taken: Taken) -> dict[str, Any]:
     return told
 
 
-def _distributed(taken: Taken) -> str:
+def _distributed(taken: ExportSource) -> str:
     if taken.plan.zero_stage:
         return "FSDP"
     if taken.plan.data == 1:
@@ -116,7 +116,7 @@ def _distributed(taken: Taken) -> str:
     return "MULTI_GPU"
 
 
-def _unsaid(taken: Taken) -> Iterator[str]:
+def _unsaid(taken: ExportSource) -> Iterator[str]:
     plan = taken.plan
     yield from what_is_yours(taken)
     if plan.checkpoint_ratio > 0:

@@ -12,7 +12,7 @@ from shutil import copyfile
 from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, lossy_words, plan_words
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
@@ -20,7 +20,7 @@ from search_spaces.settings.export_manifest import (
     EXPORTED_FILE,
     INPUTS_VARIABLE,
     SPEC_FILE,
-    Exported,
+    ExportManifest,
 )
 from search_spaces.settings.render import Environment, render_checkpoint
 from search_spaces.spec.load import spec_to_yaml
@@ -56,7 +56,7 @@ class Bundle:
         return " ".join([*variables, *words])
 
 
-def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
+def write_bundle(bundle: Bundle, taken: ExportSource, folder: Path) -> None:
     """Writes the folder, which must be new or empty.
 
     Raises:
@@ -77,7 +77,7 @@ def write_bundle(bundle: Bundle, taken: Taken, folder: Path) -> None:
         raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
-def files_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> dict[str, str]:
+def files_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> dict[str, str]:
     """All that the folder holds beside copies of inputs, texts by name."""
     return {
         **bundle.files,
@@ -87,10 +87,10 @@ def files_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> dict[str, str]:
     }
 
 
-def exported_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> Exported:
+def exported_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> ExportManifest:
     """What is read again, by `plimsoll verify` and by the script for the model it starts with."""
     told = taken.told
-    return Exported(
+    return ExportManifest(
         format=bundle.format,
         study=taken.study,
         trial=taken.record.number,
@@ -116,7 +116,7 @@ def exported_of(bundle: Bundle, taken: Taken, inputs: Inputs) -> Exported:
     )
 
 
-def readme(bundle: Bundle, taken: Taken, inputs: Inputs) -> str:
+def readme(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> str:
     """What a colleague has to know who was not there."""
     told, plan = taken.told, taken.plan
     rate = told.samples_per_second
@@ -146,7 +146,7 @@ def readme(bundle: Bundle, taken: Taken, inputs: Inputs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _input_sentences(taken: Taken, inputs: Inputs) -> Iterator[str]:
+def _input_sentences(taken: ExportSource, inputs: Inputs) -> Iterator[str]:
     for each in inputs.inputs:
         if each.carried:
             yield f"`{each.path}`, a copy of `{each.source}`."
@@ -160,7 +160,7 @@ def _input_sentences(taken: Taken, inputs: Inputs) -> Iterator[str]:
         yield f"Whatever `{module}` imports or opens beyond its own modules: that is not copied."
 
 
-def _where(taken: Taken) -> str:
+def _where(taken: ExportSource) -> str:
     ranks = taken.plan.world_size
     said = "1 rank" if ranks == 1 else f"{ranks} ranks"
     return said if taken.hosts == 1 else f"{said} of {taken.hosts} hosts"

@@ -14,7 +14,7 @@ from orchestrator.export.scripts import (
     unsplit,
     what_is_yours,
 )
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
 from search_spaces.settings.render import (
     DeepSpeedSettings,
@@ -31,7 +31,7 @@ def refusals(plan: Plan) -> Iterator[str]:
     yield from unsplit(plan, "deepspeed")
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The configuration, and a script that DeepSpeed's launcher or `torchrun` starts."""
     settings = deepspeed_settings(taken)
     command = start_command(taken)
@@ -48,7 +48,7 @@ def export(taken: Taken) -> Bundle:
     )
 
 
-def deepspeed_settings(taken: Taken) -> DeepSpeedSettings:
+def deepspeed_settings(taken: ExportSource) -> DeepSpeedSettings:
     """What DeepSpeed does to the model."""
     return render_deepspeed(taken.plan, taken.model, taken.spec, taken.device)
 
@@ -58,7 +58,7 @@ def config_text(settings: DeepSpeedSettings) -> str:
     return json.dumps(settings.config, indent=2, sort_keys=True) + "\n"
 
 
-def environment_of(taken: Taken) -> Environment:
+def environment_of(taken: ExportSource) -> Environment:
     """What has to stand in each process before it starts."""
     environment = dict(render_environment(taken.plan, taken.device))
     if taken.device == "cpu":
@@ -66,7 +66,7 @@ def environment_of(taken: Taken) -> Environment:
     return tuple(environment.items())
 
 
-def optimizer_is_in_the_script(taken: Taken) -> str:
+def optimizer_is_in_the_script(taken: ExportSource) -> str:
     """What DeepSpeed's configuration leaves out."""
     return (
         f"The optimizer ({taken.plan.optimizer}) and the learning rate's schedule stand in the"

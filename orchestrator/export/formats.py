@@ -17,7 +17,7 @@ from orchestrator.export import (
 )
 from orchestrator.export.bundle import Bundle, files_of
 from orchestrator.export.inputs import collect_inputs
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.trial import Record
@@ -28,7 +28,7 @@ class Format:
     """A way to write a plan down. `refusals` says why it cannot, a reason each."""
 
     refusals: Callable[[Plan], Iterator[str]]
-    export: Callable[[Taken], Bundle]
+    export: Callable[[ExportSource], Bundle]
 
 
 # without a name, the first that can say a plan is taken
@@ -66,7 +66,7 @@ def fitting(name: str | None, record: Record) -> str:
     return name
 
 
-def every_export(taken: Taken) -> dict[str, str]:
+def every_export(taken: ExportSource) -> dict[str, str]:
     """The folders of all formats that can say the plan, without inputs: texts by `format/name`."""
     texts: dict[str, str] = {}
     inputs = collect_inputs(taken.spec, carry=False)
@@ -78,7 +78,7 @@ def every_export(taken: Taken) -> dict[str, str]:
     return texts
 
 
-def exported(taken: Taken, name: str | None = None) -> Bundle:
+def exported(taken: ExportSource, name: str | None = None) -> Bundle:
     """The plan in a format, or in the first that can say it.
 
     Raises:

@@ -16,7 +16,7 @@ from orchestrator.export.scripts import (
     unsplit,
     what_is_yours,
 )
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
@@ -138,7 +138,7 @@ def all_recomputed(plan: Plan) -> bool:
     return plan.checkpoint_ratio == 1.0 and not plan.checkpoint_offload
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The arguments, and a script that `torchrun` starts; a plan of one rank without it.
 
     Raises:
@@ -179,13 +179,13 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
     return config
 
 
-def _environment(taken: Taken) -> Environment:
+def _environment(taken: ExportSource) -> Environment:
     if taken.plan.engine == "deepspeed":
         return deepspeed.environment_of(taken)
     return render_environment(taken.plan, taken.device)
 
 
-def _unsaid(taken: Taken) -> Iterator[str]:
+def _unsaid(taken: ExportSource) -> Iterator[str]:
     plan = taken.plan
     first, *rest = what_is_yours(taken)
     yield first.replace("make_steps", "make_batches")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from orchestrator.export import deepspeed, torchrun
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
 
@@ -23,9 +23,9 @@ def refusals(plan: Plan) -> Iterator[str]:
     yield from of_engine.refusals(plan)
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The script, which starts Ray where there is none."""
-    sentences = [*unsaid(taken)]
+    sentences = [*caveats(taken)]
     if taken.hosts > 1:
         sentences.append(
             "All nodes need this folder at the same path, with the packages that the script"
@@ -36,7 +36,7 @@ def export(taken: Taken) -> Bundle:
     )
 
 
-def files_of(taken: Taken) -> dict[str, str]:
+def files_of(taken: ExportSource) -> dict[str, str]:
     """The script, and what it reads of its engine."""
     plan, files = taken.plan, {}
     if plan.engine == "deepspeed":
@@ -61,7 +61,7 @@ def files_of(taken: Taken) -> dict[str, str]:
     return {SCRIPT: script} | files
 
 
-def unsaid(taken: Taken) -> Iterator[str]:
+def caveats(taken: ExportSource) -> Iterator[str]:
     """What the script leaves to its user, wherever it runs."""
     yield from what_is_yours(taken)
     if taken.plan.engine == "deepspeed":

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.errors import DISTRIBUTION, require
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
@@ -31,7 +31,7 @@ def refusals(plan: Plan) -> Iterator[str]:
     yield from ray_train.refusals(plan)
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The job, and a kustomization that puts the script's files where the job reads them."""
     require("ray")  # the job's image has the version that is installed here
     files, plan = ray_train.files_of(taken), taken.plan
@@ -55,7 +55,7 @@ def export(taken: Taken) -> Bundle:
     }
     made = {JOB: filled("rayjob.yaml.jinja", **words)}
     made[KUSTOMIZATION] = filled("kustomization.yaml.jinja", **words)
-    unsaid = (*ray_train.unsaid(taken), *_unsaid(taken, words["memory_gib"]))
+    unsaid = (*ray_train.caveats(taken), *_unsaid(taken, words["memory_gib"]))
     return Bundle(
         format="rayjob",
         files=made | files,
@@ -66,14 +66,14 @@ def export(taken: Taken) -> Bundle:
     )
 
 
-def job_name(taken: Taken) -> str:
+def job_name(taken: ExportSource) -> str:
     """What the job and its ConfigMap are called: a DNS label, whatever the study is called."""
     ending = f"-{taken.record.number}"
     study = re.sub(r"[^a-z0-9]+", "-", taken.study.lower())
     return f"train-{study}"[: _NAME_LENGTH - len(ending)].rstrip("-") + ending
 
 
-def memory_gib(taken: Taken, ranks: int) -> int:
+def memory_gib(taken: ExportSource, ranks: int) -> int:
     """Of a pod with so many ranks, in GiB."""
     plan, model = taken.plan, taken.model
     if taken.device == "cpu":
@@ -90,7 +90,7 @@ def _uses_nvme(plan: Plan) -> bool:
     return "nvme" in (plan.offload_optimizer, plan.offload_parameters)
 
 
-def _product(taken: Taken) -> str:
+def _product(taken: ExportSource) -> str:
     """What NVIDIA's feature discovery labels the nodes with that were measured."""
     seen = taken.record.fingerprint
     if seen is None or seen.device != "cuda":
@@ -98,7 +98,7 @@ def _product(taken: Taken) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", seen.device_name).strip("-._")
 
 
-def _unsaid(taken: Taken, memory: object) -> Iterator[str]:
+def _unsaid(taken: ExportSource, memory: object) -> Iterator[str]:
     yield (
         "This job was checked against KubeRay's definitions and rules, and its script was run by"
         " Ray: it was tried on no Kubernetes cluster."

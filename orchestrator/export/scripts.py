@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from orchestrator.report.format import plan_words
 from search_spaces.plan import Engine, Plan
 from search_spaces.settings.render import DeepSpeedSettings, TorchSettings
@@ -34,7 +34,7 @@ def filled(template: str, **words: object) -> str:
     return environment.get_template(template).render(words)
 
 
-def start_command(taken: Taken, script: str = SCRIPT) -> str:
+def start_command(taken: ExportSource, script: str = SCRIPT) -> str:
     """How torchrun starts the script's ranks; on several hosts, what is said on each of them."""
     ranks, hosts = taken.plan.world_size, taken.hosts
     if hosts == 1:
@@ -60,7 +60,9 @@ def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
         )
 
 
-def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> dict[str, object]:
+def script_words(
+    taken: ExportSource, settings: TorchSettings | DeepSpeedSettings
+) -> dict[str, object]:
     """What the templates of both engines ask for."""
     plan, train = taken.plan, taken.spec.train
     return {
@@ -77,13 +79,13 @@ def script_words(taken: Taken, settings: TorchSettings | DeepSpeedSettings) -> d
     }
 
 
-def quotable_title(taken: Taken) -> str:
+def quotable_title(taken: ExportSource) -> str:
     """Which plan it is, fit for a docstring or a comment, whatever names are in it."""
     title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(taken.plan)}."
     return ascii(title)[1:-1].replace('"', "'")
 
 
-def what_is_yours(taken: Taken) -> Iterator[str]:
+def what_is_yours(taken: ExportSource) -> Iterator[str]:
     """What any script leaves to its user, a sentence each."""
     plan, spec = taken.plan, taken.spec
     yield (

@@ -13,7 +13,7 @@ from search_spaces.trial import Measured, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class ExportSource:
     """A measured plan of a study. `proof` is of this plan and holds; None where none does."""
 
     study: str
@@ -62,13 +62,13 @@ def chosen_record(state: SweepState, number: int | None) -> Record:
     return found
 
 
-def taken(state: SweepState, record: Record, model: ModelFacts) -> Taken:
+def export_source(state: SweepState, record: Record, model: ModelFacts) -> ExportSource:
     """A measured trial of a sweep, as it is taken away."""
     assert isinstance(record.outcome, Measured)
     proof = state.proven
     proven = proof.outcome if proof is not None and proof.number == record.number else None
     seen = record.fingerprint or state.fingerprint
-    return Taken(
+    return ExportSource(
         study=state.study,
         spec=state.spec,
         model=model,

@@ -13,7 +13,7 @@ from orchestrator.export.scripts import (
     unsplit,
     what_is_yours,
 )
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment, render_torch
 
@@ -30,7 +30,7 @@ def refusals(plan: Plan) -> Iterator[str]:
         yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
 
 
-def torch_words(taken: Taken) -> dict[str, object]:
+def torch_words(taken: ExportSource) -> dict[str, object]:
     """What the templates of plain torch ask for."""
     settings = render_torch(taken.plan, taken.model)
     fsdp = settings.wrapper == "fsdp2"
@@ -50,7 +50,7 @@ def torch_words(taken: Taken) -> dict[str, object]:
     }
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The script, which `torchrun` starts; a plan of one rank is started without it."""
     plan = taken.plan
     command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import filled, quotable_title, start_command
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Optimizer, Plan, Schedule
 from search_spaces.settings.checkpointing import render_checkpoint
@@ -33,7 +33,7 @@ VERSION = "0.2.2"  # whose source all of this was read in
 CONFIG = "train.toml"
 
 
-def flavor_of(taken: Taken) -> tuple[str, str] | None:
+def flavor_of(taken: ExportSource) -> tuple[str, str] | None:
     """Name and flavor in torchtitan of the model that was measured; None if it has none."""
     model = taken.spec.model
     return None if model.config else FLAVORS.get(model.name)
@@ -45,7 +45,7 @@ def every_nth(chosen: Sequence[int], blocks: int) -> int | None:
     return next((n for n in nths if tuple(chosen) == tuple(range(n - 1, blocks, n))), None)
 
 
-def sections(taken: Taken) -> dict[str, dict[str, str]]:
+def sections(taken: ExportSource) -> dict[str, dict[str, str]]:
     """By name, the keys of each and their values as TOML has them."""
     told: dict[str, dict[str, Value]] = {
         "job": {"description": quotable_title(taken)},
@@ -70,12 +70,12 @@ def _toml(value: Value) -> str:
     return "inf" if value == float("inf") else json.dumps(value)
 
 
-def _model(taken: Taken) -> dict[str, Value]:
+def _model(taken: ExportSource) -> dict[str, Value]:
     name, flavor = flavor_of(taken) or ("", "")  # torchtitan stops at an empty name
     return {"name": name, "flavor": flavor}
 
 
-def _optimizer(taken: Taken) -> dict[str, Value]:
+def _optimizer(taken: ExportSource) -> dict[str, Value]:
     train = taken.spec.train
     return {
         "name": "AdamW",
@@ -88,7 +88,7 @@ def _optimizer(taken: Taken) -> dict[str, Value]:
     }
 
 
-def _rate(taken: Taken) -> dict[str, Value]:
+def _rate(taken: ExportSource) -> dict[str, Value]:
     train = taken.spec.train
     told: dict[str, Value] = {
         "warmup_steps": train.warmup_steps,
@@ -100,7 +100,7 @@ def _rate(taken: Taken) -> dict[str, Value]:
     return told | {"decay_type": train.schedule}
 
 
-def _training(taken: Taken) -> dict[str, Value]:
+def _training(taken: ExportSource) -> dict[str, Value]:
     plan, train = taken.plan, taken.spec.train
     # of a pipeline it is what flows through it in a step, in micro-batches
     passes = plan.accumulation if plan.pipeline > 1 else 1
@@ -117,7 +117,7 @@ def _training(taken: Taken) -> dict[str, Value]:
     }
 
 
-def _parallelism(taken: Taken) -> dict[str, Value]:
+def _parallelism(taken: ExportSource) -> dict[str, Value]:
     plan = taken.plan
     sharded = plan.zero_stage in (2, 3)
     replicas = plan.replicas if sharded else plan.data
@@ -143,7 +143,7 @@ def _pipeline(plan: Plan, settings: PipelineSettings) -> dict[str, Value]:
     }
 
 
-def _checkpoint(taken: Taken) -> dict[str, Value]:
+def _checkpoint(taken: ExportSource) -> dict[str, Value]:
     blocks = taken.model.blocks
     chosen = render_checkpoint(taken.plan, blocks).blocks
     nth = every_nth(chosen, blocks)
@@ -166,7 +166,7 @@ def refusals(plan: Plan) -> Iterator[str]:
     yield from _checkpointing(plan)
 
 
-def export(taken: Taken) -> Bundle:
+def export(taken: ExportSource) -> Bundle:
     """The configuration, and how torchtitan is started with it.
 
     Raises:
@@ -232,7 +232,7 @@ def _checkpointing(plan: Plan) -> Iterator[str]:
         )
 
 
-def _misfits(taken: Taken) -> Iterator[str]:
+def _misfits(taken: ExportSource) -> Iterator[str]:
     """What only the model or the specification tells."""
     plan, train, blocks = taken.plan, taken.spec.train, taken.model.blocks
     if train.method != "full":
@@ -247,7 +247,7 @@ def _misfits(taken: Taken) -> Iterator[str]:
         yield "torchtitan has no pipelines for qwen3"
 
 
-def _unsaid(taken: Taken) -> Iterator[str]:
+def _unsaid(taken: ExportSource) -> Iterator[str]:
     plan, train = taken.plan, taken.spec.train
     yield (
         f"It is for torchtitan {VERSION}, the last release that reads TOML; 0.3.0 is configured in"

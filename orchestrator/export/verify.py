@@ -19,18 +19,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import workers.run_recorder
-from orchestrator.core.validation import losses_apart
+from orchestrator.core.validation import loss_difference
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import (
     FAILURE,
     FOLDER_VARIABLE,
-    SEEN,
-    SeenFailure,
-    SeenSettings,
-    SeenStep,
+    OBSERVED,
+    ObservedFailure,
+    ObservedSettings,
+    ObservedStep,
 )
 from search_spaces.trial import Estimate
 from workers.measure.steady import median_estimate, warmup_length
@@ -58,16 +58,16 @@ _OPTIMIZERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRank:
+class ObservedRank:
     """What the witness of a rank wrote down."""
 
-    settings: SeenSettings
-    steps: tuple[SeenStep, ...]
+    settings: ObservedSettings
+    steps: tuple[ObservedStep, ...]
 
 
-def witnessed(
-    exported: Exported, folder: Path, *, steps: int, seconds: float
-) -> tuple[SeenRank, ...]:
+def observed_run(
+    exported: ExportManifest, folder: Path, *, steps: int, seconds: float
+) -> tuple[ObservedRank, ...]:
     """Runs a folder for some optimizer steps; what was seen of each rank, in their order.
 
     The processes are those of this Python's environment, and have ended when this returns.
@@ -100,7 +100,7 @@ def witnessed(
     return tuple(found)
 
 
-def _run(exported: Exported, folder: Path, steps: int, seconds: float, kept: Path) -> str:
+def _run(exported: ExportManifest, folder: Path, steps: int, seconds: float, kept: Path) -> str:
     """Runs the command; returns how it failed, or nothing if it did not."""
     command = [*shlex.split(exported.command), "--steps", str(steps)]
     with Path(kept, "log").open("wb") as output:
@@ -158,7 +158,7 @@ def first_failure(kept: Path) -> str:
     return next((line for line in reversed(lines) if line), "")
 
 
-def _failure_words(failure: SeenFailure) -> str:
+def _failure_words(failure: ObservedFailure) -> str:
     where = f" ({failure.where})" if failure.where else ""
     return f"rank {failure.rank} failed with {failure.error}{where}"
 
@@ -168,7 +168,7 @@ def _signal_name(number: int) -> str:
     return f"{name}, as the kernel does out of memory" if name == "SIGKILL" else name
 
 
-def environment_of(exported: Exported, kept: Path) -> dict[str, str]:
+def environment_of(exported: ExportManifest, kept: Path) -> dict[str, str]:
     """Ours and the plan's, with this Python's programs first and the witness before its modules.
 
     What torchrun leaves goes with the folder `kept`.
@@ -194,16 +194,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_PATIENCE_SECONDS)
 
 
-def ranks_in(kept: Path) -> Iterator[SeenRank]:
+def ranks_in(kept: Path) -> Iterator[ObservedRank]:
     """What witnesses have written into a folder, of ranks that took two steps."""
     for file in sorted(kept.glob("*.jsonl")):
         # a process that was killed may have left half a line
         lines = [line for line in file.read_bytes().splitlines(keepends=True) if line[-1:] == b"\n"]
-        seen = [SEEN.validate_json(line) for line in lines]
-        settings = [each for each in seen if isinstance(each, SeenSettings)]
+        seen = [OBSERVED.validate_json(line) for line in lines]
+        settings = [each for each in seen if isinstance(each, ObservedSettings)]
         if settings:
-            steps = tuple(each for each in seen if isinstance(each, SeenStep))
-            yield SeenRank(settings=settings[0], steps=steps)
+            steps = tuple(each for each in seen if isinstance(each, ObservedStep))
+            yield ObservedRank(settings=settings[0], steps=steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class Finding:
     holds: bool | None
 
 
-def changed_files(exported: Exported, folder: Path) -> tuple[str, ...]:
+def changed_files(exported: ExportManifest, folder: Path) -> tuple[str, ...]:
     """Names of exported files that are no longer as they were written."""
     return tuple(name for name, digest in exported.files if _digest(folder / name) != digest)
 
@@ -225,8 +225,8 @@ def _digest(file: Path) -> str:
     return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def judged(
-    exported: Exported, ranks: Sequence[SeenRank], changed: Sequence[str] = ()
+def check_run(
+    exported: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str] = ()
 ) -> tuple[Finding, ...]:
     """Settings, losses and speed of a run, each beside what it should be.
 
@@ -242,7 +242,7 @@ def judged(
     )
 
 
-def _settings(exported: Exported, ranks: Sequence[SeenRank]) -> Iterator[Finding]:
+def _settings(exported: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
     plan, seen = exported.plan, ranks[0].settings
     yield _equal("ranks", plan.world_size, len(ranks))
     yield _equal("wrapper", _wrapper(plan), seen.wrapper)
@@ -296,7 +296,7 @@ def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
     return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
 
 
-def _units(exported: Exported, seen: SeenSettings) -> Finding:
+def _units(exported: ExportManifest, seen: ObservedSettings) -> Finding:
     return Finding(
         what="sharded by themselves",
         wanted=f"{exported.blocks} blocks, and the rest",
@@ -305,7 +305,7 @@ def _units(exported: Exported, seen: SeenSettings) -> Finding:
     )
 
 
-def _micro_batch(plan: Plan, seen: SeenSettings) -> Finding:
+def _micro_batch(plan: Plan, seen: ObservedSettings) -> Finding:
     if plan.batching == "packed":
         return Finding(
             what="micro-batch",
@@ -316,7 +316,7 @@ def _micro_batch(plan: Plan, seen: SeenSettings) -> Finding:
     return _equal("micro-batch", plan.micro_batch, seen.rows)
 
 
-def _accumulation(plan: Plan, rank: SeenRank) -> Finding:
+def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:
     passes, _ = Counter(step.passes for step in rank.steps).most_common(1)[0]
     if plan.batching == "packed" and passes < plan.accumulation:
         wanted = f"{plan.accumulation} or fewer, packed"
@@ -324,7 +324,7 @@ def _accumulation(plan: Plan, rank: SeenRank) -> Finding:
     return _equal("passes of a step", plan.accumulation, passes)
 
 
-def seen_losses(ranks: Sequence[SeenRank]) -> list[float]:
+def seen_losses(ranks: Sequence[ObservedRank]) -> list[float]:
     """Of each step, the loss whose gradient the optimizer got."""
     found = []
     for steps in zip(*(rank.steps for rank in ranks), strict=False):
@@ -335,10 +335,12 @@ def seen_losses(ranks: Sequence[SeenRank]) -> list[float]:
     return found
 
 
-def _losses(exported: Exported, ranks: Sequence[SeenRank], changed: Sequence[str]) -> Finding:
+def _losses(
+    exported: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
+) -> Finding:
     may = f"within {100 * exported.loss_tolerance:g} % of the trial's"
     losses = seen_losses(ranks)[1:]  # the first step takes the longest samples
-    steps, apart = losses_apart(losses, exported.losses)
+    steps, apart = loss_difference(losses, exported.losses)
     why = _not_compared(exported, steps, changed)
     return Finding(
         what="losses",
@@ -348,7 +350,7 @@ def _losses(exported: Exported, ranks: Sequence[SeenRank], changed: Sequence[str
     )
 
 
-def _not_compared(exported: Exported, steps: int, changed: Sequence[str]) -> str:
+def _not_compared(exported: ExportManifest, steps: int, changed: Sequence[str]) -> str:
     if changed:
         return f"not compared, since {', '.join(changed)} was changed"
     if exported.plan.precision == "fp16" and exported.plan.engine == "deepspeed":
@@ -356,7 +358,7 @@ def _not_compared(exported: Exported, steps: int, changed: Sequence[str]) -> str
     return "" if steps else "none seen"
 
 
-def _speed(exported: Exported, rank: SeenRank) -> Finding:
+def _speed(exported: ExportManifest, rank: ObservedRank) -> Finding:
     record, seen = exported.samples_per_second, seen_speed(exported.plan, rank)
     if seen is None:
         return Finding(what="samples/s", wanted=spread(record), seen="too few steps", holds=None)
@@ -369,7 +371,7 @@ def _speed(exported: Exported, rank: SeenRank) -> Finding:
     )
 
 
-def seen_speed(plan: Plan, rank: SeenRank) -> Estimate | None:
+def seen_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
     """Samples a second by the median of steady steps; None if there are too few of them."""
     times = [step.at for step in rank.steps[UNSTEADY_STEPS - 1 :]]
     seconds = [later - earlier for earlier, later in pairwise(times)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.request import SURE_TO_FIT
-from orchestrator.forecast.table import Expected, Sized, expected
+from orchestrator.forecast.table import Expected, ForecastTable, expected
 from search_spaces.costs.calibration import limit_above
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Counts, Numbers
@@ -18,7 +18,7 @@ MOST_RANKS = 2**17  # beyond any cluster there is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
+class ClosestPlan:
     """The plan that needs the smallest device.
 
     `needed_bytes` is the least limit under which it would be recommended, `missing_bytes` what
@@ -31,7 +31,7 @@ class Nearest:
     missing: tuple[tuple[str, float], ...]
 
 
-def nearest_plan(sized: Sized, headroom: float) -> Nearest:
+def closest_plan(sized: ForecastTable, headroom: float) -> ClosestPlan:
     """The plan of a space in which none fits that is least far from fitting."""
     needed = needed_bytes(sized.forecasts, headroom)
     if sized.hosted.any():
@@ -40,7 +40,7 @@ def nearest_plan(sized: Sized, headroom: float) -> Nearest:
     found = expected(sized, row)
     missing = float(needed[row]) - sized.limit_bytes
     peak = found.peak_bytes.value
-    return Nearest(
+    return ClosestPlan(
         expected=found,
         needed_bytes=float(needed[row]),
         missing_bytes=missing,
@@ -89,7 +89,7 @@ def sizes_between(least: int, most: int, whole: int) -> tuple[int, ...]:
     )
 
 
-def fewest(
+def min_devices(
     fits: Callable[[int], bool], *, start: int, whole: int, named: tuple[int, ...]
 ) -> int | None:
     """The least count for which something fits, None if there is none up to `MOST_RANKS`.
@@ -126,7 +126,7 @@ def fewest(
     return next((size for size in sorted(between) if fits(size)), 2**high)
 
 
-def front(cost: Numbers, gain: Numbers) -> Counts:
+def pareto_front(cost: Numbers, gain: Numbers) -> Counts:
     """Rows of which no other costs at most as much and gains more, cheapest first.
 
     Args:
@@ -145,7 +145,7 @@ def thinned(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
 
     Args:
         rows: A front, cheapest first; its last one is kept.
-        gain: As in `front`.
+        gain: As in `pareto_front`.
         step: Share by which the next one must gain more.
         most: How many at most; the dearest go first into what is left.
     """

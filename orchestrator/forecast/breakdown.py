@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.forecast.table import Expected, Sized, expected
-from search_spaces.costs.calibration import Belief, Scales
+from orchestrator.forecast.table import Expected, ForecastTable, expected
+from search_spaces.costs.calibration import Calibration, Scales
 from search_spaces.costs.columns import PASSES
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
@@ -199,7 +199,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Breakdown:
     """A plan's forecast with where each figure comes from.
 
     `time_doubts` and `memory_doubts` say what makes the intervals as wide as they are: shares of
@@ -214,7 +214,7 @@ class Explained:
     provenance: str
 
 
-def explained(sized: Sized, row: int, belief: Belief) -> Explained:
+def breakdown(sized: ForecastTable, row: int, belief: Calibration) -> Breakdown:
     """The arithmetic of the plan in a row."""
     one = np.array([row])
     work, told = sized.work.take(one), sized.forecasts.take(one)
@@ -222,7 +222,7 @@ def explained(sized: Sized, row: int, belief: Belief) -> Explained:
     times, sizes = belief.time_scales.mean, belief.memory_scales.mean
     own = bool(work.executions.stack[0] == STACKS.index("torch"))
     seconds_of, bytes_of = quantities_of_time(work, told), quantities_of_memory(work)
-    return Explained(
+    return Breakdown(
         expected=expected(sized, row),
         time=tuple(
             Term(

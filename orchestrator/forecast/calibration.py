@@ -9,9 +9,9 @@ import numpy as np
 
 from orchestrator.forecast.request import TraceVariants
 from orchestrator.workspace import NamedStudy
-from search_spaces.costs.calibration import Belief
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.plan_encoding import VariantKey, executions_of, variants_of
+from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
@@ -49,14 +49,14 @@ class Footprints:
         return self._footprint
 
 
-def learned_from(
-    belief: Belief,
+def calibrated(
+    belief: Calibration,
     records: Sequence[Record],
     *,
     model: ModelFacts,
     device: Device,
     trace: TraceVariants,
-) -> Belief:
+) -> Calibration:
     """The belief after the measured trials of a study; the others say nothing here.
 
     Args:
@@ -73,7 +73,7 @@ def learned_from(
         return belief
     table = PlanTable.of(plan for plan, _ in measured)
     footprint = trace(variants_of(table))
-    work = work_of(footprint, device, executions_of(table, model, footprint))
+    work = work_of(footprint, device, plan_features(table, model, footprint))
     return belief.learned(
         work,
         np.array([outcome.step_seconds.value for _, outcome in measured]),
@@ -81,9 +81,9 @@ def learned_from(
     )
 
 
-def learned_from_study(
-    belief: Belief, spec: SweepSpec, records: Sequence[Record], device: Device
-) -> Belief:
+def calibrated_by_study(
+    belief: Calibration, spec: SweepSpec, records: Sequence[Record], device: Device
+) -> Calibration:
     """The belief after a study's trials on a device; its model is described and traced.
 
     Raises:
@@ -92,7 +92,7 @@ def learned_from_study(
     from workers.models.load import describe
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
-    return learned_from(
+    return calibrated(
         belief,
         records,
         model=describe(spec.model, spec.train),
@@ -116,7 +116,9 @@ def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
     return replace(found, node_devices=per_node) if per_node else found
 
 
-def taught_by(belief: Belief, study: NamedStudy, tuned: SweepSpec, tuned_name: str) -> Belief:
+def calibrated_for_sweep(
+    belief: Calibration, study: NamedStudy, tuned: SweepSpec, tuned_name: str
+) -> Calibration:
     """The belief after the measured trials of a study, which may be of another model.
 
     Args:
@@ -137,4 +139,4 @@ def taught_by(belief: Belief, study: NamedStudy, tuned: SweepSpec, tuned_name: s
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
         return belief
     records = load_records(spec, name)
-    return learned_from_study(belief, spec, records, study_device(spec, records))
+    return calibrated_by_study(belief, spec, records, study_device(spec, records))

@@ -12,11 +12,11 @@ from typing import TypeVar, final
 import numpy as np
 
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.calibration import learned_from
-from search_spaces.costs.calibration import SURE, Belief
+from orchestrator.forecast.calibration import calibrated
+from search_spaces.costs.calibration import SURE, Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import Forecasts, Prospects, forecast, joined, prospects
-from search_spaces.costs.plan_encoding import VariantKey, executions_of, variants_of
+from search_spaces.costs.forecast import Forecasts, SearchPrior, forecast, joined, search_prior
+from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
@@ -24,7 +24,7 @@ from search_spaces.hardware import Device, find_device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate, Expectation, Fingerprint, Measured, Record
+from search_spaces.trial import Estimate, Fingerprint, Measured, PlanForecast, Record
 
 MOST_RECORDS = 200  # what more of them teach is less than what learning from them takes
 CPU = "cpu"
@@ -38,7 +38,7 @@ class Forecaster:
     """What is expected of single plans; the same question has the same answer."""
 
     def __init__(
-        self, *, model: ModelFacts, device: Device, footprint: Footprint, belief: Belief
+        self, *, model: ModelFacts, device: Device, footprint: Footprint, belief: Calibration
     ) -> None:
         """Nothing is learned yet.
 
@@ -58,7 +58,7 @@ class Forecaster:
 
     def expectation(
         self, plan: Plan, records: Sequence[Record], limit_bytes: int | None
-    ) -> Expectation | None:
+    ) -> PlanForecast | None:
         """What is expected of a plan after these records; None if the footprint lacks it.
 
         Args:
@@ -70,7 +70,7 @@ class Forecaster:
         if not self._covers(plan):
             return None
         told = tuple(islice(self._telling(reversed(records)), MOST_RECORDS))[::-1]
-        belief = learned_from(
+        belief = calibrated(
             self._belief,
             told,
             model=self._model,
@@ -78,13 +78,13 @@ class Forecaster:
             trace=lambda _: self._footprint,
         )
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
-        executions = executions_of(table, self._model, self._footprint)
+        executions = plan_features(table, self._model, self._footprint)
         work = work_of(self._footprint, self._device, executions)
         before = forecast(work, self._belief, limit)
         after = before if belief is self._belief else forecast(work, belief, limit)
         return _expectation(after, before, len(told), filled=float(executions.filled[0]))
 
-    def prospects(self, table: PlanTable, limit_bytes: int | None) -> Prospects | None:
+    def prospects(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
         """What a search may expect of plans before records; None if the footprint lacks one.
 
         Args:
@@ -94,8 +94,10 @@ class Forecaster:
         if not self._variants.issuperset(variants_of(table)):
             return None
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
-        executions = executions_of(table, self._model, self._footprint)
-        found = prospects(work_of(self._footprint, self._device, executions), self._belief, limit)
+        executions = plan_features(table, self._model, self._footprint)
+        found = search_prior(
+            work_of(self._footprint, self._device, executions), self._belief, limit
+        )
         columns = (found.log_rate, found.log_share, found.rate_parts, found.share_parts)
         return found if all(np.isfinite(column).all() for column in columns) else None
 
@@ -111,7 +113,7 @@ class Forecaster:
 
 def _expectation(
     after: Forecasts, before: Forecasts, learned: int, *, filled: float
-) -> Expectation | None:
+) -> PlanForecast | None:
     """The only row as a value; None if it holds what is no number, which no record could keep."""
     rate, step, peak = (
         _around(float(values[0]), float(deviations[0]))
@@ -125,7 +127,7 @@ def _expectation(
     fits = float(after.fits[0])
     if rate is None or step is None or peak is None or not all(map(math.isfinite, unlearned)):
         return None
-    return Expectation(
+    return PlanForecast(
         samples_per_second=rate,
         step_seconds=step,
         peak_bytes=peak,
@@ -150,11 +152,11 @@ class AbstractForecasts(ABC):
     """Forecasts of one sweep's plans. Costs no trial anything: what cannot be told is None."""
 
     @abstractmethod
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         """What is expected of a plan, given what the sweep has measured; None if nothing is yet."""
 
     @abstractmethod
-    def prospects(self, state: SweepState) -> Prospects | None:
+    def prospects(self, state: SweepState) -> SearchPrior | None:
         """What is expected of all candidates before records; None if nothing is yet.
 
         The same object again unless something changed that it depends on.
@@ -169,10 +171,10 @@ class AbstractForecasts(ABC):
 class NoForecasts(AbstractForecasts):
     """Expects nothing."""
 
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         return None
 
-    def prospects(self, state: SweepState) -> Prospects | None:
+    def prospects(self, state: SweepState) -> SearchPrior | None:
         return None
 
     def problem(self) -> str | None:
@@ -191,7 +193,7 @@ class TracedForecasts(AbstractForecasts):
         spec: SweepSpec,
         model: ModelFacts,
         cluster: ClusterFacts,
-        belief: Belief,
+        belief: Calibration,
         poll: Callable[[], Footprint | None],
     ) -> None:
         """Asks for nothing yet.
@@ -212,15 +214,15 @@ class TracedForecasts(AbstractForecasts):
         # by accelerator, with the device as workers told it when the forecaster was made
         self._forecasters: dict[str, tuple[str | None, Forecaster | None]] = {}
         # of which forecasters and limits they are, and themselves
-        self._prospects: tuple[list[_Basis], Prospects | None] | None = None
+        self._prospects: tuple[list[_Basis], SearchPrior | None] | None = None
         self._failed = False
         self._problem: str | None = None
 
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         """What is expected of the plan, or None; what goes wrong ends forecasts alone."""
         return self._unless_failed(lambda: self._expected(plan, state))
 
-    def prospects(self, state: SweepState) -> Prospects | None:
+    def prospects(self, state: SweepState) -> SearchPrior | None:
         """What is expected of the candidates, or None; likewise."""
         return self._unless_failed(lambda: self._prospects_of(state))
 
@@ -239,7 +241,7 @@ class TracedForecasts(AbstractForecasts):
             self._fail(f"{type(error).__name__}: {error}")
         return None
 
-    def _expected(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def _expected(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         forecaster, limit = self._basis(plan.accelerator, state)
         if forecaster is None:
             return None
@@ -247,7 +249,7 @@ class TracedForecasts(AbstractForecasts):
         records = _of_the_device(state.records, plan.accelerator, seen)
         return forecaster.expectation(plan, records, limit)
 
-    def _prospects_of(self, state: SweepState) -> Prospects | None:
+    def _prospects_of(self, state: SweepState) -> SearchPrior | None:
         table = state.space.table
         bases = [self._basis(kind, state) for kind in table.values["accelerator"]]
         if self._prospects is None or self._prospects[0] != bases:
@@ -281,7 +283,7 @@ class TracedForecasts(AbstractForecasts):
         self._problem = f"trials have no forecast: {' '.join(reason.split())}"
 
 
-def _prospects(table: PlanTable, bases: Sequence[_Basis]) -> Prospects | None:
+def _prospects(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | None:
     """Those of all plans; None while somebody who forecasts a part of them is missing."""
     kinds, parts, rows = table.values["accelerator"], [], []
     for kind, (forecaster, limit) in zip(kinds, bases, strict=True):

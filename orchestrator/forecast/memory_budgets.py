@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.forecast.request import Question
-from orchestrator.forecast.table import Expected, Sized, expected, fastest, keeps_line
-from search_spaces.costs.calibration import Belief
+from orchestrator.forecast.request import PlanningRequest
+from orchestrator.forecast.table import Expected, ForecastTable, expected, fastest, within_line
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.forecast import forecast
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -35,7 +35,7 @@ _ABOUT = 0.02  # share of speed that nobody would give memory for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
+class KnobStep:
     """One group of knobs turned, those before it turned already.
 
     `saved_bytes` is by how much the peak falls, `slowdown` by which share the step gets longer;
@@ -49,7 +49,7 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySize:
+class MemoryBudget:
     """The best plan where one rank may hold `limit_bytes`; None where nothing fits.
 
     `turned` leads to it from the plan that one would take if memory were no matter; `slowdown`
@@ -62,14 +62,16 @@ class MemorySize:
     fitting: int
     saved_bytes: float = 0.0
     slowdown: float = 0.0
-    turned: tuple[Turned, ...] = ()
+    turned: tuple[KnobStep, ...] = ()
 
 
-def memory_sizes(question: Question, sized: Sized, belief: Belief) -> tuple[MemorySize, ...]:
+def memory_budgets(
+    question: PlanningRequest, sized: ForecastTable, belief: Calibration
+) -> tuple[MemoryBudget, ...]:
     """What is best under each limit of the question.
 
     Args:
-        question: With `memory_sizes`.
+        question: With `memory_budgets`.
         sized: The space of the smallest of them: larger devices leave fewer knobs to search.
         belief: As the forecasts were made.
     """
@@ -78,14 +80,14 @@ def memory_sizes(question: Question, sized: Sized, belief: Belief) -> tuple[Memo
     found = []
     for limit in sorted(question.memory_sizes):
         line = limit * (1 - question.spec.objective.headroom)
-        keeps = sized.hosted & keeps_line(told, limit, line)
+        keeps = sized.hosted & within_line(told, limit, line)
         order = fastest(told, keeps)
         if not len(order):
-            found.append(MemorySize(limit_bytes=limit, best=None, fitting=0))
+            found.append(MemoryBudget(limit_bytes=limit, best=None, fitting=0))
             continue
         best = int(order[0])
         found.append(
-            MemorySize(
+            MemoryBudget(
                 limit_bytes=limit,
                 best=replace(expected(sized, best, limit), keeps=True),
                 fitting=int(keeps.sum()),
@@ -97,7 +99,7 @@ def memory_sizes(question: Question, sized: Sized, belief: Belief) -> tuple[Memo
     return tuple(found)
 
 
-def _unhindered(sized: Sized) -> int:
+def _unhindered(sized: ForecastTable) -> int:
     """The plan one would take if memory were no matter.
 
     Of those about as fast as the fastest it is the one that holds least.
@@ -128,8 +130,8 @@ def _whole_step(knobs: dict[str, Any], after: Plan) -> dict[str, Any]:
 
 
 def _turned(
-    question: Question, sized: Sized, belief: Belief, before: Plan, after: Plan
-) -> tuple[Turned, ...]:
+    question: PlanningRequest, sized: ForecastTable, belief: Calibration, before: Plan, after: Plan
+) -> tuple[KnobStep, ...]:
     way = tuple(steps_between(before, after))
     if not way:
         return ()
@@ -137,13 +139,13 @@ def _turned(
     known = {(v.attention, v.compute, v.split) for v in sized.footprint.variants}
     if not set(variants_of(table)) <= known:  # a plan on the way computes as no legal one does
         table, way = PlanTable.of([before, after]), (("all", after),)
-    executions = executions_of(table, question.model, sized.footprint)
+    executions = plan_features(table, question.model, sized.footprint)
     told = forecast(
         work_of(sized.footprint, question.device, executions), belief, sized.limit_bytes
     )
     peaks, rates = told.peak_bytes, told.samples_per_second
     return tuple(
-        Turned(
+        KnobStep(
             group=group,
             plan=plan,
             saved_bytes=float(peaks[at] - peaks[at + 1]),

@@ -10,20 +10,27 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from orchestrator.forecast.alternatives import (
-    Nearest,
-    fewest,
-    front,
+    ClosestPlan,
+    closest_plan,
     large_enough,
-    nearest_plan,
+    min_devices,
+    pareto_front,
     sizes_between,
     thinned,
 )
-from orchestrator.forecast.breakdown import Explained, explained
-from orchestrator.forecast.memory_budgets import MemorySize, memory_sizes
-from orchestrator.forecast.request import Question, TraceVariants
-from orchestrator.forecast.table import Expected, Sized, expected, fastest, size_plan, size_up
-from orchestrator.forecast.tiling import Waste, wasteful_sizes
-from search_spaces.costs.calibration import Belief
+from orchestrator.forecast.breakdown import Breakdown, breakdown
+from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
+from orchestrator.forecast.request import PlanningRequest, TraceVariants
+from orchestrator.forecast.table import (
+    Expected,
+    ForecastTable,
+    expected,
+    fastest,
+    forecast_table,
+    size_plan,
+)
+from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
+from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.hardware import catalogue
 from search_spaces.plan import Plan
@@ -36,7 +43,7 @@ _MOST_PRICED = 6  # counts of devices whose prices are compared where the user n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeAnswer:
+class ScaleResult:
     """What so many devices can do.
 
     Of `plans` legal ones, `fitting` are recommended, `unhosted` offload more than the host has
@@ -53,13 +60,13 @@ class SizeAnswer:
     unhosted: int
     ruled_out: tuple[tuple[str, int], ...]
     best: tuple[Expected, ...]
-    nearest: Nearest | None
+    nearest: ClosestPlan | None
     refusal: str | None
     price_per_billion_tokens: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlanningReport:
     """What is expected of a model on a kind of device.
 
     `answer` is that of the count that was asked for first, `sizes` those of all counts looked at,
@@ -79,14 +86,14 @@ class Planned:
     limit_bytes: int
     line_bytes: float
     price_per_hour: float | None
-    answer: SizeAnswer
-    sizes: tuple[SizeAnswer, ...]
+    answer: ScaleResult
+    sizes: tuple[ScaleResult, ...]
     fewest_ranks: int | None
     front: tuple[Expected, ...]
     cloud: tuple[tuple[float, float, float], ...]
     price_front: tuple[int, ...]
-    memory_sizes: tuple[MemorySize, ...]
-    wasteful: tuple[Waste, ...]
+    memory_sizes: tuple[MemoryBudget, ...]
+    wasteful: tuple[TileWaste, ...]
     enough: tuple[str, ...]
     notes: tuple[str, ...]
     forecast_plans: int
@@ -99,29 +106,29 @@ class Planned:
         return self.answer.best[0] if self.answer.best else None
 
 
-_PLANNED: TypeAdapter[Planned] = TypeAdapter(Planned)
+_PLANNED: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
 
 
-def planned_to_json(planned: Planned) -> str:
+def planned_to_json(planned: PlanningReport) -> str:
     """As JSON, which `planned_from_json` reads back."""
     return _PLANNED.dump_json(planned, indent=1).decode() + "\n"
 
 
-def planned_from_json(text: str) -> Planned:
+def planned_from_json(text: str) -> PlanningReport:
     """What `planned_to_json` wrote."""
     return _PLANNED.validate_json(text)
 
 
-def memory_front(sized: Sized) -> tuple[Expected, ...]:
+def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
     """Plans that no other beats with less memory, up to the limit."""
     told = sized.forecasts
     within = np.flatnonzero(sized.hosted & (told.peak_bytes <= sized.limit_bytes))
-    rows = within[front(told.peak_bytes[within], told.samples_per_second[within])]
+    rows = within[pareto_front(told.peak_bytes[within], told.samples_per_second[within])]
     shown = thinned(rows, told.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(expected(sized, int(row)) for row in shown)
 
 
-def cloud(sized: Sized) -> tuple[tuple[float, float, float], ...]:
+def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     """All plans, or every so many of them in the order of their speed, the front with them."""
     told = sized.forecasts
     rows = np.flatnonzero(sized.hosted)
@@ -129,7 +136,7 @@ def cloud(sized: Sized) -> tuple[tuple[float, float, float], ...]:
     if len(rows) > MOST_POINTS:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(np.int64)]
         hosted = np.flatnonzero(sized.hosted)
-        kept = hosted[front(told.peak_bytes[hosted], told.samples_per_second[hosted])]
+        kept = hosted[pareto_front(told.peak_bytes[hosted], told.samples_per_second[hosted])]
         rows = np.unique(np.concatenate([rows, kept]))
     columns = (told.peak_bytes[rows], told.samples_per_second[rows], told.fits[rows])
     return tuple(
@@ -139,22 +146,22 @@ def cloud(sized: Sized) -> tuple[tuple[float, float, float], ...]:
     )
 
 
-def price_front(sizes: tuple[SizeAnswer, ...]) -> tuple[int, ...]:
+def price_front(sizes: tuple[ScaleResult, ...]) -> tuple[int, ...]:
     """Counts of devices that no other beats in speed for less money per token."""
     priced = [size for size in sizes if size.price_per_billion_tokens is not None]
     if not priced:
         return ()
     cost = np.array([size.price_per_billion_tokens for size in priced], dtype=float)
     speed = np.array([size.best[0].samples_per_second.value for size in priced])
-    return tuple(sorted(priced[row].ranks for row in front(cost, speed).tolist()))
+    return tuple(sorted(priced[row].ranks for row in pareto_front(cost, speed).tolist()))
 
 
-def notes(question: Question, longest: int, mean: float) -> tuple[str, ...]:
+def notes(question: PlanningRequest, longest: int, mean: float) -> tuple[str, ...]:
     """What a user should know beside the figures; tokens of the longest sample and in the mean."""
     return (*_precision_notes(question), *_length_notes(question, longest, mean))
 
 
-def _precision_notes(question: Question) -> Iterator[str]:
+def _precision_notes(question: PlanningRequest) -> Iterator[str]:
     precision, device = question.spec.train.precision, question.device
     if precision != "fp32" and not device.peak_flops_per_second(precision):
         other = next((p for p in ("fp16", "bf16") if device.peak_flops_per_second(p)), "fp32")
@@ -164,7 +171,7 @@ def _precision_notes(question: Question) -> Iterator[str]:
         )
 
 
-def _length_notes(question: Question, longest: int, mean: float) -> Iterator[str]:
+def _length_notes(question: PlanningRequest, longest: int, mean: float) -> Iterator[str]:
     if question.spec.data.kind != "fixed":
         yield (
             f"samples have up to {longest:,} tokens, {mean:,.0f} in the mean: peaks are those of"
@@ -177,9 +184,9 @@ class Planner:
 
     def __init__(
         self,
-        question: Question,
+        question: PlanningRequest,
         trace: TraceVariants,
-        belief: Belief,
+        belief: Calibration,
         names: Mapping[int, str] | None = None,
     ) -> None:
         """Nothing is looked at yet.
@@ -194,11 +201,11 @@ class Planner:
         self._trace = trace
         self._belief = belief
         self._names = dict(names or {})
-        self._answers: dict[int, SizeAnswer] = {}
+        self._answers: dict[int, ScaleResult] = {}
         self._forecast_plans = 0
         self._tokens, self._mean_tokens = 0, 0.0  # of the longest sample, and in the mean
 
-    def plan(self, began: float | None = None) -> Planned:
+    def plan(self, began: float | None = None) -> PlanningReport:
         """The whole answer.
 
         Args:
@@ -215,7 +222,7 @@ class Planner:
         compared = sorted({*question.ranks, *self._priced(least), *((least,) if least else ())})
         sizes = tuple(self._answer(ranks) for ranks in compared)
         best = answer.best[0] if answer.best else None
-        return Planned(
+        return PlanningReport(
             model=question.model.name,
             parameters=question.model.parameters,
             tokens=self._tokens,
@@ -241,14 +248,14 @@ class Planner:
             provenance=self._belief.provenance,
         )
 
-    def explain(self, plan: Plan) -> Explained:
+    def explain(self, plan: Plan) -> Breakdown:
         """The arithmetic of one plan, whether it is in the space or not.
 
         Raises:
             UserError: If the plan is not legal here, or the model cannot be traced.
         """
         sized = size_plan(self._question, plan, self._trace, self._belief)
-        return explained(sized, 0, self._belief)
+        return breakdown(sized, 0, self._belief)
 
     def plan_with_key(self, key: str) -> Plan | None:
         """The legal plan of this key on any count that was asked for, None if there is none."""
@@ -260,14 +267,14 @@ class Planner:
                     return plan
         return None
 
-    def _sized(self, ranks: int) -> Sized:
-        sized = size_up(self._question, ranks, self._trace, self._belief)
+    def _sized(self, ranks: int) -> ForecastTable:
+        sized = forecast_table(self._question, ranks, self._trace, self._belief)
         self._forecast_plans += len(sized.table)
         self._tokens = sized.footprint.tokens
         self._mean_tokens = sized.footprint.mean_tokens
         return sized
 
-    def _answer(self, ranks: int) -> SizeAnswer:
+    def _answer(self, ranks: int) -> ScaleResult:
         if ranks not in self._answers:
             try:
                 self._told(self._sized(ranks))
@@ -275,12 +282,12 @@ class Planner:
                 self._answers[ranks] = _refused(ranks, error)
         return self._answers[ranks]
 
-    def _told(self, sized: Sized) -> SizeAnswer:
+    def _told(self, sized: ForecastTable) -> ScaleResult:
         question, told = self._question, sized.forecasts
         order = fastest(told, sized.keeps)[: question.top]
         best = tuple(expected(sized, int(row)) for row in order)
         headroom = question.spec.objective.headroom
-        answer = SizeAnswer(
+        answer = ScaleResult(
             ranks=sized.ranks,
             plans=len(sized.table),
             fitting=int(sized.keeps.sum()),
@@ -288,7 +295,7 @@ class Planner:
             unhosted=int((~sized.hosted).sum()),
             ruled_out=sized.ruled_out,
             best=best,
-            nearest=None if best else nearest_plan(sized, headroom),
+            nearest=None if best else closest_plan(sized, headroom),
             refusal=None,
             price_per_billion_tokens=self._price(best[0]) if best else None,
         )
@@ -305,7 +312,7 @@ class Planner:
         question = self._question
         if question.kind == "cpu":  # ranks of a CPU share its memory: fewer are no cheaper
             return None
-        return fewest(
+        return min_devices(
             lambda ranks: bool(self._answer(ranks).best),
             start=question.ranks[0],
             whole=question.device.node_devices,
@@ -320,16 +327,16 @@ class Planner:
         sizes = sizes_between(least, question.ranks[0], question.device.node_devices)
         return tuple(size for size in sizes if size & (size - 1) == 0)[-_MOST_PRICED:]
 
-    def _memory_sizes(self) -> tuple[MemorySize, ...]:
+    def _memory_sizes(self) -> tuple[MemoryBudget, ...]:
         question = self._question
         if not question.memory_sizes:
             return ()
         smallest = question.limited_to(min(question.memory_sizes))
-        sized = size_up(smallest, question.ranks[0], self._trace, self._belief)
+        sized = forecast_table(smallest, question.ranks[0], self._trace, self._belief)
         self._forecast_plans += len(sized.table)
-        return memory_sizes(question, sized, self._belief)
+        return memory_budgets(question, sized, self._belief)
 
-    def _wasteful(self, sized: Sized) -> tuple[Waste, ...]:
+    def _wasteful(self, sized: ForecastTable) -> tuple[TileWaste, ...]:
         if self._question.kind == "cpu":  # whose units are filled by small tiles
             return ()
         row = int(fastest(sized.forecasts, sized.keeps)[0])
@@ -343,8 +350,8 @@ class Planner:
         return tuple(device.name for device in found)
 
 
-def _refused(ranks: int, error: SpecError) -> SizeAnswer:
-    return SizeAnswer(
+def _refused(ranks: int, error: SpecError) -> ScaleResult:
+    return ScaleResult(
         ranks=ranks,
         plans=0,
         fitting=0,

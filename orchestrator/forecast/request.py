@@ -18,7 +18,7 @@ from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware import Device, find_device, load_device_file
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import GIB, SweepSpec
 
 SURE_TO_FIT = 0.9  # probability from which on a plan is recommended
@@ -36,7 +36,7 @@ _SIZES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanningRequest:
     """A model, a kind of device, and how many of them.
 
     `ranks` holds the counts that are compared, the first is the one that is answered in full.
@@ -69,11 +69,11 @@ class Question:
         """What one rank may hold of the host's memory; a rank on a CPU lies in it as a whole."""
         return inf if self.kind == "cpu" else _HOST_SHARE * self.device.host_memory_bytes
 
-    def limited_to(self, limit_bytes: int) -> Question:
+    def limited_to(self, limit_bytes: int) -> PlanningRequest:
         """The same question with another limit."""
         return replace(self, limit_bytes=limit_bytes)
 
-    def around(self, ranks: int) -> Surroundings:
+    def around(self, ranks: int) -> RuleContext:
         """What rules look at on so many devices."""
         cluster = ClusterFacts(
             device=self.kind,
@@ -82,7 +82,7 @@ class Question:
             node_slots=None if self.kind == "cpu" else self.device.node_devices,
             lacks=self.lacks,
         )
-        return Surroundings(spec=_of_one_kind(self.spec), model=self.model, cluster=cluster)
+        return RuleContext(spec=_of_one_kind(self.spec), model=self.model, cluster=cluster)
 
 
 def _of_one_kind(spec: SweepSpec) -> SweepSpec:
@@ -92,7 +92,7 @@ def _of_one_kind(spec: SweepSpec) -> SweepSpec:
     return spec.model_copy(update={"cluster": cluster, "space": space})
 
 
-def question_of(
+def planning_request(
     spec: SweepSpec,
     model: ModelFacts,
     device: Device,
@@ -101,7 +101,7 @@ def question_of(
     memory_gib: tuple[float, ...] = (),
     price_per_hour: float | None = None,
     top: int = 10,
-) -> Question:
+) -> PlanningRequest:
     """The question that a specification and a command line ask.
 
     Args:
@@ -115,7 +115,7 @@ def question_of(
     """
     asked = ranks or (default_ranks(spec, device),)
     prices = (price_per_hour, spec.cluster.price_per_gpu_hour, device.price_per_hour)
-    return Question(
+    return PlanningRequest(
         spec=spec,
         model=model,
         device=device,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.forecast.request import SURE_TO_FIT, Question, TraceVariants
+from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest, TraceVariants
 from orchestrator.report.format import lossy_words
-from search_spaces.costs.calibration import SURE, Belief, probability_below
+from search_spaces.costs.calibration import SURE, Calibration, probability_below
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast
-from search_spaces.costs.plan_encoding import executions_of, variants_of
+from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Work, work_of
 from search_spaces.errors import UserError
@@ -75,7 +75,7 @@ def _fullest(work: Work) -> tuple[Numbers, Numbers, Numbers]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sized:
+class ForecastTable:
     """The plans of a question on `ranks` devices.
 
     `ruled_out` counts the combinations that each rule forbids; `hosted` tells which plans find
@@ -101,7 +101,9 @@ class Sized:
         return self.table.plan(int(row))
 
 
-def size_up(question: Question, ranks: int, trace: TraceVariants, belief: Belief) -> Sized:
+def forecast_table(
+    question: PlanningRequest, ranks: int, trace: TraceVariants, belief: Calibration
+) -> ForecastTable:
     """Enumerates the legal plans on so many devices and forecasts them all.
 
     Raises:
@@ -112,7 +114,9 @@ def size_up(question: Question, ranks: int, trace: TraceVariants, belief: Belief
     return _sized(question, ranks, space.table, space.ruled_out, trace, belief)
 
 
-def size_plan(question: Question, plan: Plan, trace: TraceVariants, belief: Belief) -> Sized:
+def size_plan(
+    question: PlanningRequest, plan: Plan, trace: TraceVariants, belief: Calibration
+) -> ForecastTable:
     """One plan, on as many devices as it takes.
 
     Raises:
@@ -124,19 +128,19 @@ def size_plan(question: Question, plan: Plan, trace: TraceVariants, belief: Beli
 
 
 def _sized(
-    question: Question,
+    question: PlanningRequest,
     ranks: int,
     table: PlanTable,
     ruled_out: tuple[tuple[str, int], ...],
     trace: TraceVariants,
-    belief: Belief,
-) -> Sized:
+    belief: Calibration,
+) -> ForecastTable:
     footprint = trace(variants_of(table))
-    work = work_of(footprint, question.device, executions_of(table, question.model, footprint))
+    work = work_of(footprint, question.device, plan_features(table, question.model, footprint))
     forecasts = forecast(work, belief, float(question.limit_bytes))
     host = host_bytes(work)
     hosted = host <= question.host_limit_bytes
-    return Sized(
+    return ForecastTable(
         spec=question.spec,
         ranks=ranks,
         limit_bytes=question.limit_bytes,
@@ -148,11 +152,11 @@ def _sized(
         ruled_out=ruled_out,
         host_bytes=host,
         hosted=hosted,
-        keeps=hosted & keeps_line(forecasts, question.limit_bytes, question.line_bytes),
+        keeps=hosted & within_line(forecasts, question.limit_bytes, question.line_bytes),
     )
 
 
-def keeps_line(forecasts: Forecasts, limit_bytes: float, line_bytes: float) -> Flags:
+def within_line(forecasts: Forecasts, limit_bytes: float, line_bytes: float) -> Flags:
     """Which plans can be recommended where one rank may hold `limit_bytes`."""
     fits = fits_within(forecasts, limit_bytes)
     keeps: Flags = (forecasts.peak_bytes <= line_bytes) & (fits >= SURE_TO_FIT)
@@ -227,7 +231,7 @@ class Expected:
     lossy: str = ""  # which knobs change the numerics, empty if none does
 
 
-def expected(sized: Sized, row: int, limit_bytes: float | None = None) -> Expected:
+def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -> Expected:
     """The plan in a row; `limit_bytes` is what P(fits) is told for, the question's if None."""
     told, plan = sized.forecasts, sized.plan(row)
     one = told.take(np.array([row]))

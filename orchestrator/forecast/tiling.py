@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from orchestrator.forecast.table import Sized
-from search_spaces.costs.calibration import Belief
+from orchestrator.forecast.table import ForecastTable
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.columns import PASSES, Kernels
 from search_spaces.costs.plan_features import Flags, Numbers
 from search_spaces.costs.time import TERMS, step_terms
@@ -30,7 +30,7 @@ _SIZES = ("rows", "columns", "inner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waste:
+class TileWaste:
     """A size that is no good multiple.
 
     `size` is what one rank multiplies, `better` the next size that would not waste (None: any
@@ -47,8 +47,12 @@ class Waste:
 
 
 def wasteful_sizes(
-    sized: Sized, row: int, names: Mapping[int, str], multiprocessors: int, belief: Belief
-) -> tuple[Waste, ...]:
+    sized: ForecastTable,
+    row: int,
+    names: Mapping[int, str],
+    multiprocessors: int,
+    belief: Calibration,
+) -> tuple[TileWaste, ...]:
     """The sizes of a plan's matmuls that waste time, the costliest first.
 
     What a size costs is the difference between two forecasts, with it and with the better one.
@@ -81,13 +85,13 @@ def _with(work: Work, kept: Flags) -> Work:
     return replace(work, kernels=kernels)
 
 
-def _seconds(work: Work, belief: Belief) -> Numbers:
+def _seconds(work: Work, belief: Calibration) -> Numbers:
     """Seconds of the only plan's step, by term."""
     terms: Numbers = belief.time_scales.scaled(step_terms(work, belief.time).seconds)[0]
     return terms
 
 
-def _misfits(work: Work, belief: Belief, names: Mapping[int, str]) -> Iterator[Waste]:
+def _misfits(work: Work, belief: Calibration, names: Mapping[int, str]) -> Iterator[TileWaste]:
     kernels, now = work.kernels, _seconds(work, belief).sum()
     matmuls = kernels.is_attention == 0
     unit = WHOLE_BYTES / kernels.element_bytes[matmuls].min(initial=4.0)
@@ -100,7 +104,7 @@ def _misfits(work: Work, belief: Belief, names: Mapping[int, str]) -> Iterator[W
         cost = float(1 - _seconds(_resized(work, touched, size, better), belief).sum() / now)
         if cost >= TELLING:
             in_matmuls = _seconds(_with(work, touched), belief)[TERMS.index("matmul")]
-            yield Waste(
+            yield TileWaste(
                 name=names.get(int(size), "a size"),
                 size=int(size),
                 better=int(better),
@@ -122,7 +126,9 @@ def _resized(work: Work, touched: Flags, size: float, better: float) -> Work:
     return replace(work, kernels=replace(kernels, flops=flops, **changed))
 
 
-def _last_wave(work: Work, belief: Belief, multiprocessors: int, tokens: int) -> Iterator[Waste]:
+def _last_wave(
+    work: Work, belief: Calibration, multiprocessors: int, tokens: int
+) -> Iterator[TileWaste]:
     """Multiprocessors that idle while the last tiles of a product are worked on.
 
     Source: NVIDIA, Matrix Multiplication Background User's Guide, section 3.2.
@@ -138,7 +144,7 @@ def _last_wave(work: Work, belief: Belief, multiprocessors: int, tokens: int) ->
     part = in_matmuls / max(flops.sum(), 1.0)
     cost = float(part * (flops * idle).sum())
     if cost >= _TELLING_WAVE:
-        yield Waste(
+        yield TileWaste(
             name="micro_batch x tokens",
             size=tokens,
             better=None,

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from orchestrator.explain.compare import (
     Agreement,
-    Differing,
+    Difference,
     Measurement,
     Pair,
-    PlansCompared,
+    PlanComparison,
     Side,
-    StudiesCompared,
+    StudyComparison,
 )
 from orchestrator.report.explain_text import ratio_words, value_words
 from orchestrator.report.format import counts_words, gib, lossy_label, plan_words, plural, spread
@@ -30,7 +30,7 @@ _INDENT = (0, 0, 0, 2)
 _PAIRS = 12
 
 
-def render_plans(told: PlansCompared) -> RenderableType:
+def render_plans(told: PlanComparison) -> RenderableType:
     """Two trials of one study."""
     first, second = told.first, told.second
     names = (f"trial {first.trial}", f"trial {second.trial}")
@@ -62,7 +62,7 @@ def _verdict(ratio: Estimate | None, apart: bool | None, names: tuple[str, str])
     return f"{names[1]} has {ratio_words(ratio)} the speed of {names[0]}, {noise}"
 
 
-def _peaks(told: PlansCompared) -> str:
+def _peaks(told: PlanComparison) -> str:
     ours, theirs = told.first.peak_bytes, told.second.peak_bytes
     if ours is None or theirs is None:
         return ""
@@ -76,7 +76,7 @@ def _peaks(told: PlansCompared) -> str:
 
 
 def _differing(
-    told: Sequence[Differing], names: tuple[str, str], words: Callable[[Any], str]
+    told: Sequence[Difference], names: tuple[str, str], words: Callable[[Any], str]
 ) -> Table:
     made = table(("", False), (names[0], False), (names[1], False))
     for one in told:
@@ -85,7 +85,7 @@ def _differing(
     return made
 
 
-def render_studies(told: StudiesCompared) -> RenderableType:
+def render_studies(told: StudyComparison) -> RenderableType:
     """Two studies."""
     names = _names(told)
     parts: list[RenderableType] = [Rule(Text(f"plimsoll diff {names[0]} {names[1]}"), align="left")]
@@ -103,7 +103,7 @@ def render_studies(told: StudiesCompared) -> RenderableType:
     return Group(*parts)
 
 
-def _sections(told: StudiesCompared, names: tuple[str, str]) -> Iterator[RenderableType]:
+def _sections(told: StudyComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
     for title, differing, same in (
         ("Answers: knobs that differ", told.winners, "none: both answers are one plan"),
         ("Specification", told.specification, "no key differs"),
@@ -116,7 +116,7 @@ def _sections(told: StudiesCompared, names: tuple[str, str]) -> Iterator[Rendera
     yield from _section("Plans that both have tried", *_common(told, names))
 
 
-def _names(told: StudiesCompared) -> tuple[str, str]:
+def _names(told: StudyComparison) -> tuple[str, str]:
     """The studies' names, told apart where they have one."""
     first, second = told.first.study, told.second.study
     return (f"{first} (A)", f"{second} (B)") if first == second else (first, second)
@@ -152,7 +152,7 @@ def _any(value: Any) -> str:
     return value_words(value)
 
 
-def _common(told: StudiesCompared, names: tuple[str, str]) -> Iterator[RenderableType]:
+def _common(told: StudyComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
     only = (
         f"{plural(told.only_first, 'plan')} only in {names[0]},"
         f" {told.only_second:,} only in {names[1]}"

@@ -9,23 +9,23 @@ from pydantic import TypeAdapter
 
 from orchestrator.core.objective import counts, limit_of
 from orchestrator.core.state import SweepState
-from orchestrator.explain.compare import PlansCompared, StudiesCompared
-from orchestrator.explain.trial import Fate
-from orchestrator.explain.untried import Untried
-from orchestrator.explain.winner import Won
+from orchestrator.explain.compare import PlanComparison, StudyComparison
+from orchestrator.explain.trial import TrialExplanation
+from orchestrator.explain.untried import UntriedExplanation
+from orchestrator.explain.winner import BestExplanation
 from orchestrator.report.format import lossy_words, outcome_words, plan_words
 from orchestrator.tracking.metrics import proof_state
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
-Explanation = Won | Fate | Untried
-Comparison = PlansCompared | StudiesCompared
+Explanation = BestExplanation | TrialExplanation | UntriedExplanation
+Comparison = PlanComparison | StudyComparison
 # of each kind, the field that names it, and its name there
 _KINDS: dict[type, tuple[str, str]] = {
-    Won: ("explains", "won"),
-    Fate: ("explains", "trial"),
-    Untried: ("explains", "untried"),
-    PlansCompared: ("compares", "plans"),
-    StudiesCompared: ("compares", "studies"),
+    BestExplanation: ("explains", "won"),
+    TrialExplanation: ("explains", "trial"),
+    UntriedExplanation: ("explains", "untried"),
+    PlanComparison: ("compares", "plans"),
+    StudyComparison: ("compares", "studies"),
 }
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
 

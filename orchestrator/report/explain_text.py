@@ -10,10 +10,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.explain.effects import Change, Worth
-from orchestrator.explain.trial import Fate, Remedy, Shortage
-from orchestrator.explain.untried import Untried
-from orchestrator.explain.winner import Rival, Seconds, Won
+from orchestrator.explain.effects import Change, KnobEffect
+from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
+from orchestrator.explain.untried import UntriedExplanation
+from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
 from orchestrator.report.format import KIND_WORDS, gib, lossy_label, plan_words, plural, spread
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
@@ -42,7 +42,7 @@ def ratio_words(ratio: Estimate) -> str:
     return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def room_sentence(won: Won) -> str:
+def room_sentence(won: BestExplanation) -> str:
     """How much memory the winner leaves."""
     left, line = won.limit_bytes - won.peak_bytes, won.line_bytes - won.peak_bytes
     return (
@@ -52,26 +52,26 @@ def room_sentence(won: Won) -> str:
     )
 
 
-def rival_sentence(rival: Rival) -> str:
+def competitor_sentence(incumbent: Competitor) -> str:
     """The winner against one plan: `1.43 x (1.12 to 1.74) its speed, measured`."""
-    if rival.ratio is None:
-        return f"no speed to compare: {rival.outcome or 'it was not tried'}"
-    known = "measured" if rival.measured else "by forecast"
-    if not rival.measured and rival.outcome:
-        known += f"; its trial: {rival.outcome}"
-    equal = "; statistically equal" if rival.equal else ""
-    return f"the winner has {ratio_words(rival.ratio)} its speed ({known}){equal}"
+    if incumbent.ratio is None:
+        return f"no speed to compare: {incumbent.outcome or 'it was not tried'}"
+    known = "measured" if incumbent.measured else "by forecast"
+    if not incumbent.measured and incumbent.outcome:
+        known += f"; its trial: {incumbent.outcome}"
+    equal = "; statistically equal" if incumbent.equal else ""
+    return f"the winner has {ratio_words(incumbent.ratio)} its speed ({known}){equal}"
 
 
-def time_sentences(rival: Rival) -> Iterator[str]:
+def time_sentences(incumbent: Competitor) -> Iterator[str]:
     """What shrank of a step, measured by phase and forecast by term."""
-    if rival.phases:
-        ours = sum(seconds for _, seconds, _ in rival.phases)
-        theirs = sum(seconds for _, _, seconds in rival.phases)
-        said = _saved(rival.phases, lambda name: name)
+    if incumbent.phases:
+        ours = sum(seconds for _, seconds, _ in incumbent.phases)
+        theirs = sum(seconds for _, _, seconds in incumbent.phases)
+        said = _saved(incumbent.phases, lambda name: name)
         yield f"measured, a step takes {_ms(ours)} in place of {_ms(theirs)}: {said}"
-    if rival.terms:
-        yield f"by forecast: {_saved(rival.terms, term_words)}"
+    if incumbent.terms:
+        yield f"by forecast: {_saved(incumbent.terms, term_words)}"
 
 
 def _saved(seconds: Seconds, words: Callable[[str], str]) -> str:
@@ -88,7 +88,7 @@ def _ms(seconds: float) -> str:
     return f"{significant(1e3 * seconds)} ms"
 
 
-def worth_words(worth: Worth) -> tuple[str, str, str]:
+def effect_words(worth: KnobEffect) -> tuple[str, str, str]:
     """Speed, memory, and who says so."""
     if worth.ratio is None:
         if worth.trial is None:
@@ -100,7 +100,7 @@ def worth_words(worth: Worth) -> tuple[str, str, str]:
     return ratio_words(worth.ratio), peak, known
 
 
-def fate_sentences(fate: Fate) -> Iterator[str]:
+def trial_sentences(fate: TrialExplanation) -> Iterator[str]:
     """How a trial ended, and what that means."""
     yield f"it was tried because: {fate.why}"
     if (told := fate.forecast) is not None:
@@ -147,7 +147,7 @@ def shortage_sentences(short: Shortage) -> Iterator[str]:
         )
 
 
-def remedies_sentence(short: Shortage) -> str:
+def fixes_sentence(short: Shortage) -> str:
     """How many single changes there are, and what is known of them."""
     measured = sum(one.trial is not None for one in short.remedies)
     forecast = len(short.remedies) - measured
@@ -158,7 +158,7 @@ def remedies_sentence(short: Shortage) -> str:
     )
 
 
-def remedy_words(remedy: Remedy) -> tuple[str, str, str, str, str]:
+def fix_words(remedy: OomFix) -> tuple[str, str, str, str, str]:
     """Change, forecast speed, measured speed, peak, and who says that it fits."""
     change = remedy.change
     fits = f"{100 * remedy.fits:.0f} %" if remedy.trial is None else f"trial {remedy.trial}"
@@ -172,7 +172,7 @@ def remedy_words(remedy: Remedy) -> tuple[str, str, str, str, str]:
     )
 
 
-def render_won(won: Won) -> RenderableType:
+def render_best(won: BestExplanation) -> RenderableType:
     """Why the winner won."""
     parts = [*_head(won.study, won.answer, won.note), Text(room_sentence(won))]
     if won.lossy:
@@ -186,20 +186,20 @@ def render_won(won: Won) -> RenderableType:
     return Group(*parts)
 
 
-def _against(rival: Rival) -> Iterator[RenderableType]:
-    name = "not tried" if rival.trial is None else f"trial {rival.trial}"
-    told: list[RenderableType] = [Text(rival_sentence(rival), "bold")]
-    if rival.worths:
-        told.append(_worths_table(rival.worths))
+def _against(incumbent: Competitor) -> Iterator[RenderableType]:
+    name = "not tried" if incumbent.trial is None else f"trial {incumbent.trial}"
+    told: list[RenderableType] = [Text(competitor_sentence(incumbent), "bold")]
+    if incumbent.knob_effects:
+        told.append(_worths_table(incumbent.knob_effects))
         told.append(
             Text("worth: the winner over the plan that differs in this knob alone; knobs interact")
         )
-    told += map(Text, time_sentences(rival))
-    words = plan_words(rival.plan) + lossy_label(rival.lossy)
+    told += map(Text, time_sentences(incumbent))
+    words = plan_words(incumbent.plan) + lossy_label(incumbent.lossy)
     yield from _section(f"Against the plan one would start with: {words} ({name})", *told)
 
 
-def _worths_table(worths: Sequence[Worth]) -> Table:
+def _worths_table(knob_effects: Sequence[KnobEffect]) -> Table:
     made = table(
         ("knob", False),
         ("winner", False),
@@ -208,18 +208,18 @@ def _worths_table(worths: Sequence[Worth]) -> Table:
         ("peak GiB", True),
         ("known by", False),
     )
-    for worth in worths:
+    for worth in knob_effects:
         change = worth.change
         made.add_row(
             change.knob,
             Text(value_words(change.ours)),
             Text(value_words(change.theirs)),
-            *map(Text, worth_words(worth)),
+            *map(Text, effect_words(worth)),
         )
     return made
 
 
-def _rivals_table(rivals: Sequence[Rival]) -> Table:
+def _rivals_table(rivals: Sequence[Competitor]) -> Table:
     made = table(
         ("trial", True),
         ("the winner's speed over it", True),
@@ -238,11 +238,11 @@ def _rivals_table(rivals: Sequence[Rival]) -> Table:
     return made
 
 
-def render_fate(fate: Fate) -> RenderableType:
+def render_trial(fate: TrialExplanation) -> RenderableType:
     """What happened to a trial."""
     words = plan_words(fate.plan) + lossy_label(fate.lossy)
     title = f"trial {fate.trial}, {words}: {fate.outcome}"
-    parts = [*_head(fate.study, title, fate.note), *map(Text, fate_sentences(fate))]
+    parts = [*_head(fate.study, title, fate.note), *map(Text, trial_sentences(fate))]
     if fate.shortage is not None:
         parts += _shortage(fate.shortage)
     if fate.trace:
@@ -255,7 +255,7 @@ def _shortage(short: Shortage) -> Iterator[RenderableType]:
     if short.held_bytes:
         told.append(_held_table(short))
     yield from _section("Memory", *told)
-    told = [Text(remedies_sentence(short))]
+    told = [Text(fixes_sentence(short))]
     if short.remedies:
         told.append(_remedies_table(short))
     yield from _section("Single changes that would have made it fit", *told)
@@ -278,11 +278,11 @@ def _remedies_table(short: Shortage) -> Table:
         ("fits", True),
     )
     for remedy in short.remedies:
-        made.add_row(*map(Text, remedy_words(remedy)))
+        made.add_row(*map(Text, fix_words(remedy)))
     return made
 
 
-def render_untried(untried: Untried) -> RenderableType:
+def render_untried(untried: UntriedExplanation) -> RenderableType:
     """Why a plan was not tried."""
     words = "no such plan" if untried.plan is None else plan_words(untried.plan)
     words += lossy_label(untried.lossy)

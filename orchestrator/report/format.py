@@ -11,15 +11,15 @@ from orchestrator.core.state import SweepState
 from orchestrator.core.validation import LossCheck, loss_check
 from search_spaces.hardware import Device
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.plan import RESTS, Plan
+from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import (
     Estimate,
-    Expectation,
     Measured,
     Outcome,
     OutOfMemory,
+    PlanForecast,
     Record,
     Refused,
     sentence,
@@ -85,7 +85,7 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: Expectation, why: str) -> str:
+def forecast_words(forecast: PlanForecast, why: str) -> str:
     """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure.
 
     Unless the reason for the trial says it, which knows what other trials showed beside.
@@ -95,7 +95,7 @@ def forecast_words(forecast: Expectation, why: str) -> str:
     return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 
 
-def _peak_words(forecast: Expectation) -> str:
+def _peak_words(forecast: PlanForecast) -> str:
     peak = f"{gib(forecast.peak_bytes.value)} GiB"
     percent = round(100 * forecast.fits)
     return peak if percent == 100 else f"{peak}, fits with {percent} %"
@@ -232,7 +232,7 @@ def _offload(plan: Plan) -> str:
 
 def _aio(plan: Plan) -> str:
     names = ("aio_block_kib", "aio_queue_depth", "aio_threads")
-    if all(getattr(plan, name) == RESTS[name] for name in names):
+    if all(getattr(plan, name) == DEFAULTS[name] for name in names):
         return ""
     return f"aio {plan.aio_block_kib} KiB x {plan.aio_queue_depth} x {plan.aio_threads}"
 
@@ -250,7 +250,7 @@ def _unless_at_rest(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Pl
 
     def say(plan: Plan) -> str:
         value = getattr(plan, name)
-        return "" if value == RESTS[name] else word.format(str(value).replace("_", " "))
+        return "" if value == DEFAULTS[name] else word.format(str(value).replace("_", " "))
 
     return (name,), say
 

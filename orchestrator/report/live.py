@@ -23,7 +23,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import counts, keeps_headroom
+from orchestrator.core.objective import counts, within_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import (
     KIND_WORDS,
@@ -41,7 +41,7 @@ from orchestrator.report.format import (
     record_words,
 )
 from orchestrator.report.sweep_tables import baseline_record, progress, speedup
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.trial import Measured, MemoryReading, Record
 
 _LONGEST = 60  # characters; a longer bar says no more
@@ -100,7 +100,7 @@ def _length(width: int, told: str) -> int:
     return max(min(width - len(told), _LONGEST), 1)
 
 
-def picture(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
+def dashboard(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
     """The sweep at the moment `now` [seconds since the epoch], for `width` x `height` characters.
 
     No higher than the terminal: rich cannot redraw in place what has scrolled away.
@@ -235,7 +235,7 @@ def _told(record: Record, headroom: float, wide: bool) -> Text:
     if not isinstance(outcome, Measured):
         return told
     share = f"{100 * outcome.memory.share:.0f} %"
-    if not keeps_headroom(outcome.memory, headroom):
+    if not within_headroom(outcome.memory, headroom):
         return told.append(f", peak {share}: above the line" if wide else " over", "bold red")
     if not wide:
         return told
@@ -253,7 +253,7 @@ def _notes(state: SweepState) -> Iterator[RenderableType]:
 
 
 @final
-class LiveView(AbstractListener):
+class LiveView(AbstractCallback):
     """Keeps the last state and lets rich draw it, a few times a second, until closed.
 
     The picture is taken away in the end, since the final report follows it.
@@ -286,11 +286,11 @@ class LiveView(AbstractListener):
         if self._state is None:
             return Text()
         width, height = self._console.size
-        return picture(self._state, now=self._clock(), width=width, height=height)
+        return dashboard(self._state, now=self._clock(), width=width, height=height)
 
 
 @final
-class PlainView(AbstractListener):
+class PlainView(AbstractCallback):
     """Writes a line for each event, with the time since the sweep started, and flushes it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -397,7 +397,7 @@ def _clock(seconds: float) -> str:
     return f"[{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}]"
 
 
-def make_view(plain: bool = False) -> AbstractListener:
+def make_view(plain: bool = False) -> AbstractCallback:
     """A live view where stdout is a terminal that can move its cursor, plain lines elsewhere.
 
     Args:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.core.objective import keeps_headroom
+from orchestrator.core.objective import within_headroom
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import Ground, anywhere, ground_of
-from orchestrator.explain.effects import Worth, single_changes
+from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
+from orchestrator.explain.effects import KnobEffect, single_changes
 from orchestrator.report.format import (
     KIND_WORDS,
     check_of,
@@ -22,11 +22,11 @@ from search_spaces.trial import Estimate, Measured, MemoryReading, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Told:
+class ReportData:
     """A sweep, and what its plans are expected to take: where `ground` is None, `note` says why."""
 
     state: SweepState
-    ground: Ground | None
+    ground: ForecastContext | None
     note: str = ""
 
     @property
@@ -41,18 +41,20 @@ class Told:
         return record if record is not None and isinstance(record.outcome, Measured) else None
 
 
-def told_of(state: SweepState) -> Told:
+def report_data(state: SweepState) -> ReportData:
     """A sweep with forecasts, on the nodes of its answer; without them where none can be made."""
     plan = (state.best or state.records[0]).plan
     try:
-        return Told(state=state, ground=ground_of(state, plan.accelerator))
+        return ReportData(state=state, ground=forecast_context(state, plan.accelerator))
     except UserError as error:
         why = " ".join(str(error).split())
-        return Told(state=state, ground=None, note=f"This page tells what was measured: {why}")
+        return ReportData(
+            state=state, ground=None, note=f"This page tells what was measured: {why}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class SpeedComparison:
     """The answer against another measured plan: `faster` and `saved` are shares, 0.25 a quarter.
 
     `saved` is of the other plan's peak; negative where the answer takes more. None where the other
@@ -65,7 +67,7 @@ class Against:
     saved: float | None
 
 
-def comparisons(told: Told) -> Iterator[Against]:
+def comparisons(told: ReportData) -> Iterator[SpeedComparison]:
     """The answer against the plan that one would start with, and against its equals."""
     best = told.best
     if best is None:
@@ -77,13 +79,13 @@ def comparisons(told: Told) -> Iterator[Against]:
             yield _against(best, record, "statistically equal")
 
 
-def _against(best: Record, other: Record, role: str) -> Against:
+def _against(best: Record, other: Record, role: str) -> SpeedComparison:
     ratio = speedup(best, other)
     ours, theirs = memory_of(best).peak_bytes, memory_of(other).peak_bytes
     faster = None
     if ratio is not None:
         faster = Estimate(value=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1)
-    return Against(
+    return SpeedComparison(
         other=other, role=role, faster=faster, saved=1 - ours / theirs if theirs else None
     )
 
@@ -94,13 +96,13 @@ def memory_of(record: Record) -> MemoryReading:
     return record.outcome.memory
 
 
-def ablation(told: Told) -> tuple[Worth, ...]:
+def ablation(told: ReportData) -> tuple[KnobEffect, ...]:
     """What becomes of the answer where one knob alone is changed; nothing without an answer."""
     if told.best is None:
         return ()
     kind = told.best.plan.accelerator
     records = [
-        replace(record, plan=anywhere(record.plan))
+        replace(record, plan=without_accelerator(record.plan))
         for record in told.state.records
         if record.plan.accelerator == kind
     ]
@@ -116,7 +118,7 @@ class Count:
     why: str = ""
 
 
-def accounting(told: Told) -> tuple[Count, ...]:
+def accounting(told: ReportData) -> tuple[Count, ...]:
     """The whole space: each combination counts once, in one of the rows.
 
     Without a ground nothing is known of what was not tried.
@@ -142,12 +144,12 @@ def _ending(record: Record, state: SweepState) -> tuple[str, str]:
     outcome = record.outcome
     if not isinstance(outcome, Measured):
         return "tried", KIND_WORDS[outcome.kind]
-    if not keeps_headroom(outcome.memory, state.spec.objective.headroom):
+    if not within_headroom(outcome.memory, state.spec.objective.headroom):
         return "measured", "over the line"
     return "measured", "" if state.goal.feasible(record) else "less than asked"
 
 
-def _untried(ground: Ground) -> Iterator[Count]:
+def _untried(ground: ForecastContext) -> Iterator[Count]:
     sized = ground.sized
     free = np.ones(len(sized.table), dtype=bool)
     for record in ground.records:

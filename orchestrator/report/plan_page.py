@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from orchestrator.forecast.planner import Planned
+from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import Expected
 from orchestrator.report.charts import (
     BEST_COLOUR,
@@ -60,7 +60,7 @@ def hover(told: Expected) -> str:
     )
 
 
-def figures(planned: Planned) -> Mapping[str, Figure]:
+def figures(planned: PlanningReport) -> Mapping[str, Figure]:
     """Charts by the name of the place where they are drawn; those without data are left out."""
     found: dict[str, Figure] = {}
     if planned.cloud:
@@ -76,12 +76,12 @@ def figures(planned: Planned) -> Mapping[str, Figure]:
     return MappingProxyType(found)
 
 
-def _nearest(planned: Planned) -> tuple[Expected, ...]:
+def _nearest(planned: PlanningReport) -> tuple[Expected, ...]:
     nearest = planned.answer.nearest
     return () if nearest is None else (nearest.expected,)
 
 
-def _speed_memory(planned: Planned) -> Figure:
+def _speed_memory(planned: PlanningReport) -> Figure:
     peaks, rates, fits = zip(*planned.cloud, strict=True)
     points: Scatter = {
         "type": "scatter",
@@ -120,11 +120,11 @@ def _speed_memory(planned: Planned) -> Figure:
     return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
 
 
-def _lines(planned: Planned) -> list[Shape]:
+def _lines(planned: PlanningReport) -> list[Shape]:
     return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
 
 
-def _front(planned: Planned) -> list[Scatter]:
+def _front(planned: PlanningReport) -> list[Scatter]:
     if not planned.front:
         return []
     return [
@@ -142,7 +142,7 @@ def _front(planned: Planned) -> list[Scatter]:
     ]
 
 
-def _star(planned: Planned) -> list[Scatter]:
+def _star(planned: PlanningReport) -> list[Scatter]:
     best = planned.best
     if best is None:
         return []
@@ -160,7 +160,7 @@ def _star(planned: Planned) -> list[Scatter]:
     ]
 
 
-def _memory(planned: Planned, shown: Sequence[Expected]) -> Figure:
+def _memory(planned: PlanningReport, shown: Sequence[Expected]) -> Figure:
     parts = [dict(told.held_bytes) for told in shown]
     data = [
         part_of_bars(
@@ -192,7 +192,7 @@ def _labels(shown: Sequence[Expected]) -> list[str]:
     return [f"plan {number}" for number in range(1, len(shown) + 1)]
 
 
-def _devices(planned: Planned) -> Figure:
+def _devices(planned: PlanningReport) -> Figure:
     able = [size for size in planned.sizes if size.best]
     rates = [size.best[0].samples_per_second for size in able]
     ranks = [size.ranks for size in able]
@@ -239,7 +239,7 @@ def _devices(planned: Planned) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _sizes(planned: Planned) -> Figure:
+def _sizes(planned: PlanningReport) -> Figure:
     able = [(size, size.best) for size in planned.memory_sizes if size.best]
     data: list[Trace] = [
         {
@@ -260,7 +260,7 @@ def _sizes(planned: Planned) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def planned_page(planned: Planned) -> str:
+def planned_page(planned: PlanningReport) -> str:
     """The HTML of the page; all scripts and styles are in it."""
     answer = planned.answer
     return render_page(
@@ -283,7 +283,7 @@ def planned_page(planned: Planned) -> str:
     )
 
 
-def _shortfall(planned: Planned) -> tuple[str, ...]:
+def _shortfall(planned: PlanningReport) -> tuple[str, ...]:
     """Says what is missing where nothing fits."""
     nearest = planned.answer.nearest
     if nearest is None:
@@ -291,7 +291,7 @@ def _shortfall(planned: Planned) -> tuple[str, ...]:
     return tuple(filter(None, (missing_sentence(nearest), enough_sentence(planned))))
 
 
-def _tiles(planned: Planned, best: Expected) -> Iterator[Tile]:
+def _tiles(planned: PlanningReport, best: Expected) -> Iterator[Tile]:
     rate = best.samples_per_second
     line = f"line {gib(planned.line_bytes)} of {gib(planned.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
@@ -344,7 +344,7 @@ def _listing(shown: Sequence[Expected]) -> _Listing | None:
     return _Listing(common=common_words(plans), table=table)
 
 
-def _counts(planned: Planned) -> Table | None:
+def _counts(planned: PlanningReport) -> Table | None:
     if len(planned.sizes) < 2:
         return None
     rows = []
@@ -375,7 +375,7 @@ def _counts(planned: Planned) -> Table | None:
     )
 
 
-def _footer(planned: Planned) -> str:
+def _footer(planned: PlanningReport) -> str:
     return (
         f"{planned.parameters:,} parameters, {planned.tokens:,} tokens a sample,"
         f" {planned.global_batch:,} samples a step; {planned.forecast_plans:,} plans forecast in"

@@ -12,9 +12,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.forecast.breakdown import Explained, Quantity, Term
-from orchestrator.forecast.memory_budgets import MemorySize
-from orchestrator.forecast.planner import Planned
+from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
+from orchestrator.forecast.memory_budgets import MemoryBudget
+from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib
 from orchestrator.report.plan_text import (
@@ -98,7 +98,7 @@ def table(*headers: tuple[str, bool]) -> Table:
     return made
 
 
-def best_table(planned: Planned, shown: Sequence[Expected], *, numbered: bool) -> Table:
+def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: bool) -> Table:
     """Plans with their forecasts, in the order given."""
     made = table(
         *((("#", True),) if numbered else ()),
@@ -137,7 +137,7 @@ def _tight(share: float) -> str:
     return percent(share).replace(" ", "")
 
 
-def sizes_table(planned: Planned) -> Table:
+def sizes_table(planned: PlanningReport) -> Table:
     """Counts of devices beside each other."""
     priced = planned.price_per_hour is not None
     made = table(
@@ -174,7 +174,7 @@ def sizes_table(planned: Planned) -> Table:
     return made
 
 
-def memory_table(sizes: Sequence[MemorySize]) -> Table:
+def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
     """What has to be turned on at each device size, and what that saves and costs."""
     made = table(
         ("limit GiB", True),
@@ -200,7 +200,7 @@ def memory_table(sizes: Sequence[MemorySize]) -> Table:
     return made
 
 
-def _turned(size: MemorySize) -> Text:
+def _turned(size: MemoryBudget) -> Text:
     assert size.best is not None
     words = expected_words(size.best)
     return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"nothing: {words}")
@@ -253,7 +253,7 @@ def quantity_words(quantity: Quantity) -> str:
 _INDENT = (0, 0, 0, 2)
 
 
-def render_planned(planned: Planned) -> RenderableType:
+def render_planned(planned: PlanningReport) -> RenderableType:
     """The answer first, then what it rests on."""
     parts: list[RenderableType] = [Text(answer_sentence(planned), "bold")]
     parts += [Text(f"note: {note}", "yellow") for note in planned.notes]
@@ -272,7 +272,7 @@ def render_planned(planned: Planned) -> RenderableType:
     return Group(*parts, Text(f"\n{_took(planned)}", "bright_black"))
 
 
-def _plans(planned: Planned) -> Iterator[RenderableType]:
+def _plans(planned: PlanningReport) -> Iterator[RenderableType]:
     best = planned.answer.best
     told: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
     if len(best) > 1 and (common := common_words([expected.plan for expected in best])):
@@ -288,21 +288,21 @@ def _plans(planned: Planned) -> Iterator[RenderableType]:
     yield from _section(title, best_table(planned, planned.front, numbered=False))
 
 
-def _sizes(planned: Planned) -> Iterator[str]:
+def _sizes(planned: PlanningReport) -> Iterator[str]:
     if fewest := fewest_sentence(planned):
         yield fewest
     if planned.price_front:
         yield f"* nothing is faster for less, at {planned.price_per_hour:g} a device and hour"
 
 
-def _took(planned: Planned) -> str:
+def _took(planned: PlanningReport) -> str:
     return (
         f"{planned.forecast_plans:,} plans forecast, {planned.seconds:.1f} s;"
         f" coefficients: {planned.provenance}"
     )
 
 
-def render_explained(explained: Explained) -> RenderableType:
+def render_explained(explained: Breakdown) -> RenderableType:
     """One plan's arithmetic, term by term."""
     told = explained.expected
     stage = f", on the {told.stage} stage of the pipeline" if told.stage else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.forecast.alternatives import Nearest
-from orchestrator.forecast.memory_budgets import MemorySize
-from orchestrator.forecast.planner import Planned, SizeAnswer
+from orchestrator.forecast.alternatives import ClosestPlan
+from orchestrator.forecast.memory_budgets import MemoryBudget
+from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import Expected
-from orchestrator.forecast.tiling import Waste
+from orchestrator.forecast.tiling import TileWaste
 from orchestrator.report.format import (
     fixed_knobs,
     fixed_words,
@@ -106,7 +106,7 @@ def percent(share: float) -> str:
     return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
-def devices(planned: Planned, ranks: int) -> str:
+def devices(planned: PlanningReport, ranks: int) -> str:
     """`8 x H100-80-SXM`."""
     return f"{ranks:,} x {planned.device}"
 
@@ -116,7 +116,7 @@ def expected_words(told: Expected, *, omit: Collection[str] = ()) -> str:
     return plan_words(told.plan, omit=omit) + lossy_label(told.lossy)
 
 
-def answer_sentence(planned: Planned) -> str:
+def answer_sentence(planned: PlanningReport) -> str:
     """What the user asked, in one sentence."""
     answer, best = planned.answer, planned.best
     where = f"{planned.model} on {devices(planned, answer.ranks)}"
@@ -131,7 +131,7 @@ def answer_sentence(planned: Planned) -> str:
     )
 
 
-def _missing(nearest: Nearest, planned: Planned) -> str:
+def _missing(nearest: ClosestPlan, planned: PlanningReport) -> str:
     return (
         f"the nearest plan ({expected_words(nearest.expected)}) would need"
         f" {gib(nearest.needed_bytes)} GiB a device, {gib(nearest.missing_bytes)} more than the"
@@ -139,7 +139,7 @@ def _missing(nearest: Nearest, planned: Planned) -> str:
     )
 
 
-def missing_sentence(nearest: Nearest) -> str:
+def missing_sentence(nearest: ClosestPlan) -> str:
     """The bytes that the nearest plan misses, by category."""
     parts = sorted(nearest.missing, key=lambda entry: -entry[1])
     told = ", ".join(
@@ -148,7 +148,7 @@ def missing_sentence(nearest: Nearest) -> str:
     return f"what is missing, shared out as its peak is (GiB): {told}"
 
 
-def enough_sentence(planned: Planned) -> str:
+def enough_sentence(planned: PlanningReport) -> str:
     """What is smallest that would do."""
     ways = []
     if planned.fewest_ranks is not None:
@@ -162,7 +162,7 @@ def enough_sentence(planned: Planned) -> str:
     return f"smallest that would do: {', or '.join(ways)}"
 
 
-def fewest_sentence(planned: Planned) -> str:
+def fewest_sentence(planned: PlanningReport) -> str:
     """On how few devices it fits."""
     least = planned.fewest_ranks
     if least is None:
@@ -175,7 +175,7 @@ def fewest_sentence(planned: Planned) -> str:
     )
 
 
-def ruled_out_sentences(answer: SizeAnswer) -> Iterator[str]:
+def ruled_out_sentences(answer: ScaleResult) -> Iterator[str]:
     """Why the rest is ruled out."""
     combinations = answer.plans + sum(count for _, count in answer.ruled_out)
     unsure = answer.plans - answer.fitting - answer.hopeless - answer.unhosted
@@ -190,7 +190,7 @@ def ruled_out_sentences(answer: SizeAnswer) -> Iterator[str]:
         yield f"not legal: {ruled}"
 
 
-def waste_sentence(waste: Waste) -> str:
+def waste_sentence(waste: TileWaste) -> str:
     """A wasteful size, and what it costs."""
     mend = "more wastes less" if waste.better is None else f"{waste.better:,} would not waste it"
     return (
@@ -199,7 +199,7 @@ def waste_sentence(waste: Waste) -> str:
     )
 
 
-def memory_sentence(size: MemorySize) -> str:
+def memory_sentence(size: MemoryBudget) -> str:
     """What is best on devices of one size, and what it takes."""
     where = f"{gib(size.limit_bytes)} GiB a device"
     if size.best is None:
@@ -215,7 +215,7 @@ def memory_sentence(size: MemorySize) -> str:
     )
 
 
-def turned_words(size: MemorySize) -> str:
+def turned_words(size: MemoryBudget) -> str:
     """Which groups of knobs are turned, each with what it saves and costs."""
     return "; ".join(
         f"{turn.group}: {_change(turn.saved_bytes)} GiB, {slowdown_words(turn.slowdown)}"

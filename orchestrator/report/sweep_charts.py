@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.core.objective import front
-from orchestrator.explain.context import anywhere
-from orchestrator.explain.effects import Worth
+from orchestrator.core.objective import pareto_front
+from orchestrator.explain.context import without_accelerator
+from orchestrator.explain.effects import KnobEffect
 from orchestrator.forecast.planner import cloud
 from orchestrator.report.charts import (
     BEST_COLOUR,
@@ -25,7 +25,7 @@ from orchestrator.report.charts import (
     stacked,
 )
 from orchestrator.report.format import KIND_WORDS, plan_words, record_words
-from orchestrator.report.page_data import LossCurves, Told, ablation, loss_curves, memory_of
+from orchestrator.report.page_data import LossCurves, ReportData, ablation, loss_curves, memory_of
 from orchestrator.report.plan_text import term_words
 from orchestrator.report.sweep_tables import anatomy_rows
 from search_spaces.costs.time import TERMS
@@ -72,7 +72,7 @@ def _points(
     }
 
 
-def trials_chart(told: Told) -> Figure:
+def trials_chart(told: ReportData) -> Figure:
     """Speed over memory; what has no speed lies at what was forecast, or at the bottom."""
     state = told.state
     data: list[Scatter] = []
@@ -97,7 +97,7 @@ def trials_chart(told: Told) -> Figure:
             records = [record for record, _ in known]
             xs, ys = [x for _, (x, _) in known], [y for _, (_, y) in known]
             data.append(_points(words, kind, records, xs, ys))
-    edge = front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
+    edge = pareto_front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
     if len(edge) > 1:
         data.append(
             {
@@ -140,7 +140,7 @@ def _rate(record: Record) -> float:
     return record.outcome.samples_per_second.value
 
 
-def _marked(told: Told) -> Iterable[Scatter]:
+def _marked(told: ReportData) -> Iterable[Scatter]:
     named = (
         ("the answer", told.best, "star", BEST_COLOUR),
         ("start", told.baseline, "diamond", "#e69f00"),
@@ -191,7 +191,7 @@ def forecasts_chart(records: Sequence[Record]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def progress_chart(told: Told) -> Figure:
+def progress_chart(told: ReportData) -> Figure:
     """Speed over the minutes of the search, and the best so far of what is feasible."""
     state = told.state
     began = min((record.started_at for record in state.records), default=0.0)
@@ -238,30 +238,30 @@ def progress_chart(told: Told) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def change_words(worth: Worth) -> str:
+def change_words(worth: KnobEffect) -> str:
     """`micro_batch 8 → 4`."""
     change = worth.change
     return f"{change.knob} {change.ours} → {change.theirs}"
 
 
-def lost(worth: Worth) -> float:
+def lost(worth: KnobEffect) -> float:
     """By what share the changed plan is faster than the answer: -0.25 where a quarter is lost."""
     assert worth.ratio is not None
     return 1 / worth.ratio.value - 1
 
 
-def _known_by(worth: Worth) -> str:
+def _known_by(worth: KnobEffect) -> str:
     if worth.trial is not None:
         return "measured"
     return "forecast, not sure to fit" if worth.keeps is False else "forecast"
 
 
-def knobs_chart(worths: Sequence[Worth]) -> Figure:
+def knobs_chart(knob_effects: Sequence[KnobEffect]) -> Figure:
     """Speed gained or lost where one knob alone is changed."""
     data: list[Bar] = []
-    names = [change_words(worth) for worth in worths]
+    names = [change_words(worth) for worth in knob_effects]
     for name, colour in _KNOWN.items():
-        mine = [worth for worth in worths if _known_by(worth) == name]
+        mine = [worth for worth in knob_effects if _known_by(worth) == name]
         if mine:
             data.append(
                 {
@@ -274,7 +274,7 @@ def knobs_chart(worths: Sequence[Worth]) -> Figure:
                     "hovertemplate": "%{y}: %{x:+.1f} % samples/s<extra>" + name + "</extra>",
                 }
             )
-    layout = stacked("change of samples/s, %", len(worths))
+    layout = stacked("change of samples/s, %", len(knob_effects))
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return {"data": data, "layout": layout}
 
@@ -283,7 +283,7 @@ def _labels(shown: Sequence[Record]) -> list[str]:
     return [f"trial {record.number}" for record in shown]
 
 
-def memory_chart(told: Told, shown: Sequence[Record]) -> Figure:
+def memory_chart(told: ReportData, shown: Sequence[Record]) -> Figure:
     """What the fullest rank held, by category, against the line and the limit."""
     parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in shown]
     names = dict.fromkeys(name for part in parts for name in part)
@@ -323,7 +323,7 @@ def time_chart(shown: Sequence[Record]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def terms_chart(told: Told, shown: Sequence[Record]) -> Figure:
+def terms_chart(told: ReportData, shown: Sequence[Record]) -> Figure:
     """The forecast's terms, corrected by the trials, of plans that it knows."""
     ground, best = told.ground, told.best
     assert ground is not None
@@ -332,7 +332,7 @@ def terms_chart(told: Told, shown: Sequence[Record]) -> Figure:
         (record, expected)
         for record in shown
         if record.plan.accelerator == best.plan.accelerator
-        and (expected := ground.expected(anywhere(record.plan))) is not None
+        and (expected := ground.expected(without_accelerator(record.plan))) is not None
     ]
     parts = [dict(expected.seconds) for _, expected in kept]
     labels = _labels([record for record, _ in kept])
@@ -376,7 +376,7 @@ def _losses(name: str, losses: Sequence[float], colour: str, dash: Dash, size: i
     }
 
 
-def figures(told: Told) -> Mapping[str, Figure]:
+def figures(told: ReportData) -> Mapping[str, Figure]:
     """Charts by the name of the place where they are drawn; those without data are left out."""
     found: dict[str, Figure] = {}
     state = told.state
@@ -397,7 +397,7 @@ def figures(told: Told) -> Mapping[str, Figure]:
     return MappingProxyType({name: figure for name, figure in found.items() if figure["data"]})
 
 
-def shown_plans(told: Told) -> list[Record]:
+def shown_plans(told: ReportData) -> list[Record]:
     """The answer, what one would start with, and some that are equal, as far as measured."""
     first = [told.best, told.baseline, *told.state.equals]
     kept = {record.number: record for record in first if record is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.core.state import SweepState
-from orchestrator.explain.effects import Worth
+from orchestrator.explain.effects import KnobEffect
 from orchestrator.report.format import (
     KIND_WORDS,
     duration,
@@ -20,8 +20,8 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.page_data import (
-    Against,
-    Told,
+    ReportData,
+    SpeedComparison,
     ablation,
     accounting,
     comparisons,
@@ -30,12 +30,12 @@ from orchestrator.report.page_data import (
 from orchestrator.report.sweep_charts import change_words, figures, lost
 from orchestrator.report.sweep_text import (
     answer,
-    beside_sentence,
     budget_sentence,
+    contention_sentence,
     equals_sentence,
     forecast_sentence,
-    left_sentence,
     lossy_sentence,
+    regret_sentence,
     speedup_sentence,
 )
 from search_spaces.spec.load import spec_to_yaml
@@ -43,7 +43,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Measured, Record
 
 
-def report_page(told: Told) -> str:
+def report_page(told: ReportData) -> str:
     """The HTML of the page; all scripts and styles are in it."""
     state = told.state
     return render_page(
@@ -66,7 +66,7 @@ def report_page(told: Told) -> str:
     )
 
 
-def _headline(told: Told) -> str:
+def _headline(told: ReportData) -> str:
     """The answer in two sentences."""
     best = told.best
     if best is None:
@@ -85,7 +85,7 @@ def _headline(told: Told) -> str:
     return f"{first} {second}"
 
 
-def _gain(start: Against) -> str:
+def _gain(start: SpeedComparison) -> str:
     faster = "" if start.faster is None else _more(start.faster.value, "faster", "slower")
     saved = "" if start.saved is None else _more(start.saved, "less memory", "more memory")
     both = f"{faster}, with {saved}" if faster and saved else faster or saved
@@ -116,7 +116,7 @@ def _conditions(state: SweepState) -> str:
     return f"{told}{where}; ended after {took}: {state.ended.reason}"
 
 
-def _warnings(told: Told) -> Iterator[str]:
+def _warnings(told: ReportData) -> Iterator[str]:
     if told.note:
         yield told.note
     if told.best is not None and (lossy := lossy_sentence(told.state)):
@@ -145,11 +145,11 @@ def _grounds(state: SweepState) -> Iterator[str]:
     yield speedup_sentence(state)
     if equal := equals_sentence(state):
         yield equal.removeprefix("= ")  # the mark that the table of the terminal has
-    told = (beside_sentence, left_sentence, forecast_sentence)
+    told = (contention_sentence, regret_sentence, forecast_sentence)
     yield from filter(None, (sentence(state) for sentence in told))
 
 
-def _comparison(told: Told) -> Table | None:
+def _comparison(told: ReportData) -> Table | None:
     best, compared = told.best, tuple(comparisons(told))
     if best is None or not compared:
         return None
@@ -187,7 +187,7 @@ def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) ->
     )
 
 
-def _changes(told: Told) -> Table | None:
+def _changes(told: ReportData) -> Table | None:
     worths = ablation(told)
     if not worths:
         return None
@@ -202,7 +202,7 @@ def _changes(told: Told) -> Table | None:
     )
 
 
-def _worth_row(worth: Worth) -> tuple[str, str, str, str]:
+def _worth_row(worth: KnobEffect) -> tuple[str, str, str, str]:
     speed = "-" if worth.ratio is None else f"{100 * lost(worth):+.1f} %"
     memory = "-" if worth.peak_bytes is None else f"{-worth.peak_bytes / 2**30:+.3f}"
     if worth.trial is None:
@@ -214,13 +214,13 @@ def _worth_row(worth: Worth) -> tuple[str, str, str, str]:
     return change_words(worth), speed, memory, source
 
 
-def _accounted(told: Told) -> str:
+def _accounted(told: ReportData) -> str:
     total = sum(count.plans for count in accounting(told))
     of = "combinations of the knobs' values" if told.ground is not None else "plans that were tried"
     return f"{total:,} {of}"
 
 
-def _accounting(told: Told) -> Table:
+def _accounting(told: ReportData) -> Table:
     return Table(
         columns={"plans": "number", "what": "words", "why": "words"},
         rows=tuple(

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.objective import front, keeps_headroom, ranked, record_of
+from orchestrator.core.objective import pareto_front, ranked, record_of, within_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import (
     KIND_WORDS,
@@ -166,7 +166,7 @@ def front_table(state: SweepState) -> Table | None:
     """
     priced = state.goal.is_priced
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
-    shown = front(state.records, state.goal, (*metrics, *_priced(priced)))
+    shown = pareto_front(state.records, state.goal, (*metrics, *_priced(priced)))
     if len(shown) < 2:
         return None
     columns = ("trial", "plan", "samples/s", "memory free", *(["samples/price"] if priced else []))
@@ -212,7 +212,7 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
         yield f"lossy: {lossy}"
     outcome = record.outcome
     if isinstance(outcome, Measured):
-        if not keeps_headroom(outcome.memory, state.spec.objective.headroom):
+        if not within_headroom(outcome.memory, state.spec.objective.headroom):
             yield "over the line"
         elif not state.goal.feasible(record):
             yield "less than asked"
@@ -269,7 +269,7 @@ def ends_table(state: SweepState) -> Table:
 
     def kept(record: Record) -> bool:
         outcome = record.outcome
-        return isinstance(outcome, Measured) and keeps_headroom(outcome.memory, headroom)
+        return isinstance(outcome, Measured) and within_headroom(outcome.memory, headroom)
 
     def over(record: Record) -> bool:
         return record.outcome.kind == "measured" and not kept(record)

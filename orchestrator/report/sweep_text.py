@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from orchestrator.core.objective import WORDS, best, keeps_headroom, score, throughput
+from orchestrator.core.objective import WORDS, best, score, throughput, within_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import (
     duration,
@@ -103,7 +103,7 @@ def all_failed(state: SweepState) -> str:
 def short_of_goal(state: SweepState) -> str:
     """What the fastest plan that keeps the head-room fails to reach; empty if there is none."""
     goal = state.goal
-    near = best(state.records, replace(goal, metric="samples_per_second", least=()))
+    near = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
     short = None if near is None else next(goal.shortfalls(near), None)
     if near is None or short is None:
         return ""
@@ -128,12 +128,12 @@ def speedup_sentence(state: SweepState) -> str:
     if gain is None:
         return f"no speed-up to tell against {start}"
     note = ""
-    if not keeps_headroom(baseline.outcome.memory, state.spec.objective.headroom):
+    if not within_headroom(baseline.outcome.memory, state.spec.objective.headroom):
         note = ", which goes over the line itself"
     return f"{gain.value:.2f} x ({gain.low:.2f} to {gain.high:.2f}) the speed of {start}{note}"
 
 
-def left_sentence(state: SweepState) -> str:
+def regret_sentence(state: SweepState) -> str:
     """What the sweep left on the table; empty if nobody can say."""
     ended = state.ended
     if ended is None or ended.left is None or state.best is None or not ended.untried:
@@ -247,7 +247,7 @@ def budget_sentence(state: SweepState) -> str:
     return f"first trial to last: {duration(last - first)}"
 
 
-def beside_sentence(state: SweepState) -> str:
+def contention_sentence(state: SweepState) -> str:
     """Whether trials disturbed each other; empty if none ran beside another.
 
     Measured on the plans that were proven: their trials ran beside others, their proofs alone.
@@ -362,9 +362,9 @@ def _answer(state: SweepState) -> Iterator[str]:
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy
-        if beside := beside_sentence(state):
+        if beside := contention_sentence(state):
             yield beside
-        if left := left_sentence(state):
+        if left := regret_sentence(state):
             yield left
 
 

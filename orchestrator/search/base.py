@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.costs.forecast import Prospects
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, candidates_of
@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Known:
+class SearchState:
     """What is known when a plan is proposed.
 
     `free` says of each plan of the space whether no trial of it has ended or is under way; at
@@ -29,7 +29,7 @@ class Known:
     records: Sequence[Record]
     free: Flags
     running: tuple[Plan, ...] = ()
-    prospects: Prospects | None = None
+    prospects: SearchPrior | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +50,15 @@ class AbstractProposer(ABC):
     """Proposes plans of one space."""
 
     @abstractmethod
-    def propose(self, known: Known) -> Proposal:
+    def propose(self, known: SearchState) -> Proposal:
         """One of the free plans."""
 
-    def left(self, known: Known) -> float | None:
+    def regret_bound(self, known: SearchState) -> float | None:
         """How much faster than the best any free plan is at most, with 95 %; None: unknown."""
         return None
 
 
-def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
+def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
     """The plans that may fit; all of them if none is left, for what is known is no proof.
 
     A plan is given up if it differs from one that ran out of memory only in knobs of which it
@@ -67,13 +67,13 @@ def with_hope(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Pl
     table = candidates_of(untried).table
     hopeful = np.ones(len(table), dtype=bool)
     for record in records:
-        hopeful[hopeless_rows(table, record)] = False
+        hopeful[dominated_rows(table, record)] = False
     if not hopeful.any() or hopeful.all():
         return untried
     return Candidates(table.take(hopeful))
 
 
-def hopeless_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
+def dominated_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
     """The plans that cannot fit if this trial ran out of memory; none if it did not."""
     outcome = record.outcome
     if isinstance(outcome, OutOfMemory) and _is_graded(record.plan, outcome):

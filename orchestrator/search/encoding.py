@@ -73,7 +73,7 @@ def distributions(space: Space) -> Distributions:
     return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
 
 
-def for_keeping(searched: Distributions) -> Distributions:
+def storable(searched: Distributions) -> Distributions:
     """The distributions as a study on disk may hold them.
 
     Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a

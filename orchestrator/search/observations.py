@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.core.failures import reaction_to
-from orchestrator.core.objective import Goal
+from orchestrator.core.failures import failure_decision
+from orchestrator.core.objective import Objective
 from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, Record, TimedOut
@@ -30,7 +30,7 @@ _BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without head-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Observation:
     """What one trial showed of a candidate.
 
     `log_rate` is the logarithm of its throughput, None if none was measured. `log_share` is that
@@ -38,7 +38,7 @@ class Sight:
     at least. A trial that shows none of all this says nothing.
 
     `study` is 0 for the study that is searched. Trials of another one may all be off together, by
-    a deviation of `doubt` in logarithms; the best known candidate is none of them.
+    a deviation of `transfer_std` in logarithms; the best known candidate is none of them.
     """
 
     row: int
@@ -48,9 +48,9 @@ class Sight:
     log_share: float | None = None
     ran_out: bool = False
     fitted: bool = False  # it ran, whether or not its peak is known
-    broke: bool = False  # it failed, and not for what its memory is measured by
+    failed: bool = False  # it failed, and not for what its memory is measured by
     study: int = 0
-    doubt: float = 0.0
+    transfer_std: float = 0.0
 
     @property
     def measured(self) -> bool:
@@ -58,7 +58,7 @@ class Sight:
         return self.log_rate is not None and not self.too_slow
 
 
-def telling(sights: Sequence[Sight]) -> list[Sight]:
+def subsample(sights: Sequence[Observation]) -> list[Observation]:
     """All, or of very many the fastest, the last and some between, in their order."""
     if len(sights) <= MOST:
         return list(sights)
@@ -69,7 +69,7 @@ def telling(sights: Sequence[Sight]) -> list[Sight]:
     return [sights[at] for at in sorted({*by_rate[:third], *spread.tolist(), *last})]
 
 
-def rates(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
+def rates(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Candidates whose throughput was measured or bounded, and the logarithms of it."""
     known = [sight for sight in sights if sight.log_rate is not None]
     return _rows(known), Observations(
@@ -80,7 +80,7 @@ def rates(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
     )
 
 
-def shares(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
+def shares(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Candidates of whose memory something is known: peaks, and bounds where there is none."""
     known = [
         sight for sight in sights if sight.ran_out or sight.fitted or sight.log_share is not None
@@ -94,36 +94,36 @@ def shares(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
     )
 
 
-def breakages(sights: Iterable[Sight]) -> tuple[np.ndarray, Observations]:
+def failures(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Candidates that broke, as a quantity above 0, and those that did not, below."""
-    known = [sight for sight in sights if sight.broke or sight.fitted or sight.ran_out]
+    known = [sight for sight in sights if sight.failed or sight.fitted or sight.ran_out]
     return _rows(known), Observations(
         value=np.zeros(len(known)),
         noise=np.full(len(known), _BROKEN),
-        side=np.array([1 if sight.broke else -1 for sight in known], dtype=np.int64),
+        side=np.array([1 if sight.failed else -1 for sight in known], dtype=np.int64),
     )
 
 
-def _together(sights: list[Sight]) -> Numbers | None:
+def _together(sights: list[Observation]) -> Numbers | None:
     """The covariance of what trials of one other study are off by; None where there are none."""
     if not any(sight.study for sight in sights):
         return None
     study = np.array([sight.study for sight in sights])
-    doubt = np.array([sight.doubt for sight in sights])
+    doubt = np.array([sight.transfer_std for sight in sights])
     same = (study[:, None] == study[None]) & (study[:, None] > 0)
     together: Numbers = np.outer(doubt, doubt) * same
     return together
 
 
-def _speed(sight: Sight) -> float:
+def _speed(sight: Observation) -> float:
     return sight.log_rate if sight.log_rate is not None and sight.measured else -np.inf
 
 
-def _rows(sights: list[Sight]) -> Numbers:
+def _rows(sights: list[Observation]) -> Numbers:
     return np.array([sight.row for sight in sights], dtype=np.intp)
 
 
-def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
+def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | None:
     """What a record shows of the candidate in a row; None if nothing.
 
     Out of device memory is a bound of what was wanted. What ended otherwise without a measurement
@@ -133,7 +133,7 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
     match record.outcome:
         case Measured(samples_per_second=rate, memory=memory, beaten=beaten):
             width = math.log(max(rate.high, rate.value) / rate.value)
-            return Sight(
+            return Observation(
                 row=row,
                 log_rate=math.log(rate.value),
                 rate_noise=max(width / _SURE, _BEATEN_NOISE if beaten else _LEAST_NOISE),
@@ -141,12 +141,16 @@ def sight_of(record: Record, row: int, spec: SweepSpec) -> Sight | None:
                 fitted=True,
             )
         case OutOfMemory(where="device", excess=excess):
-            return Sight(row=row, log_share=math.log1p(excess or 0.0), ran_out=True)
+            return Observation(row=row, log_share=math.log1p(excess or 0.0), ran_out=True)
         case TimedOut(deadline_seconds=deadline):
             left = deadline - spec.objective.max_seconds
-            return Sight(row=row, log_rate=_most(spec, left), too_slow=left > 0, broke=True)
+            return Observation(row=row, log_rate=_most(spec, left), too_slow=left > 0, failed=True)
         case other:
-            return Sight(row=row, broke=True) if reaction_to(other, second=True).cut else None
+            return (
+                Observation(row=row, failed=True)
+                if failure_decision(other, second=True).prune
+                else None
+            )
 
 
 def _most(spec: SweepSpec, seconds: float) -> float | None:
@@ -156,22 +160,22 @@ def _most(spec: SweepSpec, seconds: float) -> float | None:
     return math.log(_STEPS_IN_VAIN * spec.train.global_batch / seconds)
 
 
-def constraints_of(record: Record, goal: Goal) -> Mapping[str, float]:
-    """By how much a trial misses what is asked for, as a share: at 0 or below it does not.
+def constraints_of(record: Record, goal: Objective) -> Mapping[str, float]:
+    """Constraint violations of a trial as shares; at 0 or below a constraint holds.
 
-    `memory` is the peak, or the bytes wanted, over what the head-room leaves of the limit; others
-    are what `Goal.least` names, of which a plan that ran out of memory reaches nothing. Empty for
-    endings that say nothing of them.
+    `memory` is the peak, or the bytes wanted, over what the headroom leaves of the limit, less 1.
+    The others are those of `Objective.lower_bounds`, which a plan that ran out of memory misses
+    entirely. Empty for outcomes that say nothing of them.
     """
     match record.outcome:
         case Measured(memory=memory):
             missed = {CONSTRAINT: memory.share / (1 - goal.headroom) - 1}
-            for metric, least in goal.least:
+            for metric, least in goal.lower_bounds:
                 reached = goal.value(record, metric)
                 missed[metric] = 1.0 if reached is None else 1 - reached.value / least
             return missed
         case OutOfMemory(excess=excess):
             wanted = (1 + (excess or 0.0)) / (1 - goal.headroom) - 1 + _BEYOND
-            return {CONSTRAINT: wanted} | {metric: 1.0 for metric, _ in goal.least}
+            return {CONSTRAINT: wanted} | {metric: 1.0 for metric, _ in goal.lower_bounds}
         case _:
             return {}

@@ -15,8 +15,8 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.core.objective import Goal, measured, score
-from orchestrator.search.base import AbstractProposer, Known, Proposal, with_hope
+from orchestrator.core.objective import Objective, measured, score
+from orchestrator.search.base import AbstractProposer, Proposal, SearchState, drop_dominated
 from orchestrator.search.encoding import distributions, parameters, place
 from orchestrator.search.observations import constraints_of
 from search_spaces.plan import Plan
@@ -49,7 +49,7 @@ class OptunaProposer(AbstractProposer):
     value; the study itself holds no made-up value.
     """
 
-    def __init__(self, space: Space, name: Sampler, goal: Goal, seed: int) -> None:
+    def __init__(self, space: Space, name: Sampler, goal: Objective, seed: int) -> None:
         """Makes the sampler.
 
         Args:
@@ -67,10 +67,10 @@ class OptunaProposer(AbstractProposer):
         self._worst = 0.0
         self._forget()
 
-    def propose(self, known: Known) -> Proposal:
+    def propose(self, known: SearchState) -> Proposal:
         return Proposal(plan=self._plan(known), why=f"proposed by {self._name}")
 
-    def _plan(self, known: Known) -> Plan:
+    def _plan(self, known: SearchState) -> Plan:
         untried = Candidates(self._table.take(known.free))
         if self._inner is None or not self._searched:
             return self._random.choice(untried)
@@ -78,7 +78,7 @@ class OptunaProposer(AbstractProposer):
         proposed = self._mirror.ask(self._searched)
         wanted = proposed.params
         self._mirror.tell(proposed, state=TrialState.FAIL)  # its end comes as a record
-        hopeful = candidates_of(with_hope(untried, known.records))
+        hopeful = candidates_of(drop_dominated(untried, known.records))
         far = self._distances(wanted, hopeful.table)
         nearest = np.flatnonzero(far <= far.min() + _SAME).tolist()
         return hopeful[self._random.choice(nearest)]

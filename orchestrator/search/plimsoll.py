@@ -11,16 +11,16 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.objective import Goal, limit_of
-from orchestrator.search.acquisition import Aim
-from orchestrator.search.base import AbstractProposer, Known, Proposal, hopeless_rows
+from orchestrator.core.objective import Objective, limit_of
+from orchestrator.search.acquisition import SearchObjective
+from orchestrator.search.base import AbstractProposer, Proposal, SearchState, dominated_rows
 from orchestrator.search.encoding import Distributions, distributions, place, table_features
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import Sight, sight_of
+from orchestrator.search.observations import Observation, observation_of
 from orchestrator.search.plimsoll_sampler import sentence
-from orchestrator.search.search import Choice, Options, Search
-from orchestrator.search.transfer import EarlierStudy, Lesson, lessons
-from search_spaces.costs.forecast import Prospects
+from orchestrator.search.search import CandidatePool, Search, Suggestion
+from orchestrator.search.transfer import EarlierStudy, TransferredTrial, transferred_trials
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -45,7 +45,7 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 
-class TrialSeconds:
+class TrialCost:
     """Expected seconds of a trial of each plan of a table."""
 
     def __init__(self, table: PlanTable, objective: ObjectiveSpec) -> None:
@@ -89,7 +89,7 @@ def _unsteady(told: Sequence[Costs]) -> list[float]:
     return [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in told]
 
 
-def aim_of(goal: Goal, table: PlanTable) -> Aim:
+def search_objective(goal: Objective, table: PlanTable) -> SearchObjective:
     """The aim among the plans of the table; logarithms, those of prices for an hour."""
     price = None
     prices = [goal.price_on(accelerator) for accelerator in table.values["accelerator"]]
@@ -99,13 +99,13 @@ def aim_of(goal: Goal, table: PlanTable) -> Aim:
         price = np.log(each * ranks / 3600)
     bounds = [
         np.full(len(table), math.log(least)) + (price if metric == "samples_per_price" else 0.0)
-        for metric, least in goal.least
+        for metric, least in goal.lower_bounds
     ]
-    return Aim(
+    return SearchObjective(
         of="room" if goal.metric == "headroom" else "rate",
         line=math.log1p(-goal.headroom),
         price=price if goal.metric == "samples_per_price" else None,
-        least=np.maximum.reduce(bounds) if bounds else None,
+        lower_bound=np.maximum.reduce(bounds) if bounds else None,
     )
 
 
@@ -129,11 +129,11 @@ class PlimsollProposer(AbstractProposer):
         self._spec = spec
         self._seed = seed
         self._searched = distributions(space)
-        self._ground: _Ground | None = None
+        self._ground: _CandidateSet | None = None
         self._hopeful = np.ones(len(space.table), dtype=bool)
         self._judged = 0  # records that have told which plans are hopeless
 
-    def propose(self, known: Known) -> Proposal:
+    def propose(self, known: SearchState) -> Proposal:
         ground, free = self._open(known)
         choice, seconds = ground.ready(free) or ground.choose(known, free)
         plan = ground.table.plan(choice.row)
@@ -144,11 +144,11 @@ class PlimsollProposer(AbstractProposer):
             seconds=seconds,
         )
 
-    def left(self, known: Known) -> float | None:
+    def regret_bound(self, known: SearchState) -> float | None:
         ground, free = self._open(known)
-        return ground.search.left(ground.sights, free[ground.pool])
+        return ground.search.regret_bound(ground.sights, free[ground.pool])
 
-    def _open(self, known: Known) -> tuple[_Ground, Flags]:
+    def _open(self, known: SearchState) -> tuple[_CandidateSet, Flags]:
         """The ground of today, and which of the space's plans may be tried; some lie on it."""
         ground = self._learned(known)
         free = known.free & self._hopeful
@@ -159,17 +159,17 @@ class PlimsollProposer(AbstractProposer):
             ground.learn(known.records, self._spec, self._earlier)
         return ground, free
 
-    def _learned(self, known: Known) -> _Ground:
+    def _learned(self, known: SearchState) -> _CandidateSet:
         """The ground of today, with what all records have shown."""
         if self._ground is None or self._ground.prospects is not known.prospects:
             self._ground = self._begun(known)
         self._ground.learn(known.records, self._spec, self._earlier)
         for record in known.records[self._judged :]:
-            self._hopeful[hopeless_rows(self._space.table, record)] = False
+            self._hopeful[dominated_rows(self._space.table, record)] = False
         self._judged = len(known.records)
         return self._ground
 
-    def _begun(self, known: Known) -> _Ground:
+    def _begun(self, known: SearchState) -> _CandidateSet:
         table, prospects = self._space.table, known.prospects
         pool = np.arange(len(table))
         if len(table) > MOST:
@@ -177,24 +177,24 @@ class PlimsollProposer(AbstractProposer):
             table = table.take(pool)
         told = prospects.take(pool) if prospects is not None else None
         rising, rises = _by_direction(table, self._searched)
-        options = Options(
+        options = CandidatePool(
             features=table_features(table, self._searched),
             log_rate=None if told is None else told.log_rate,
             log_share=rising if told is None else told.log_share,
             rate_parts=None if told is None else told.rate_parts,
             share_parts=rises if told is None else told.share_parts,
-            aim=aim_of(Goal.of(self._spec), table),
+            aim=search_objective(Objective.of(self._spec), table),
         )
-        return _Ground(
+        return _CandidateSet(
             table=table,
             pool=pool,
             prospects=prospects,
             step_seconds=None if told is None else told.step_seconds,
             search=Search(options, self._seed),
-            seconds=TrialSeconds(table, self._spec.objective),
+            seconds=TrialCost(table, self._spec.objective),
         )
 
-    def _pooled(self, known: Known) -> Rows:
+    def _pooled(self, known: SearchState) -> Rows:
         """Some of too many plans: those that were tried, the most promising, some by chance."""
         table, half = self._space.table, MOST // 2
         tried = [row for record in known.records for row in table.rows_of(record.plan)]
@@ -207,7 +207,7 @@ class PlimsollProposer(AbstractProposer):
             chosen.append(free[np.argsort(-promise)[:half]])
         return np.unique(np.concatenate(chosen))
 
-    def _why(self, choice: Choice, plan: Plan, ground: _Ground) -> str:
+    def _why(self, choice: Suggestion, plan: Plan, ground: _CandidateSet) -> str:
         best = None if choice.best is None else ground.table.plan(choice.best)
         names = tuple(self._searched)
         told = {name: getattr(plan, name) for name in names}
@@ -217,7 +217,7 @@ class PlimsollProposer(AbstractProposer):
         return why + blind + ground.measured_before(choice.row)
 
 
-class _Ground:
+class _CandidateSet:
     """Candidates with their forecasts, and what was seen of them."""
 
     def __init__(
@@ -225,10 +225,10 @@ class _Ground:
         *,
         table: PlanTable,
         pool: Rows,
-        prospects: Prospects | None,
+        prospects: SearchPrior | None,
         step_seconds: Numbers | None,
         search: Search,
-        seconds: TrialSeconds,
+        seconds: TrialCost,
     ) -> None:
         self.table = table
         self.pool = pool  # rows of the space
@@ -236,20 +236,20 @@ class _Ground:
         self.step_seconds = step_seconds
         self.search = search
         self.seconds = seconds
-        self._own: list[Sight] = []
-        self._others: list[Sight] = []
+        self._own: list[Observation] = []
+        self._others: list[Observation] = []
         self._compared: set[str] = set()  # accelerators of which it is known what they are
         self._before: dict[int, str] = {}  # candidates that another study has measured
         self._seen: set[int] = set()
         self._rows: dict[Plan, list[int]] = {}
-        self._ready: list[tuple[Choice, float]] = []  # chosen with the last one that was taken
+        self._ready: list[tuple[Suggestion, float]] = []  # chosen with the last one that was taken
 
     @property
-    def sights(self) -> list[Sight]:
+    def sights(self) -> list[Observation]:
         """What is known: that of other studies first, the latest last."""
         return self._others + self._own
 
-    def ready(self, free: Flags) -> tuple[Choice, float] | None:
+    def ready(self, free: Flags) -> tuple[Suggestion, float] | None:
         """A choice of the last fit that may still be tried; None if there is none.
 
         Args:
@@ -261,7 +261,7 @@ class _Ground:
                 return choice, seconds
         return None
 
-    def choose(self, known: Known, free: Flags) -> tuple[Choice, float]:
+    def choose(self, known: SearchState, free: Flags) -> tuple[Suggestion, float]:
         """The best candidate, and what its trial is expected to take; others are kept ready."""
         seconds = self.seconds.of(self.step_seconds, known.records, _there(known))
         choices = self.search.several(
@@ -288,7 +288,7 @@ class _Ground:
                 continue
             self._compared.add(kind)
             for number, study in enumerate(earlier, start=1):
-                for lesson in lessons([study], ours.fingerprint):
+                for lesson in transferred_trials([study], ours.fingerprint):
                     if lesson.record.plan.accelerator in ("", kind):
                         self._learn_from(lesson, number, ours, spec)
 
@@ -301,21 +301,23 @@ class _Ground:
             else ""
         )
 
-    def _learn_from(self, lesson: Lesson, study: int, ours: Record, spec: SweepSpec) -> None:
+    def _learn_from(
+        self, lesson: TransferredTrial, study: int, ours: Record, spec: SweepSpec
+    ) -> None:
         theirs, limit = limit_of(lesson.record), limit_of(ours)
         moved = math.log(theirs / limit) if theirs and limit else 0.0
         # a study of one kind of nodes alone does not name it
         plan = replace(lesson.record.plan, accelerator=ours.plan.accelerator)
         for sight in self._sights_of(replace(lesson.record, plan=plan), spec):
             share = None if sight.log_share is None else sight.log_share + moved
-            told = replace(sight, study=study, doubt=lesson.doubt, log_share=share)
+            told = replace(sight, study=study, transfer_std=lesson.transfer_std, log_share=share)
             self._others.append(told)
             if told.measured:
                 self._before[told.row] = lesson.study
 
-    def _sights_of(self, record: Record, spec: SweepSpec) -> Iterator[Sight]:
+    def _sights_of(self, record: Record, spec: SweepSpec) -> Iterator[Observation]:
         for row in self.rows_of(record.plan):
-            if (sight := sight_of(record, row, spec)) is not None:
+            if (sight := observation_of(record, row, spec)) is not None:
                 yield sight
 
     def rows_of(self, plan: Plan) -> list[int]:
@@ -352,7 +354,7 @@ def _latest(records: Sequence[Record], accelerator: str) -> Record | None:
     return next(told, None)
 
 
-def _there(known: Known) -> Plan | None:
+def _there(known: SearchState) -> Plan | None:
     """The plan that ran last: its processes are there."""
     if known.running:
         return known.running[-1]

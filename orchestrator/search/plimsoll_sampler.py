@@ -21,9 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.core.events import LIKELY_TO_FIT
 from orchestrator.search.encoding import features
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import CONSTRAINT, Sight
+from orchestrator.search.observations import CONSTRAINT, Observation
 from orchestrator.search.pending import Params, Reservations, enqueued, parameters_of
-from orchestrator.search.search import Choice, Options, Search
+from orchestrator.search.search import CandidatePool, Search, Suggestion
 from search_spaces.spec.sections import Metric
 
 _SHRINK = 0.5  # the search expects candidates to differ by about this much
@@ -131,7 +131,7 @@ class PlimsollSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
         self._shared = IntersectionSearchSpace()
         self._with_pruned = IntersectionSearchSpace(include_pruned=True)
-        self._grounds: dict[Any, _Ground] = {}
+        self._grounds: dict[Any, _CandidateSet] = {}
         self._reservations = Reservations()
 
     def reseed_rng(self) -> None:
@@ -211,7 +211,7 @@ class PlimsollSampler(BaseSampler):
 
     def _ground_of(
         self, study: Study, space: dict[str, BaseDistribution], past: Sequence[FrozenTrial]
-    ) -> _Ground:
+    ) -> _CandidateSet:
         """The candidates of a study, of which each trial that has the parameters is one."""
         key = (study.study_name, tuple(space.items()))
         known = self._grounds.get(key)
@@ -233,15 +233,17 @@ class PlimsollSampler(BaseSampler):
         self._grounds[key] = self._begun(candidates, space)
         return self._grounds[key]
 
-    def _begun(self, candidates: Sequence[Params], space: dict[str, BaseDistribution]) -> _Ground:
+    def _begun(
+        self, candidates: Sequence[Params], space: dict[str, BaseDistribution]
+    ) -> _CandidateSet:
         rate, share, seconds = self._forecasts if self._given else (None, None, None)
-        options = Options(
+        options = CandidatePool(
             features=features(candidates, space),
             log_rate=rate,
             log_share=share,
             seconds=seconds,
         )
-        return _Ground(candidates, space, Search(options, seed=self._drawn_seed()))
+        return _CandidateSet(candidates, space, Search(options, seed=self._drawn_seed()))
 
     def _drawn_seed(self) -> int:
         return int(self._random.integers(2**32))
@@ -287,13 +289,13 @@ class PlimsollSampler(BaseSampler):
             )
         return scale
 
-    def _sight_of(self, trial: FrozenTrial, row: int, scale: ValueScale) -> Sight | None:
+    def _sight_of(self, trial: FrozenTrial, row: int, scale: ValueScale) -> Observation | None:
         """What an ended trial showed; None if nothing of its candidate."""
         excess = trial.constraints.get(CONSTRAINT)
         share = None if excess is None else float(np.log(max(1 + excess, 1e-6)))
         match trial.state:
             case TrialState.COMPLETE if _has_value(trial):
-                return Sight(
+                return Observation(
                     row=row,
                     log_rate=scale.scaled(trial.values[0]),
                     rate_noise=scale.noise(trial.values[0], self._noise),
@@ -301,9 +303,9 @@ class PlimsollSampler(BaseSampler):
                     fitted=True,
                 )
             case TrialState.PRUNED if excess is not None and excess > 0:
-                return Sight(row=row, log_share=share, ran_out=True)
+                return Observation(row=row, log_share=share, ran_out=True)
             case TrialState.FAIL:
-                return Sight(row=row, broke=True)
+                return Observation(row=row, failed=True)
             case _:
                 return None
 
@@ -327,7 +329,7 @@ class PlimsollSampler(BaseSampler):
         return float(self._random.uniform(low, high))
 
 
-class _Ground:
+class _CandidateSet:
     """Candidates of one study and search space, and the search among them."""
 
     def __init__(
@@ -353,7 +355,7 @@ class _Ground:
 
 
 def sentence(
-    choice: Choice,
+    choice: Suggestion,
     params: Params,
     best: Params | None,
     metric: Metric = "samples_per_second",
@@ -386,7 +388,7 @@ def sentence(
     return f"expected {choice.gain:+.0%} over {over}; {likely}{tests}"
 
 
-def _expected(choice: Choice, sights: Sequence[Sight], scale: ValueScale) -> str | None:
+def _expected(choice: Suggestion, sights: Sequence[Observation], scale: ValueScale) -> str | None:
     """The value that is expected and that of the best; None while none is known."""
     if choice.gain is None:
         return None

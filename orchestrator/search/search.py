@@ -12,18 +12,18 @@ from scipy.special import ndtr, stdtr
 
 from orchestrator.search.acquisition import (
     LEAST_FITS,
-    Aim,
-    Judged,
-    acceptable,
-    improvement,
-    promise,
+    Scores,
+    SearchObjective,
+    constrained_improvement,
+    expected_improvement,
+    first_pick_score,
 )
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import Sight, breakages, rates, shares, telling
-from orchestrator.search.surrogate import Belief, Learned, Rows, Structure, Surrogate
+from orchestrator.search.observations import Observation, failures, rates, shares, subsample
+from orchestrator.search.surrogate import KernelParams, Learned, Prediction, Rows, Surrogate
 
 _LEAST_VARIANCE = 1e-10
-_FASTEST = Aim()
+_FASTEST = SearchObjective()
 # What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
 # of throughput (anything, without a forecast), and of memory
 _COMMON_RATE = 1.0
@@ -31,7 +31,7 @@ _COMMON_SHARE = 0.3
 _UNTOLD_NOISES = (0.0, 0.1, 0.3)  # of throughput: trials on machines with other work differ so
 _COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
 _SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
-_BREAKS = Structure(
+_BREAKS = KernelParams(
     offset=0.5, slope=0.0, effects=0.0, smooth=1.5, alone=0.2, distance=1.0, noise=0.0
 )
 _TAILS = 4  # degrees of freedom of Student's t: how far peaks may lie from what is believed
@@ -44,7 +44,7 @@ Flags = NDArray[np.bool_]
 
 
 @final
-class Doubts:
+class BatchVariance:
     """Deviations of candidates, each taken candidate dreamt to end as it is believed to.
 
     Means stay where they are then, and what is left of the variances follows from the posterior
@@ -84,7 +84,7 @@ class Doubts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Options:
+class CandidatePool:
     """All candidates, as a search sees them.
 
     `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
@@ -98,14 +98,14 @@ class Options:
     rate_parts: Numbers | None = None
     share_parts: Numbers | None = None
     seconds: Numbers | None = None
-    aim: Aim = _FASTEST
+    aim: SearchObjective = _FASTEST
 
     def __len__(self) -> int:
         return len(self.features)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Suggestion:
     """What to try next, and what is expected of it.
 
     `gain` is what is expected of what is wanted over the best known, less 1, and `best` that one's
@@ -127,7 +127,7 @@ class Choice:
 class Search:
     """Chooses among fixed candidates by what was seen of them."""
 
-    def __init__(self, options: Options, seed: int = 0) -> None:
+    def __init__(self, options: CandidatePool, seed: int = 0) -> None:
         """Believes the forecasts."""
         self._options = options
         self._aim = options.aim
@@ -147,22 +147,22 @@ class Search:
 
     def next(
         self,
-        sights: Sequence[Sight],
+        sights: Sequence[Observation],
         free: Flags,
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
-    ) -> Choice:
+    ) -> Suggestion:
         """The best candidate to try: see `several`."""
         return self.several(1, sights, free, pending, seconds)[0]
 
     def several(
         self,
         count: int,
-        sights: Sequence[Sight],
+        sights: Sequence[Observation],
         free: Flags,
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
-    ) -> list[Choice]:
+    ) -> list[Suggestion]:
         """The best candidates to try at once, from one fit; so many, or as many as are free.
 
         Args:
@@ -173,21 +173,25 @@ class Search:
                 gained is gained over them too. So are those chosen before.
             seconds: What a trial of each takes now, in place of what the options say.
         """
-        learned = self._learned(telling(sights))
+        learned = self._learned(subsample(sights))
         best = self._best(learned, sights)
         rows = self._considered(free, best)
         dreaming = self._dreaming(learned, pending)
         believed = self._believed(dreaming, rows)
         line = -np.inf if best is None else max(best.value, self._under_way(dreaming, pending))
         takes = self._options.seconds if seconds is None else seconds
-        doubts: Doubts | None = None
-        choices = list[Choice]()
+        doubts: BatchVariance | None = None
+        choices = list[Suggestion]()
         left = np.arange(len(rows))  # places of those that are not chosen yet
         while True:
             there = rows[left]
             seen = self._seen(believed.take(left), there)
-            gained = None if best is None else improvement(seen.mean, seen.deviation, line)
-            worth = promise(seen) if gained is None else acceptable(gained * seen.reach, seen.fits)
+            gained = None if best is None else expected_improvement(seen.mean, seen.deviation, line)
+            worth = (
+                first_pick_score(seen)
+                if gained is None
+                else constrained_improvement(gained * seen.reach, seen.fits)
+            )
             if gained is not None and takes is not None:
                 worth = worth / takes[there]
             at = self._highest(worth)
@@ -195,7 +199,7 @@ class Search:
             if len(choices) == count or len(left) == 1:
                 return choices
             if doubts is None:
-                doubts = Doubts(dreaming.rate, rows, believed.rate.deviation, _DREAMT)
+                doubts = BatchVariance(dreaming.rate, rows, believed.rate.deviation, _DREAMT)
             doubted = doubts.without(int(left[at]))
             believed = believed._replace(rate=believed.rate._replace(deviation=doubted))
             left = np.delete(left, at)
@@ -210,29 +214,29 @@ class Search:
         self,
         at: int,
         rows: Rows,
-        seen: Judged,
+        seen: Scores,
         worth: Numbers,
         gained: Numbers | None,
         best: _Known | None,
-    ) -> Choice:
-        return Choice(
+    ) -> Suggestion:
+        return Suggestion(
             row=int(rows[at]),
             fits=float(seen.fits[at]),
             worth=float(worth[at]),
             saving=np.inf if gained is None else float(-np.expm1(-gained[at] * seen.chance[at])),
             gain=None if best is None else float(np.expm1(seen.mean[at] - best.value)),
             best=None if best is None else best.row,
-            reaches=None if self._aim.least is None else float(seen.reach[at]),
+            reaches=None if self._aim.lower_bound is None else float(seen.reach[at]),
         )
 
-    def left(self, sights: Sequence[Sight], free: Flags) -> float | None:
+    def regret_bound(self, sights: Sequence[Observation], free: Flags) -> float | None:
         """How much better than the best known one any free candidate is at most, as a ratio.
 
         Holds with 95 %, by what is believed: the chances of all candidates to be better still, and
         to fit, add up to 5 % (Boole's inequality). Errors of memory count as normal: far ones are
         shared by many plans, and would count once for each. None while nothing was measured.
         """
-        learned = self._learned(telling(sights))
+        learned = self._learned(subsample(sights))
         best, rows = self._best(learned, sights), np.flatnonzero(free)
         if best is None:
             return None
@@ -252,13 +256,13 @@ class Search:
             low, high = (middle, high) if chance > _UNLIKELY else (low, middle)
         return float(np.exp(high))
 
-    def _learned(self, sights: Sequence[Sight]) -> _Learned:
-        broke = any(sight.broke for sight in sights)
+    def _learned(self, sights: Sequence[Observation]) -> _Learned:
+        broke = any(sight.failed for sight in sights)
         return _Learned(
             sights=sights,
             rate=self._rate.learn(*rates(sights)),
             share=self._share.learn(*shares(sights)),
-            broken=self._broken.learn(*breakages(sights)) if broke else None,
+            broken=self._broken.learn(*failures(sights)) if broke else None,
         )
 
     def _dreaming(self, learned: _Learned, pending: Sequence[int]) -> _Learned:
@@ -267,7 +271,7 @@ class Search:
             return learned
         means = learned.rate.of(np.array(pending, dtype=np.intp)).mean.tolist()
         dreamt = [
-            Sight(row=row, log_rate=mean, rate_noise=_DREAMT)
+            Observation(row=row, log_rate=mean, rate_noise=_DREAMT)
             for row, mean in zip(pending, means, strict=True)
         ]
         rate = self._rate.learn(*rates([*learned.sights, *dreamt]), choose=False)
@@ -281,7 +285,7 @@ class Search:
         probable = seen.mean[seen.chance >= LEAST_FITS]
         return float(probable.max(initial=-np.inf))
 
-    def _judged(self, learned: _Learned, rows: Rows, tails: float = _TAILS) -> Judged:
+    def _judged(self, learned: _Learned, rows: Rows, tails: float = _TAILS) -> Scores:
         """What is expected of candidates."""
         return self._seen(self._believed(learned, rows), rows, tails)
 
@@ -289,14 +293,14 @@ class Search:
         broken = None if learned.broken is None else learned.broken.of(rows)
         return _Believed(learned.rate.of(rows), learned.share.of(rows), broken)
 
-    def _seen(self, believed: _Believed, rows: Rows, tails: float = _TAILS) -> Judged:
+    def _seen(self, believed: _Believed, rows: Rows, tails: float = _TAILS) -> Scores:
         rate, share, broken = believed
         mean, deviation = self._aim.expected(rate, share, rows)
         beyond = self._aim.beyond(rate, rows)
         fits = stdtr(tails, (self._aim.line - share.mean) / share.deviation)
         if broken is not None:
             fits = fits * ndtr(-broken.mean / broken.deviation)
-        return Judged(
+        return Scores(
             mean=mean,
             deviation=deviation,
             fits=fits,
@@ -324,7 +328,7 @@ class Search:
             chosen.append(rows[np.argpartition(apart, _SOME)[:_SOME]])
         return np.unique(np.concatenate(chosen))
 
-    def _best(self, learned: _Learned, sights: Sequence[Sight]) -> _Known | None:
+    def _best(self, learned: _Learned, sights: Sequence[Observation]) -> _Known | None:
         """The best of those that are an answer, by what is believed of them.
 
         Of noisy measurements the highest was lucky: beside that, nothing seems worth a trial.
@@ -347,9 +351,9 @@ class _Known(NamedTuple):
 class _Believed(NamedTuple):
     """What is believed of candidates; of breakages nothing while nothing broke."""
 
-    rate: Belief
-    share: Belief
-    broken: Belief | None
+    rate: Prediction
+    share: Prediction
+    broken: Prediction | None
 
     def take(self, which: Rows) -> _Believed:
         """Of some of them."""
@@ -361,7 +365,7 @@ class _Believed(NamedTuple):
 class _Learned:
     """What sights taught; of breakages nothing while nothing broke."""
 
-    sights: Sequence[Sight]
+    sights: Sequence[Observation]
     rate: Learned
     share: Learned
     broken: Learned | None

@@ -37,7 +37,7 @@ _JUDGED = 60  # observations that a structure is judged by, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
+class KernelParams:
     """Standard deviations of the parts of y, and the distance over which f changes.
 
     `noise` is that of each value beside its own: a machine with other work is steady within a
@@ -54,15 +54,15 @@ class Structure:
     noise: float
 
 
-class Belief(NamedTuple):
+class Prediction(NamedTuple):
     """Mean and standard deviation of y of candidates."""
 
     mean: Numbers
     deviation: Numbers
 
-    def take(self, which: Rows) -> Belief:
+    def take(self, which: Rows) -> Prediction:
         """Of some of them."""
-        return Belief(self.mean[which], self.deviation[which])
+        return Prediction(self.mean[which], self.deviation[which])
 
 
 class Surrogate:
@@ -74,7 +74,7 @@ class Surrogate:
         forecast: Numbers | None,
         offset: float,
         parts: Numbers | None = None,
-        structure: Structure | None = None,
+        structure: KernelParams | None = None,
         noises: tuple[float, ...] = (0.0,),
     ) -> None:
         """Believes the forecast.
@@ -119,7 +119,7 @@ class Surrogate:
         found = posterior(prior, self._forecast[rows], seen.noisier(self._structure.noise))
         return Learned(surrogate=self, structure=self._structure, rows=rows, posterior=found)
 
-    def before(self, structure: Structure, rows: Rows) -> tuple[Numbers, Numbers]:
+    def before(self, structure: KernelParams, rows: Rows) -> tuple[Numbers, Numbers]:
         """Mean and variance of y of candidates when nothing was seen."""
         variance = (
             structure.offset**2
@@ -131,7 +131,7 @@ class Surrogate:
         )
         return self._forecast[rows], variance
 
-    def _chosen(self, rows: Rows, seen: Observations) -> Structure:
+    def _chosen(self, rows: Rows, seen: Observations) -> KernelParams:
         """The best structure: with each noise part by part, until no other value is better.
 
         By noise first, since a wild f and much noise explain the same, and neither is found from
@@ -144,7 +144,7 @@ class Surrogate:
             _ALONE,
             _DISTANCES,
         ]
-        known: dict[tuple[int, ...], tuple[float, Structure]] = {}
+        known: dict[tuple[int, ...], tuple[float, KernelParams]] = {}
 
         def judged(at: tuple[int, ...]) -> float:
             if at not in known:
@@ -152,7 +152,7 @@ class Surrogate:
                     values[place]
                     for values, place in zip((*choices, self._noises), at, strict=True)
                 )
-                structure = Structure(
+                structure = KernelParams(
                     offset=self._offset,
                     slope=slope,
                     effects=effects,
@@ -179,7 +179,7 @@ class Surrogate:
                     best = max(neighbours, key=judged)
         return max(known.values(), key=lambda found: found[0])[1]
 
-    def covariance(self, structure: Structure, rows: Rows, others: Rows) -> Numbers:
+    def covariance(self, structure: KernelParams, rows: Rows, others: Rows) -> Numbers:
         """Covariances of y without noise between candidates and others."""
         places, centred = self._features[rows], self._centred[rows]
         other = self._features[others]
@@ -202,16 +202,16 @@ class Learned:
     """What the observations of some candidates taught, to be told of any."""
 
     surrogate: Surrogate
-    structure: Structure
+    structure: KernelParams
     rows: Rows
     posterior: Posterior
 
-    def of(self, rows: Rows) -> Belief:
+    def of(self, rows: Rows) -> Prediction:
         """What is believed of candidates."""
         mean, variance = self.surrogate.before(self.structure, rows)
         covariance = self.surrogate.covariance(self.structure, rows, self.rows)
         left = variance - self.posterior.explained(covariance)
-        return Belief(
+        return Prediction(
             mean=mean + self.posterior.mean(covariance),
             deviation=np.sqrt(np.maximum(left, 1e-10)),
         )

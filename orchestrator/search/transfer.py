@@ -24,21 +24,23 @@ class EarlierStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class TransferredTrial:
     """A record of another study, and how far it may be off here, as a deviation of logarithms."""
 
     study: str
     record: Record
-    doubt: float
+    transfer_std: float
 
 
-def lessons(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[Lesson, ...]:
+def transferred_trials(
+    studies: Iterable[EarlierStudy], ours: Fingerprint
+) -> tuple[TransferredTrial, ...]:
     """What holds here of what they measured."""
     return tuple(
-        Lesson(study=study.name, record=record, doubt=off)
+        TransferredTrial(study=study.name, record=record, transfer_std=off)
         for study in studies
         for record in study.records
-        if (off := doubt(record.fingerprint, ours)) is not None
+        if (off := transfer_std(record.fingerprint, ours)) is not None
     )
 
 
@@ -48,12 +50,12 @@ def sources(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[str, ..
 
 
 def _source(study: EarlierStudy, ours: Fingerprint) -> str:
-    taken = lessons([study], ours)
+    taken = transferred_trials([study], ours)
     if not taken:
         return f"study {study.name} measured the same job on another device: it is no evidence here"
     other = sorted({word for lesson in taken for word in _different(lesson.record, ours)})
     trials = f"{len(taken)} trial" + "s" * (len(taken) > 1)
-    most = max(lesson.doubt for lesson in taken)
+    most = max(lesson.transfer_std for lesson in taken)
     beside = f", discounted for {', '.join(other)}" if other else ""
     return f"{trials} of study {study.name} are evidence too, to {100 * most:.0f} %{beside}"
 
@@ -62,7 +64,7 @@ def _different(record: Record, ours: Fingerprint) -> Sequence[str]:
     return differences(record.fingerprint, ours) if record.fingerprint else ()
 
 
-def doubt(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
+def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
     """The deviation by which measurements there may be off here; None: they say nothing here.
 
     Devices must have the same name: what another one takes is for forecasts to tell.

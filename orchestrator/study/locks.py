@@ -15,7 +15,7 @@ from typing import final
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.study.retry import Away
+from orchestrator.study.retry import Unavailable
 from orchestrator.study.storage import (
     is_away,
     is_postgres,
@@ -162,10 +162,10 @@ class PostgresLock(AbstractLock):
             still = not taken and self._holding()[0] == self._session
         except SQLAlchemyError as error:
             if is_away(error):
-                raise Away(reason(error)) from error
+                raise Unavailable(reason(error)) from error
             raise
         if still:  # a server that hung, or a line that was cut: it does not know yet
-            raise Away("it has not ended the session whose connection was lost")
+            raise Unavailable("it has not ended the session whose connection was lost")
         return taken
 
     def release(self) -> None:

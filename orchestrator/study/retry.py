@@ -14,7 +14,7 @@ _LONGEST_PAUSE_SECONDS = 15.0
 _QUIET_SECONDS = 2.0  # that short an absence is not told of
 
 
-class Away(Exception):
+class Unavailable(Exception):
     """What was called does not answer now, and may later; says why."""
 
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 @final
-class Patience:
+class RetryPolicy:
     """Tries again while something is away, for so many seconds from the first failure on.
 
     Once they are over, each call is tried a single time, until one succeeds.
@@ -48,7 +48,7 @@ class Patience:
         self._told = False
         self.say: Callable[[str], None] = lambda _: None
 
-    def hurry(self) -> None:
+    def give_up_waiting(self) -> None:
         """From now on a failure ends a call at once: somebody waits for the end."""
         self._seconds = 0.0
 
@@ -62,7 +62,7 @@ class Patience:
         while True:
             try:
                 answer = act(attempt)
-            except Away as away:
+            except Unavailable as away:
                 if not self._wait(attempt, str(away)):
                     raise
             else:

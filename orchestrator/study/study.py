@@ -17,16 +17,16 @@ from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.objective import Goal, score
-from orchestrator.search.base import AbstractProposer, Known, Proposal
-from orchestrator.search.encoding import distributions, for_keeping, parameters
+from orchestrator.core.objective import Objective, score
+from orchestrator.search.base import AbstractProposer, Proposal, SearchState
+from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import constraints_of
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy, sources
 from orchestrator.study.identity import check_subject
 from orchestrator.study.locks import AbstractLock, refuse_second_driver
-from orchestrator.study.retry import Away, Clock, Patience
+from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
     RECORD,
     keep_end,
@@ -45,8 +45,8 @@ from orchestrator.study.storage import (
     storage_errors,
     storage_url,
 )
-from orchestrator.study.writer import Entry, Ledger, keep_untold, read_untold, untold_file
-from search_spaces.costs.forecast import Prospects
+from orchestrator.study.writer import Entry, StudyWriter, read_spool, spool, spool_file
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
 from search_spaces.facts import Provenance
 from search_spaces.plan import Plan
@@ -107,7 +107,7 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OpenedTrial:
     """A trial that the study opened."""
 
     number: int
@@ -115,7 +115,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class InterruptedTrial:
     """A trial that was under way when its driver died."""
 
     number: int
@@ -157,16 +157,16 @@ class Study:
             StudyError: If the storage cannot be opened, or the study measured another job.
         """
         self._space = space
-        self._goal = Goal.of(spec)
-        self._kept = for_keeping(distributions(space))
+        self._goal = Objective.of(spec)
+        self._kept = storable(distributions(space))
         self._name, self._url = name, storage_url(spec, name)
         self._minutes = spec.study.wait_minutes
-        self._untold = untold_file(spec, name)
-        self._patience = Patience("the study's storage", 60 * self._minutes, clock)
+        self._untold = spool_file(spec, name)
+        self._patience = RetryPolicy("the study's storage", 60 * self._minutes, clock)
         with storage_errors(self._url), self._losses():
             storage = open_storage(self._url)
             self._study = study_in(storage, spec, name)
-            self._ledger = Ledger(storage, self._study, self._patience, lock)
+            self._ledger = StudyWriter(storage, self._study, self._patience, lock)
             self._finish_half_told()
             self._tell_untold()
             self._records = list(records_of(self._study))
@@ -183,9 +183,9 @@ class Study:
         """Lets it be known when the storage goes away, and when it is back."""
         self._patience.say = say
 
-    def hurry(self) -> None:
+    def give_up_waiting(self) -> None:
         """Waits no longer for a storage that is away: somebody waits for the end."""
-        self._patience.hurry()
+        self._patience.give_up_waiting()
 
     def records(self) -> tuple[Record, ...]:
         """Every trial that ended with a record, by number."""
@@ -225,7 +225,7 @@ class Study:
         return Candidates(self._space.table.take(self._free & self._on(kinds)))
 
     def propose(
-        self, prospects: Prospects | None = None, kinds: Collection[str] | None = None
+        self, prospects: SearchPrior | None = None, kinds: Collection[str] | None = None
     ) -> Proposal:
         """What the sampler would try next, of the untried candidates; there is at least one.
 
@@ -246,14 +246,14 @@ class Study:
         """Which other studies are evidence on this hardware and software, a sentence each."""
         return sources(self._earlier, ours)
 
-    def left(self, prospects: Prospects | None = None) -> float | None:
+    def regret_bound(self, prospects: SearchPrior | None = None) -> float | None:
         """How much faster than the best an untried candidate is at most, with 95 %.
 
         None where nobody can say: nothing was measured, or the sampler has no notion of it.
         """
-        return self._proposer.left(self._known(prospects)) if self._free.any() else 1.0
+        return self._proposer.regret_bound(self._known(prospects)) if self._free.any() else 1.0
 
-    def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> Asked:
+    def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> OpenedTrial:
         """Opens a trial of a plan."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
         if retry_of is not None:
@@ -264,7 +264,7 @@ class Study:
             trial = self._ledger.open(attributes, template)
         self._take(plan)
         self._open[trial.number] = trial, plan
-        return Asked(number=trial.number, plan=plan)
+        return OpenedTrial(number=trial.number, plan=plan)
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record.
@@ -278,12 +278,12 @@ class Study:
         del self._open[record.number]
         self._records.append(record)
 
-    def interrupted(self) -> tuple[Interrupted, ...]:
+    def interrupted(self) -> tuple[InterruptedTrial, ...]:
         """Trials that an earlier driver left open."""
         with self._losses():
             left = self._ledger.running()
         return tuple(
-            Interrupted(
+            InterruptedTrial(
                 number=trial.number,
                 plan=Plan.from_dict(trial.user_attrs[_PLAN]),
                 retry_of=trial.user_attrs.get(_RETRY),
@@ -306,8 +306,8 @@ class Study:
             self._records.append(record)
             self._take(record.plan)
 
-    def _known(self, prospects: Prospects | None) -> Known:
-        return Known(
+    def _known(self, prospects: SearchPrior | None) -> SearchState:
+        return SearchState(
             records=self._records,
             free=self._free,
             running=tuple(plan for _, plan in self._open.values()),
@@ -336,7 +336,7 @@ class Study:
     def _tell_untold(self) -> None:
         """Tells what an earlier driver could not, of trials that nobody has ended since."""
         running = {trial.number: trial for trial in self._ledger.running()}
-        for record in read_untold(self._untold):
+        for record in read_spool(self._untold):
             if record.proof:
                 self._ledger.call(partial(keep_proof, proof=record))
                 continue
@@ -351,10 +351,10 @@ class Study:
         """Turns a storage that stays away into an error, with what is done about a result."""
         try:
             yield
-        except Away as away:
+        except Unavailable as away:
             kept = ""
             if record is not None:
-                noted = keep_untold(self._untold, record)
+                noted = spool(self._untold, record)
                 kept = f" and the result of trial {record.number} in {self._untold}" * noted
             raise StudyLost(
                 f"study.storage {shown_url(self._url)} is away ({away}), for longer than"
@@ -369,4 +369,4 @@ def _proposer(
     sampler = spec.study.sampler
     if sampler == "plimsoll":
         return PlimsollProposer(space, spec, seed, earlier)
-    return OptunaProposer(space, sampler, Goal.of(spec), seed)
+    return OptunaProposer(space, sampler, Objective.of(spec), seed)

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.search.observations import LISTED
 from orchestrator.study.locks import AbstractLock, NoLock, taken_by_another
-from orchestrator.study.retry import Away, Patience
+from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.study.serialization import RECORD, record_from_json, record_to_json
 from orchestrator.study.storage import is_away, storage_reason
 from search_spaces.errors import StudyError
@@ -56,7 +56,7 @@ class _Losses:
 
 
 @final
-class Ledger:
+class StudyWriter:
     """The trials of one study in Optuna's storage, for the one driver that writes them.
 
     Every call is tried again while the database is away, and has its effect once: an answer
@@ -71,7 +71,7 @@ class Ledger:
         self,
         storage: RDBStorage,
         study: optuna.Study,
-        patience: Patience,
+        patience: RetryPolicy,
         lock: AbstractLock | None = None,
     ) -> None:
         self._storage = storage
@@ -146,9 +146,9 @@ class Ledger:
             lambda study: tuple(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         )
 
-    def hurry(self) -> None:
+    def give_up_waiting(self) -> None:
         """Waits no longer for a database that is away."""
-        self._patience.hurry()
+        self._patience.give_up_waiting()
 
     def _endure(self, act: Callable[[int], Answer]) -> Answer:
         def attempted(attempt: int) -> Answer:
@@ -159,7 +159,7 @@ class Ledger:
             except (StorageInternalError, SQLAlchemyError) as error:
                 told = storage_reason(error, self._storage.url)
                 if is_away(error.__cause__) or is_away(error):
-                    raise Away(told) from error
+                    raise Unavailable(told) from error
                 raise StudyError(f"the study cannot be written: {told}") from error
 
         return self._patience.call(attempted)
@@ -196,12 +196,12 @@ class Ledger:
             self._storage.set_trial_system_attr(trial_id, LISTED, list(constraints.values()))
 
 
-def untold_file(spec: SweepSpec, name: str) -> Path:
+def spool_file(spec: SweepSpec, name: str) -> Path:
     """Where they are kept."""
     return Path(spec.study.folder) / name / UNTOLD_FILE
 
 
-def keep_untold(file: Path, record: Record) -> bool:
+def spool(file: Path, record: Record) -> bool:
     """Adds a record; False if the file cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def keep_untold(file: Path, record: Record) -> bool:
     return True
 
 
-def read_untold(file: Path) -> tuple[Record, ...]:
+def read_spool(file: Path) -> tuple[Record, ...]:
     """The records that wait, in the order in which they came; a line cut short is none."""
     try:
         text = file.read_text(encoding="utf-8")

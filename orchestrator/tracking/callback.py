@@ -8,7 +8,7 @@ from orchestrator.core.events import Event
 from orchestrator.core.state import SweepState
 
 
-class AbstractListener(ABC):
+class AbstractCallback(ABC):
     """Is told each event, with the state after it, in the driver's process.
 
     A listener must return at once: it stands in the way of the next trial. What takes longer

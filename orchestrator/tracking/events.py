@@ -29,7 +29,7 @@ from orchestrator.core.events import (
 from orchestrator.core.objective import throughput
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import outcome_words, plan_words
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.metrics import ProofState, proof_state
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
@@ -330,7 +330,7 @@ def events_file(spec: SweepSpec, name: str) -> Path:
 
 
 @final
-class EventStream(AbstractListener):
+class EventStream(AbstractCallback):
     """Writes each event as a line, and flushes it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -346,7 +346,7 @@ class EventStream(AbstractListener):
 
 
 @final
-class EventFile(AbstractListener):
+class EventFile(AbstractCallback):
     """Adds each event to a file; a file that cannot be written costs the sweep nothing.
 
     Drivers of one study, one after the other, add to the same file.

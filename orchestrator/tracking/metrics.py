@@ -22,7 +22,7 @@ PROOF_STATES: tuple[ProofState, ...] = ("off", "open", "proven", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class Utilization:
     """What one driver's groups did; what earlier drivers of the study ran is left out."""
 
     groups: int = 1  # trials that can be under way at the same time
@@ -31,7 +31,7 @@ class Meter:
     ended_at: float | None = None  # the sweep
 
 
-def metered(meter: Meter, event: Event, before: SweepState) -> Meter:
+def utilization(meter: Utilization, event: Event, before: SweepState) -> Utilization:
     """The meter after an event.
 
     Args:
@@ -41,7 +41,7 @@ def metered(meter: Meter, event: Event, before: SweepState) -> Meter:
     """
     match event:
         case SweepStarted():
-            return Meter(groups=event.groups)
+            return Utilization(groups=event.groups)
         case TrialStarted() if meter.first_at is None:
             return replace(meter, first_at=event.at)
         case TrialEnded():
@@ -52,7 +52,7 @@ def metered(meter: Meter, event: Event, before: SweepState) -> Meter:
             return meter
 
 
-def busy_share(meter: Meter, state: SweepState, now: float) -> float | None:
+def busy_share(meter: Utilization, state: SweepState, now: float) -> float | None:
     """The share of the groups' time in which they ran trials, 0 to 1; None until one has ended.
 
     The time runs from when the first trial was handed out until `now`, or the sweep's end, and is
@@ -189,7 +189,7 @@ def happened(event: Event) -> Iterator[Reading]:
             return
 
 
-def current(meter: Meter, state: SweepState, now: float) -> Iterator[Reading]:
+def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Reading]:
     """What changes from moment to moment; costs little."""
     yield Reading(metric=RUNNING, value=len(state.running))
     yield Reading(metric=GROUPS, value=meter.groups)

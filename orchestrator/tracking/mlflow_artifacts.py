@@ -8,18 +8,18 @@ from dataclasses import asdict
 from orchestrator.core.objective import counts
 from orchestrator.core.state import SweepState
 from orchestrator.export.formats import every_export
-from orchestrator.export.source import taken
+from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import counts_words, proof_sentences
-from orchestrator.report.page_data import Told
+from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
     answer,
-    beside_sentence,
+    contention_sentence,
     equals_sentence,
     forecast_sentence,
-    left_sentence,
     lossy_sentence,
+    regret_sentence,
     speedup_sentence,
 )
 from search_spaces.facts import ModelFacts
@@ -64,7 +64,7 @@ def at_end(state: SweepState) -> dict[str, str]:
     """
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
-    return plan | {"report.html": report_page(Told(state=state, ground=None, note=_WITHOUT))}
+    return plan | {"report.html": report_page(ReportData(state=state, ground=None, note=_WITHOUT))}
 
 
 def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
@@ -74,7 +74,7 @@ def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
     """
     if state.best is None or model is None:
         return {}
-    files = every_export(taken(state, state.best, model))
+    files = every_export(export_source(state, state.best, model))
     return {f"exports/{name}": text for name, text in files.items()}
 
 
@@ -84,7 +84,7 @@ def answer_markdown(state: SweepState) -> str:
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state)]
         sentences += [*proof_sentences(state), equals_sentence(state)]
-        sentences += [beside_sentence(state), left_sentence(state)]
+        sentences += [contention_sentence(state), regret_sentence(state)]
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"
     sentences.append(f"trials: {told}")

@@ -19,8 +19,8 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.state import SweepState
-from orchestrator.study.retry import Away, Patience
-from orchestrator.tracking.callback import AbstractListener
+from orchestrator.study.retry import RetryPolicy, Unavailable
+from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.mlflow_reachability import settle_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from search_spaces.errors import StudyError, require
@@ -45,7 +45,7 @@ def say_on_stderr(text: str) -> None:
 
 
 @final
-class MlflowListener(AbstractListener):
+class MlflowCallback(AbstractCallback):
     """Keeps MLflow up with the study; a store that breaks costs the sweep nothing.
 
     Whatever could not be written is tried again at each later event and when closing, and
@@ -114,8 +114,8 @@ class MlflowListener(AbstractListener):
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
                 time.sleep(self._head_start_seconds)
-            patience = Patience("MLflow", self._last_seconds if item[0] is None else 0.0)
-            with contextlib.suppress(Away):
+            patience = RetryPolicy("MLflow", self._last_seconds if item[0] is None else 0.0)
+            with contextlib.suppress(Unavailable):
                 patience.call(partial(self._try, item))
 
     def _next(self) -> _Item | None:
@@ -136,7 +136,7 @@ class MlflowListener(AbstractListener):
         except tracking_errors() as error:
             self._writer = None  # what came through, though its answer was lost, is looked up
             self._problem = in_short(error, store_uri(item[1].spec))
-            raise Away(self._problem) from error
+            raise Unavailable(self._problem) from error
         self._problem = None  # each call brings MLflow up with the whole state
 
     def _handle(self, event: Event | None, state: SweepState) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.objective import Goal, best, counts, record_of, score, throughput
+from orchestrator.core.objective import Objective, best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import (
     check_of,
@@ -21,7 +21,7 @@ from orchestrator.report.sweep_tables import speedup
 from orchestrator.report.sweep_text import answer
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.plan import RESTS
+from search_spaces.plan import DEFAULTS
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import (
     Conditions,
@@ -53,7 +53,7 @@ def trial_params(record: Record, state: SweepState) -> dict[str, str]:
     knobs = {
         _RENAMED.get(name, name): _readable(value)
         for name, value in plan.as_dict().items()
-        if name in SHOWN_PARAMS or name not in fixed or value != RESTS.get(name)
+        if name in SHOWN_PARAMS or name not in fixed or value != DEFAULTS.get(name)
     }
     return {
         "strategy": strategy(plan),
@@ -76,7 +76,7 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
         "engine": plan.engine,
         "zero_stage": str(plan.zero_stage),
         "plan": plan.key,
-        "feasible": str(Goal.of(spec).feasible(record)).lower(),
+        "feasible": str(Objective.of(spec).feasible(record)).lower(),
     }
     if lossy := lossy_words(plan, spec):
         tags["lossy"] = lossy
@@ -96,7 +96,7 @@ def trial_status(record: Record) -> str:
     return {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
 
 
-def trial_metrics(record: Record, goal: Goal) -> dict[str, float]:
+def trial_metrics(record: Record, goal: Objective) -> dict[str, float]:
     """All that was expected and measured, with units in the names; what nobody knows is left out.
 
     `forecast_speed_error` and `forecast_memory_error` are forecast over measurement, less 1.

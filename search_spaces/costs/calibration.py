@@ -164,7 +164,7 @@ def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
+class Calibration:
     """Coefficients as fitted, and the scales of each term, which measurements correct.
 
     `provenance` says what the coefficients were fitted to.
@@ -202,19 +202,19 @@ class Belief:
         )
 
 
-_BELIEFS: TypeAdapter[Belief] = TypeAdapter(Belief)
+_BELIEFS: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
-def shipped_belief() -> Belief:
+def shipped_calibration() -> Calibration:
     """What Plimsoll believes before it has measured anything."""
-    return belief_from_json((files(__package__) / PRIOR).read_text("utf-8"))
+    return calibration_from_json((files(__package__) / PRIOR).read_text("utf-8"))
 
 
-def belief_from_json(text: str) -> Belief:
-    """The belief that `belief_to_json` wrote."""
+def calibration_from_json(text: str) -> Calibration:
+    """The belief that `calibration_to_json` wrote."""
     return _BELIEFS.validate_json(text)
 
 
-def belief_to_json(belief: Belief) -> str:
+def calibration_to_json(belief: Calibration) -> str:
     """As JSON, which people can read."""
     return _BELIEFS.dump_json(belief, indent=1).decode() + "\n"

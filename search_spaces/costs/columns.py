@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from search_spaces.costs.footprint import Footprint, FusedAttention, Matmul, Part, Pass, Variant
-from search_spaces.costs.plan_features import PRECISIONS, Counts, Executions, Numbers
+from search_spaces.costs.plan_features import PRECISIONS, Counts, Numbers, PlanFeatures
 from search_spaces.hardware import Device
 from search_spaces.hardware.device import Architecture
 
@@ -258,7 +258,7 @@ def _attention(
 
 
 def row_columns(
-    footprint: Footprint, device: Device, executions: Executions, case: Counts
+    footprint: Footprint, device: Device, executions: PlanFeatures, case: Counts
 ) -> RowColumns:
     """A row for each plan, whose case is given."""
     names = (
@@ -329,7 +329,7 @@ def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numb
     }
 
 
-def case_columns(device: Device, cases: Executions) -> CaseColumns:
+def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
     """A row for each case, of which a plan is given."""
     count = len(cases)
     tensor = cases.tensor.astype(float)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.costs.calibration import SURE, Belief, probability_below
+from search_spaces.costs.calibration import SURE, Calibration, probability_below
 from search_spaces.costs.columns import PASSES
 from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
@@ -76,7 +76,7 @@ class Forecasts:
         return TERMS[int(np.argmax(self.terms[row]))]
 
 
-def forecast(work: Work, belief: Belief, limit_bytes: float) -> Forecasts:
+def forecast(work: Work, belief: Calibration, limit_bytes: float) -> Forecasts:
     """What plans are expected to take.
 
     Args:
@@ -101,7 +101,7 @@ def _chunks(work: Work) -> Iterator[Work]:
         yield work.take(slice(start, start + _CHUNK))  # type: ignore[arg-type]
 
 
-def _forecast(work: Work, belief: Belief, limit_bytes: float) -> Forecasts:
+def _forecast(work: Work, belief: Calibration, limit_bytes: float) -> Forecasts:
     step = step_terms(work, belief.time)
     terms = belief.time_scales.scaled(step.seconds)
     seconds = terms.sum(axis=1)
@@ -151,7 +151,7 @@ def model_flops(work: Work) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prospects:
+class SearchPrior:
     """Columns, a row for each plan.
 
     `log_rate` is the logarithm of samples per second, `log_share` that of the peak over the
@@ -174,7 +174,7 @@ class Prospects:
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def joined(parts: Sequence[Prospects], rows: Sequence[NDArray[np.intp]]) -> Prospects:
+def joined(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> SearchPrior:
     """Prospects of parts of a table as those of the whole.
 
     Args:
@@ -182,15 +182,15 @@ def joined(parts: Sequence[Prospects], rows: Sequence[NDArray[np.intp]]) -> Pros
         rows: Where in the table those stand; each row of it stands in one of them.
     """
     order = np.argsort(np.concatenate(rows))
-    return Prospects(
+    return SearchPrior(
         **{
             field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
-            for field in fields(Prospects)
+            for field in fields(SearchPrior)
         }
     )
 
 
-def prospects(work: Work, belief: Belief, limit_bytes: float) -> Prospects:
+def search_prior(work: Work, belief: Calibration, limit_bytes: float) -> SearchPrior:
     """The prospects of plans.
 
     Args:
@@ -206,7 +206,7 @@ def prospects(work: Work, belief: Belief, limit_bytes: float) -> Prospects:
     peak = belief.memory_scales.scaled(held).sum(axis=1)
     own = execution.stack == STACKS.index("torch")
     sureness = np.where(own, belief.own_sureness, belief.memory_scales.sureness)
-    return Prospects(
+    return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _LEAST)),
         rate_parts=belief.time_scales.parts(terms),
         log_share=np.log(np.maximum(peak, _LEAST) / limit_bytes),

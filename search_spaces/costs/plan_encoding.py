@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Executions, Flags, Numbers
-from search_spaces.costs.sequence_packing import filled_of
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
+from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
@@ -38,7 +38,7 @@ def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:
     return tuple(dict.fromkeys(key for key, _ in _variant_cases(table)))
 
 
-def executions_of(table: PlanTable, model: ModelFacts, footprint: Footprint) -> Executions:
+def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> PlanFeatures:
     """Plans as a forecast reads them; a row for each.
 
     Raises:
@@ -57,7 +57,7 @@ def executions_of(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     sent = _mapped(table, "compression", _SENT)
     ddp = ~deepspeed & (zero == 0) & (data > 1)
     optimizer_on_host = ~table.is_value("offload_optimizer", "none")
-    return Executions(
+    return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
         chunks=np.where(table.is_value("pipeline_schedule", "interleaved"), 2, 1),
@@ -100,7 +100,7 @@ def executions_of(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
         varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
-        filled=filled_of(table, footprint),
+        filled=fill_ratios(table, footprint),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

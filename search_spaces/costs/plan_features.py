@@ -35,7 +35,7 @@ STACKS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Executions:
+class PlanFeatures:
     """Columns of one length.
 
     Bytes are those of one parameter. `weight_bytes` is held between steps, `gathered_bytes` is the
@@ -102,11 +102,11 @@ any loop without sharding, `hf` the Trainer of transformers, `megatron-core` Meg
 Transformer Engine, as NeMo has it."""
 
 
-def concatenated(parts: list[Executions]) -> Executions:
+def concatenated(parts: list[PlanFeatures]) -> PlanFeatures:
     """The rows of all of them."""
-    return Executions(
+    return PlanFeatures(
         **{
             f.name: np.concatenate([getattr(part, f.name) for part in parts])
-            for f in fields(Executions)
+            for f in fields(PlanFeatures)
         }
     )

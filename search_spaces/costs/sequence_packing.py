@@ -81,7 +81,7 @@ def _levelled(places: Sequence[int], lengths: Sequence[int], count: int) -> Bins
     return tuple(tuple(row) for row in rows if row)
 
 
-def filled_of(table: PlanTable, footprint: Footprint) -> Numbers:
+def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     """For each plan, the tokens of a micro-batch's rows over those of as many longest samples.
 
     In (0, 1]; the mean over the micro-batches of a step. 1 where all samples are of one length, or

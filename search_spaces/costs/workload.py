@@ -28,7 +28,7 @@ from search_spaces.costs.columns import (
     sums_of,
 )
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.plan_features import Counts, Executions, Numbers, concatenated
+from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures, concatenated
 from search_spaces.hardware import Device
 
 
@@ -36,7 +36,7 @@ from search_spaces.hardware import Device
 class Work:
     """Plans, their cases, and the kernels of those."""
 
-    executions: Executions
+    executions: PlanFeatures
     rows: RowColumns
     cases: CaseColumns
     parts: PartBytes
@@ -57,7 +57,7 @@ class Work:
         )
 
 
-def work_of(footprint: Footprint, device: Device, executions: Executions) -> Work:
+def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Work:
     """Lays down the work of plans of one model on one kind of device."""
     case_of_row, first = _cases(executions)
     cases = executions.take(first)
@@ -116,7 +116,7 @@ def together(works: Sequence[Work]) -> Work:
     )
 
 
-def _cases(executions: Executions) -> tuple[Counts, Counts]:
+def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
     """The case of each row, and a row of each case."""
     keys = (
         executions.variant,

@@ -10,11 +10,11 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from search_spaces.knobs.labels import WORDS, KnobWords
+from search_spaces.knobs.labels import WORDS, KnobLabels
 from search_spaces.knobs.registry import KNOBS, Knob, always
-from search_spaces.plan import CHOICES, NAMES, RESTS
+from search_spaces.plan import CHOICES, DEFAULTS, NAMES
 from search_spaces.rules.base import Rule
-from search_spaces.rules.registry import RULES, knob_at_rest
+from search_spaces.rules.registry import RULES, knob_at_default
 
 _HEAD = f"""\
 # The knobs
@@ -28,7 +28,7 @@ they are named, and are labelled in every
 table, run and report.
 
 A knob that changes nothing given the others (its row says when it matters) stands at its rest,
-the value in bold, so that no plan has two names: the rule `{knob_at_rest.__name__}` refuses
+the value in bold, so that no plan has two names: the rule `{knob_at_default.__name__}` refuses
 others. `accumulation` is no knob: it follows from `train.global_batch`, `micro_batch` and `data`,
 and the rule `global_batch_is_kept` holds it.
 
@@ -66,24 +66,24 @@ def _cells(knob: Knob) -> Iterator[str]:
 
 
 def _values(name: str) -> str:
-    rest = RESTS.get(name)
+    rest = DEFAULTS.get(name)
     if name in CHOICES:
         return ", ".join(
-            f"**{_word(value)}**" if name in RESTS and value == rest else _word(value)
+            f"**{_word(value)}**" if name in DEFAULTS and value == rest else _word(value)
             for value in CHOICES[name]
         )
     if name in NAMES:
         return f"names in `cluster.{name}s`, **none**"
     kind = "0.0 to 1.0" if name == "checkpoint_ratio" else "counts"
-    return f"{kind}, **{rest}**" if name in RESTS else kind
+    return f"{kind}, **{rest}**" if name in DEFAULTS else kind
 
 
 def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _matters(knob: Knob, words: KnobWords) -> str:
-    return "always" if knob.matters is always else words.matters
+def _matters(knob: Knob, words: KnobLabels) -> str:
+    return "always" if knob.is_active is always else words.is_active
 
 
 def rules_of(name: str) -> Iterator[str]:

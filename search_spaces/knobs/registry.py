@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces.knobs import search_defaults
-from search_spaces.knobs.search_defaults import Choice, Chosen, Values
-from search_spaces.plan import RESTS, Plan
+from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
+from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.spec.schema import SweepSpec
 
 _ZERO = ("engine", "zero_stage")
@@ -30,28 +30,28 @@ class Knob:
     """One dimension of the space.
 
     `default` gives the values to search where the spec names none; nothing keeps the knob at
-    rest. `matters` tells whether the knob changes anything given the knobs before it: where it
-    does not, it stands at rest (`plan.RESTS`), so that no plan has two names. `looks_at` names
+    rest. `is_active` tells whether the knob changes anything given the knobs before it: where it
+    does not, it stands at rest (`plan.DEFAULTS`), so that no plan has two names. `depends_on` names
     the knobs before it that these two depend on, and they see no others. `lossy` tells whether a
     value changes the numerics of what the spec trains. `memory` is 1 if a larger value never
     takes less memory, -1 if it never takes more, 0 if nobody knows.
     """
 
     name: str  # of the field in Plan and in SpaceSpec
-    default: Callable[[Choice], Values] | None = None
-    matters: Callable[[Chosen], bool] = always
-    looks_at: tuple[str, ...] = ()
+    default: Callable[[DomainContext], Values] | None = None
+    is_active: Callable[[Chosen], bool] = always
+    depends_on: tuple[str, ...] = ()
     lossy: Callable[[Any, SweepSpec], bool] = lambda _, __: False
     memory: Literal[-1, 0, 1] = 0
 
-    def values(self, choice: Choice) -> Values:
+    def values(self, choice: DomainContext) -> Values:
         """What is searched at this point of the space: the spec's own list goes first."""
-        if not self.matters(choice.chosen):
-            return (RESTS[self.name],)
+        if not self.is_active(choice.chosen):
+            return (DEFAULTS[self.name],)
         named: Values | None = getattr(choice.spec.space, self.name)
         if named is not None:
             return tuple(dict.fromkeys(named))
-        return self.default(choice) if self.default else (RESTS[self.name],)
+        return self.default(choice) if self.default else (DEFAULTS[self.name],)
 
 
 def is_sharded(chosen: Chosen) -> bool:
@@ -86,58 +86,60 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         name="sequence_parallel",
         default=search_defaults.sequence_splits,
-        matters=lambda chosen: chosen["tensor"] > 1,
-        looks_at=("engine", "tensor"),
+        is_active=lambda chosen: chosen["tensor"] > 1,
+        depends_on=("engine", "tensor"),
     ),
-    Knob(name="pipeline", default=search_defaults.pipeline_degrees, looks_at=("engine", "tensor")),
+    Knob(
+        name="pipeline", default=search_defaults.pipeline_degrees, depends_on=("engine", "tensor")
+    ),
     Knob(
         name="pipeline_schedule",
         default=search_defaults.pipeline_schedules,
-        matters=lambda chosen: chosen["pipeline"] > 1,
-        looks_at=("pipeline",),
+        is_active=lambda chosen: chosen["pipeline"] > 1,
+        depends_on=("pipeline",),
     ),
     Knob(
         name="data",
         default=search_defaults.data_degrees,
-        looks_at=("accelerator", "tensor", "pipeline"),
+        depends_on=("accelerator", "tensor", "pipeline"),
     ),
-    Knob(name="zero_stage", default=search_defaults.zero_stages, looks_at=("engine", "data")),
+    Knob(name="zero_stage", default=search_defaults.zero_stages, depends_on=("engine", "data")),
     Knob(
         name="replicas",
         default=search_defaults.replica_counts,
-        matters=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
-        looks_at=(*_ZERO, "data", "tensor", "pipeline"),
+        is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
+        depends_on=(*_ZERO, "data", "tensor", "pipeline"),
     ),
-    Knob(name="micro_batch", default=search_defaults.micro_batches, looks_at=("data",), memory=1),
+    Knob(name="micro_batch", default=search_defaults.micro_batches, depends_on=("data",), memory=1),
     Knob(name="checkpoint_ratio", default=search_defaults.checkpoint_ratios, memory=-1),
     Knob(
         name="checkpoint_mode",
         default=search_defaults.checkpoint_modes,
-        matters=_is_checkpointed,
-        looks_at=("checkpoint_ratio",),
+        is_active=_is_checkpointed,
+        depends_on=("checkpoint_ratio",),
     ),
-    Knob(name="checkpoint_offload", matters=_is_checkpointed, looks_at=("checkpoint_ratio",)),
+    Knob(name="checkpoint_offload", is_active=_is_checkpointed, depends_on=("checkpoint_ratio",)),
     Knob(
         name="offload_optimizer",
         default=search_defaults.optimizer_offloads,
-        matters=is_sharded,
-        looks_at=(*_ZERO, "data", "tensor", "pipeline"),
+        is_active=is_sharded,
+        depends_on=(*_ZERO, "data", "tensor", "pipeline"),
     ),
     Knob(
         name="offload_parameters",
         default=search_defaults.parameter_offloads,
-        matters=is_sharded,
-        looks_at=(*_ZERO, "offload_optimizer"),
+        is_active=is_sharded,
+        depends_on=(*_ZERO, "offload_optimizer"),
     ),
     Knob(
         name="pin_memory",
         default=search_defaults.pinnings,
-        matters=_is_offloaded,
-        looks_at=_OFFLOADS,
+        is_active=_is_offloaded,
+        depends_on=_OFFLOADS,
     ),
-    Knob(name="aio_block_kib", matters=_is_on_nvme, looks_at=_OFFLOADS),
-    Knob(name="aio_queue_depth", matters=_is_on_nvme, looks_at=_OFFLOADS),
-    Knob(name="aio_threads", matters=_is_on_nvme, looks_at=_OFFLOADS),
+    Knob(name="aio_block_kib", is_active=_is_on_nvme, depends_on=_OFFLOADS),
+    Knob(name="aio_queue_depth", is_active=_is_on_nvme, depends_on=_OFFLOADS),
+    Knob(name="aio_threads", is_active=_is_on_nvme, depends_on=_OFFLOADS),
     Knob(name="attention", default=search_defaults.attentions),
     Knob(
         name="precision",
@@ -149,22 +151,22 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="optimizer", lossy=lambda value, _: value in {"adamw_8bit", "adafactor"}),
     Knob(
         name="bucket_mib",
-        matters=lambda chosen: _is_ddp(chosen) or _is_zero(chosen),
-        looks_at=(*_ZERO, "data"),
+        is_active=lambda chosen: _is_ddp(chosen) or _is_zero(chosen),
+        depends_on=(*_ZERO, "data"),
     ),
-    Knob(name="gradient_as_bucket_view", matters=_is_ddp, looks_at=(*_ZERO, "data")),
+    Knob(name="gradient_as_bucket_view", is_active=_is_ddp, depends_on=(*_ZERO, "data")),
     Knob(
         name="compression",
-        matters=_is_ddp,
-        looks_at=(*_ZERO, "data"),
+        is_active=_is_ddp,
+        depends_on=(*_ZERO, "data"),
         lossy=lambda value, _: value != "none",
     ),
-    Knob(name="overlap", matters=_is_zero, looks_at=_ZERO),
-    Knob(name="contiguous_gradients", matters=_is_zero, looks_at=_ZERO),
+    Knob(name="overlap", is_active=_is_zero, depends_on=_ZERO),
+    Knob(name="contiguous_gradients", is_active=_is_zero, depends_on=_ZERO),
     Knob(
         name="prefetch_mib",
-        matters=lambda chosen: _is_zero(chosen) and chosen["zero_stage"] == 3,
-        looks_at=_ZERO,
+        is_active=lambda chosen: _is_zero(chosen) and chosen["zero_stage"] == 3,
+        depends_on=_ZERO,
     ),
     Knob(name="loader_workers"),
     Knob(name="loader_pin_memory"),

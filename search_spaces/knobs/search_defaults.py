@@ -24,7 +24,7 @@ _LEAST_DEVICE_BYTES = 16 * GIB  # of an accelerator that people train on, where 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DomainContext:
     """What the values of a knob may depend on; `chosen` holds the knobs that it looks at."""
 
     spec: SweepSpec
@@ -44,19 +44,19 @@ def powers_of_two(most: int) -> Values:
     return tuple(2**power for power in range(most.bit_length()) if 2**power <= most)
 
 
-def accelerators(choice: Choice) -> Values:
+def accelerators(choice: DomainContext) -> Values:
     """All kinds of nodes that the specification tells apart."""
     return tuple(one.name for one in choice.cluster.accelerators) or ("",)
 
 
-def engines(choice: Choice) -> Values:
+def engines(choice: DomainContext) -> Values:
     """DeepSpeed only where it alone can help: one GPU that needs to offload."""
     lacks = choice.cluster.lack("deepspeed") or choice.cluster.lack("cpu_adam")
     alone = choice.on_cuda and choice.workers == 1 and choice.spec.train.method == "full"
     return ("torch", "deepspeed") if alone and not lacks and _is_tight(choice, 1) else ("torch",)
 
 
-def tensor_degrees(choice: Choice) -> Values:
+def tensor_degrees(choice: DomainContext) -> Values:
     """More than 1 on the GPUs of a node, if data ranks alone would be short of room or work.
 
     Source:
@@ -75,13 +75,13 @@ def tensor_degrees(choice: Choice) -> Values:
     )
 
 
-def sequence_splits(choice: Choice) -> Values:
+def sequence_splits(choice: DomainContext) -> Values:
     """Both ways where the model and the engine can."""
     able = choice.chosen["engine"] == "torch" and not choice.model.tensor.sequence_refusal
     return (False, True) if able else (False,)
 
 
-def pipeline_degrees(choice: Choice) -> Values:
+def pipeline_degrees(choice: DomainContext) -> Values:
     """More than 1 only beyond a node: see `tensor_degrees`.
 
     Powers of two, and what cuts the blocks into stages of one size.
@@ -99,12 +99,12 @@ def pipeline_degrees(choice: Choice) -> Values:
     return tuple(degree for degree in degrees if left % degree == 0)
 
 
-def pipeline_schedules(choice: Choice) -> Values:
+def pipeline_schedules(choice: DomainContext) -> Values:
     """On GPUs interleaved too: a smaller bubble for more messages."""
     return ("1f1b", "interleaved") if choice.on_cuda else ("1f1b",)
 
 
-def data_degrees(choice: Choice) -> Values:
+def data_degrees(choice: DomainContext) -> Values:
     """All ranks that are left, on nodes of the plan's kind."""
     chosen, ranks = choice.chosen, choice.workers
     if chosen["accelerator"]:
@@ -113,7 +113,7 @@ def data_degrees(choice: Choice) -> Values:
     return (max(ranks // (chosen["tensor"] * chosen["pipeline"]), 1),)
 
 
-def zero_stages(choice: Choice) -> Values:
+def zero_stages(choice: DomainContext) -> Values:
     """All that the engine has; on one rank only what offload needs."""
     if choice.chosen["engine"] == "torch":
         return (0, 2, 3) if choice.chosen["data"] > 1 else (0,)
@@ -124,7 +124,7 @@ def zero_stages(choice: Choice) -> Values:
     return (0, 2, 3) if offloads else (0,)
 
 
-def replica_counts(choice: Choice) -> Values:
+def replica_counts(choice: DomainContext) -> Values:
     """Beyond a node also replicas of one node or of a few, if they have room for the states.
 
     Source:
@@ -145,31 +145,31 @@ def replica_counts(choice: Choice) -> Values:
     return (1, *sorted(wanted))
 
 
-def micro_batches(choice: Choice) -> Values:
+def micro_batches(choice: DomainContext) -> Values:
     """Powers of two up to the whole share of a data rank, which is one too."""
     per_rank = max(choice.spec.train.global_batch // choice.chosen["data"], 1)
     dividing = {size for size in powers_of_two(per_rank) if per_rank % size == 0}
     return tuple(sorted(dividing | {per_rank}))
 
 
-def batchings(choice: Choice) -> Values:
+def batchings(choice: DomainContext) -> Values:
     """All that the data give reason to."""
     if choice.spec.data.kind == "fixed":
         return ("padded",)
     return ("padded", "grouped", "packed") if choice.model.packing else ("padded", "grouped")
 
 
-def checkpoint_ratios(choice: Choice) -> Values:
+def checkpoint_ratios(choice: DomainContext) -> Values:
     """Quarters, where there are blocks."""
     return CHECKPOINT_RATIOS if choice.model.blocks else (0.0,)
 
 
-def checkpoint_modes(choice: Choice) -> Values:
+def checkpoint_modes(choice: DomainContext) -> Values:
     """Selective too on GPUs: a CPU spends its time in the matmuls whose outputs it keeps."""
     return ("full", "selective") if choice.on_cuda else ("full",)
 
 
-def optimizer_offloads(choice: Choice) -> Values:
+def optimizer_offloads(choice: DomainContext) -> Values:
     """To host memory where a rank's share of the states would fill half of a GPU.
 
     On one rank of DeepSpeed always, since ZeRO does nothing else there; with FSDP2 as the
@@ -184,7 +184,7 @@ def optimizer_offloads(choice: Choice) -> Values:
     return ("none", "cpu") if choice.on_cuda and _is_tight(choice, split) else ("none",)
 
 
-def parameter_offloads(choice: Choice) -> Values:
+def parameter_offloads(choice: DomainContext) -> Values:
     """With FSDP2 where the optimizer states go; with ZeRO-3 also weights alone."""
     chosen = choice.chosen
     if chosen["engine"] == "torch":
@@ -193,12 +193,12 @@ def parameter_offloads(choice: Choice) -> Values:
     return ("none", "cpu") if able else ("none",)
 
 
-def pinnings(choice: Choice) -> Values:
+def pinnings(choice: DomainContext) -> Values:
     """Always where there is a GPU to copy to, as both engines have it by default."""
     return (choice.on_cuda,)
 
 
-def attentions(choice: Choice) -> Values:
+def attentions(choice: DomainContext) -> Values:
     """All that there are; on GPUs no eager one beside those that are fused."""
     there = tuple(name for name in choice.model.attentions if not choice.cluster.lack(name))
     if not choice.on_cuda:
@@ -208,23 +208,23 @@ def attentions(choice: Choice) -> Values:
     return tuple(name for name in there if name != "eager") or there
 
 
-def compiles(choice: Choice) -> Values:
+def compiles(choice: DomainContext) -> Values:
     """Both ways on GPUs."""
     able = choice.on_cuda and not choice.model.compile_refusal
     return (False, True) if able and not choice.cluster.lack("compile") else (False,)
 
 
-def _is_tight(choice: Choice, ranks: int) -> bool:
+def _is_tight(choice: DomainContext, ranks: int) -> bool:
     """Whether model states, split over so many ranks, leave little room for activations."""
     return _state_bytes(choice) / ranks > _limit_bytes(choice) / 2
 
 
-def _state_bytes(choice: Choice) -> int:
+def _state_bytes(choice: DomainContext) -> int:
     """Weights, and gradients and moments of those that are trained."""
     model = choice.model
     frozen = model.parameters - model.trainable_parameters
     return _STATE_BYTES * model.trainable_parameters + 4 * frozen
 
 
-def _limit_bytes(choice: Choice) -> int:
+def _limit_bytes(choice: DomainContext) -> int:
     return choice.cluster.memory_limit_bytes or _LEAST_DEVICE_BYTES

@@ -11,7 +11,7 @@ from search_spaces.spec.schema import SweepSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RuleContext:
     """What a rule may look at beside the plan."""
 
     spec: SweepSpec
@@ -21,4 +21,4 @@ class Surroundings:
 
 # Returns one sentence with the numbers, or None if it has no objection. It reads knobs from the
 # plan itself (`plan.tensor`), never through a helper: the reference of the knobs is made of that.
-Rule = Callable[[Plan, Surroundings], str | None]
+Rule = Callable[[Plan, RuleContext], str | None]

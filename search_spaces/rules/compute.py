@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.settings.render import checkpointed_blocks
 
 
-def deepspeed_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def deepspeed_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """It may be missing where the package was installed without its dependencies."""
     return around.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
 
 
-def deepspeed_can_use_fp16(plan: Plan, around: Surroundings) -> str | None:
+def deepspeed_can_use_fp16(plan: Plan, around: RuleContext) -> str | None:
     """DeepSpeed asks the device whether it has fp16; torch's autocast does without."""
     if plan.engine != "deepspeed" or plan.precision != "fp16":
         return None
     return around.cluster.lack("deepspeed_fp16")
 
 
-def attention_is_offered(plan: Plan, around: Surroundings) -> str | None:
+def attention_is_offered(plan: Plan, around: RuleContext) -> str | None:
     """The architecture must implement the attention that is asked for."""
     if plan.attention in around.model.attentions:
         return None
@@ -28,12 +28,12 @@ def attention_is_offered(plan: Plan, around: Surroundings) -> str | None:
     return f"{around.model.architecture} has no {plan.attention} attention, it has {offered}"
 
 
-def attention_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def attention_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """Flash attention is an optional package, and runs on GPUs alone."""
     return around.cluster.lack(plan.attention)
 
 
-def flash_needs_sixteen_bits(plan: Plan, _: Surroundings) -> str | None:
+def flash_needs_sixteen_bits(plan: Plan, _: RuleContext) -> str | None:
     """Its kernels take no fp32.
 
     Source:
@@ -44,22 +44,22 @@ def flash_needs_sixteen_bits(plan: Plan, _: Surroundings) -> str | None:
     return f"{plan.attention} computes in bf16 or fp16, precision is fp32"
 
 
-def compile_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def compile_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """It needs a compiler for the device."""
     return around.cluster.lack("compile") if plan.compile else None
 
 
-def model_compiles(plan: Plan, around: Surroundings) -> str | None:
+def model_compiles(plan: Plan, around: RuleContext) -> str | None:
     """The blocks must compile to what they compute."""
     return around.model.compile_refusal if plan.compile else None
 
 
-def eight_bit_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def eight_bit_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """8-bit states come with an optional package."""
     return around.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None
 
 
-def optimizer_fits_engine(plan: Plan, _: Surroundings) -> str | None:
+def optimizer_fits_engine(plan: Plan, _: RuleContext) -> str | None:
     """Lossy optimizers keep states of other shapes than their weights.
 
     8-bit states are scaled block by block, also within what a rank holds of a weight; DeepSpeed
@@ -82,14 +82,14 @@ def optimizer_fits_engine(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def checkpointing_needs_blocks(plan: Plan, around: Surroundings) -> str | None:
+def checkpointing_needs_blocks(plan: Plan, around: RuleContext) -> str | None:
     """Recomputation wraps repeated blocks; a model without any cannot be checkpointed so."""
     if plan.checkpoint_ratio == 0 or around.model.blocks:
         return None
     return f"{around.model.name} has no repeated blocks to recompute"
 
 
-def checkpoint_ratio_is_distinct(plan: Plan, around: Surroundings) -> str | None:
+def checkpoint_ratio_is_distinct(plan: Plan, around: RuleContext) -> str | None:
     """Two ratios that recompute the same number of blocks are one plan, measured twice."""
     ratio, blocks = plan.checkpoint_ratio, around.model.blocks
     searched = around.spec.space.checkpoint_ratio or CHECKPOINT_RATIOS
@@ -103,7 +103,7 @@ def checkpoint_ratio_is_distinct(plan: Plan, around: Surroundings) -> str | None
     return f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, as {kept:g} does"
 
 
-def checkpoint_offload_is_not_compiled(plan: Plan, _: Surroundings) -> str | None:
+def checkpoint_offload_is_not_compiled(plan: Plan, _: RuleContext) -> str | None:
     """A compiled block saves its weights with what backward needs: they would be moved as well."""
     if not (plan.checkpoint_offload and plan.compile):
         return None
@@ -113,7 +113,7 @@ def checkpoint_offload_is_not_compiled(plan: Plan, _: Surroundings) -> str | Non
     )
 
 
-def zero_3_compiles_no_selective_recomputation(plan: Plan, _: Surroundings) -> str | None:
+def zero_3_compiles_no_selective_recomputation(plan: Plan, _: RuleContext) -> str | None:
     """ZeRO-3 adds each bias to the product in place, and to the kept product once more.
 
     Where blocks are not compiled, the worker copies what is kept before it is changed.
@@ -134,7 +134,7 @@ def zero_3_compiles_no_selective_recomputation(plan: Plan, _: Surroundings) -> s
 _OF_DEVICE = {"expandable_segments": "cuda", "max_split": "cuda", "mmap": "cpu"}
 
 
-def allocator_fits_device(plan: Plan, around: Surroundings) -> str | None:
+def allocator_fits_device(plan: Plan, around: RuleContext) -> str | None:
     """Settings of torch's CUDA allocator say nothing to malloc, and the other way round."""
     needed, device = _OF_DEVICE.get(plan.allocator), around.cluster.device
     if needed is None or device in (needed, "auto"):
@@ -142,7 +142,7 @@ def allocator_fits_device(plan: Plan, around: Surroundings) -> str | None:
     return f"allocator {plan.allocator} is for {needed}, the ranks are on {device}"
 
 
-def loader_pinning_needs_cuda(plan: Plan, around: Surroundings) -> str | None:
+def loader_pinning_needs_cuda(plan: Plan, around: RuleContext) -> str | None:
     """Page-locked memory is what a GPU copies from."""
     if not plan.loader_pin_memory or around.cluster.device != "cpu":
         return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 
 
-def cluster_has_room(plan: Plan, around: Surroundings) -> str | None:
+def cluster_has_room(plan: Plan, around: RuleContext) -> str | None:
     """A group that can never fit would be waited for without end (Ray Train retries it)."""
     slots = around.cluster.of(plan.accelerator).slots
     ranks = plan.tensor * plan.pipeline * plan.data
@@ -16,7 +16,7 @@ def cluster_has_room(plan: Plan, around: Surroundings) -> str | None:
     return f"needs {ranks} ranks, {where} room for {slots}"
 
 
-def accelerator_is_there(plan: Plan, around: Surroundings) -> str | None:
+def accelerator_is_there(plan: Plan, around: RuleContext) -> str | None:
     """A plan runs on nodes of one kind, and on a cluster of several says on which."""
     known = [one.name for one in around.cluster.accelerators]
     if not known and not plan.accelerator:
@@ -29,7 +29,7 @@ def accelerator_is_there(plan: Plan, around: Surroundings) -> str | None:
     return f"accelerator {plan.accelerator} is none of cluster.accelerators: {told}"
 
 
-def pipeline_needs_torch(plan: Plan, _: Surroundings) -> str | None:
+def pipeline_needs_torch(plan: Plan, _: RuleContext) -> str | None:
     """DeepSpeed's pipeline takes no module as it is.
 
     Source:
@@ -43,13 +43,13 @@ def pipeline_needs_torch(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def pipeline_can_cut(plan: Plan, around: Surroundings) -> str | None:
+def pipeline_can_cut(plan: Plan, around: RuleContext) -> str | None:
     """A stage must be a run of blocks that hand on one stream of hidden states."""
     refused = around.model.pipeline_refusal
     return f"pipeline {plan.pipeline}: {refused}" if plan.pipeline > 1 and refused else None
 
 
-def pipeline_has_blocks(plan: Plan, around: Surroundings) -> str | None:
+def pipeline_has_blocks(plan: Plan, around: RuleContext) -> str | None:
     """Each stage needs a block; an interleaved schedule has two stages on each rank."""
     if plan.pipeline == 1:
         return None
@@ -63,7 +63,7 @@ def pipeline_has_blocks(plan: Plan, around: Surroundings) -> str | None:
     )
 
 
-def pipeline_is_filled(plan: Plan, _: Surroundings) -> str | None:
+def pipeline_is_filled(plan: Plan, _: RuleContext) -> str | None:
     """1F1B warms up with a micro-batch for each stage.
 
     Source:
@@ -77,7 +77,7 @@ def pipeline_is_filled(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def interleaving_has_whole_rounds(plan: Plan, _: Surroundings) -> str | None:
+def interleaving_has_whole_rounds(plan: Plan, _: RuleContext) -> str | None:
     """Interleaved 1F1B takes micro-batches in rounds of one size.
 
     Source:
@@ -94,7 +94,7 @@ def interleaving_has_whole_rounds(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def global_batch_is_kept(plan: Plan, around: Surroundings) -> str | None:
+def global_batch_is_kept(plan: Plan, around: RuleContext) -> str | None:
     """Every plan takes the same samples per optimizer step, else speeds do not compare."""
     wanted = around.spec.train.global_batch
     reached = plan.micro_batch * plan.accumulation * plan.data
@@ -106,14 +106,14 @@ def global_batch_is_kept(plan: Plan, around: Surroundings) -> str | None:
     )
 
 
-def packing_is_kept_apart(plan: Plan, around: Surroundings) -> str | None:
+def packing_is_kept_apart(plan: Plan, around: RuleContext) -> str | None:
     """Packed samples must not attend to each other, or another problem is being solved."""
     if plan.batching != "packed" or around.model.packing:
         return None
     return f"{around.model.architecture} does not keep packed samples apart by position ids"
 
 
-def batching_needs_lengths(plan: Plan, around: Surroundings) -> str | None:
+def batching_needs_lengths(plan: Plan, around: RuleContext) -> str | None:
     """With samples of one length there is nothing to group or to pack."""
     if plan.batching == "padded" or around.spec.data.kind != "fixed":
         return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 
 
-def fsdp_offloads_all_or_nothing(plan: Plan, _: Surroundings) -> str | None:
+def fsdp_offloads_all_or_nothing(plan: Plan, _: RuleContext) -> str | None:
     """FSDP2 knows one policy for all state.
 
     Source:
@@ -20,7 +20,7 @@ def fsdp_offloads_all_or_nothing(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def nvme_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
+def nvme_needs_deepspeed(plan: Plan, _: RuleContext) -> str | None:
     """FSDP2 offloads to host memory alone.
 
     Source:
@@ -32,7 +32,7 @@ def nvme_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
     return f"engine {plan.engine} offloads to cpu only: nvme needs engine deepspeed"
 
 
-def parameter_offload_needs_zero_three(plan: Plan, _: Surroundings) -> str | None:
+def parameter_offload_needs_zero_three(plan: Plan, _: RuleContext) -> str | None:
     """Only ZeRO-3 fetches weights when they are wanted.
 
     Source:
@@ -46,7 +46,7 @@ def parameter_offload_needs_zero_three(plan: Plan, _: Surroundings) -> str | Non
     )
 
 
-def optimizer_nvme_needs_zero_three(plan: Plan, _: Surroundings) -> str | None:
+def optimizer_nvme_needs_zero_three(plan: Plan, _: RuleContext) -> str | None:
     """Below stage 3 DeepSpeed takes `nvme` and keeps the states in host memory.
 
     Source:
@@ -60,7 +60,7 @@ def optimizer_nvme_needs_zero_three(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def nvme_has_a_folder(plan: Plan, around: Surroundings) -> str | None:
+def nvme_has_a_folder(plan: Plan, around: RuleContext) -> str | None:
     """Where the drive is mounted, only the user can tell."""
     wanted = "nvme" in (plan.offload_optimizer, plan.offload_parameters)
     if not wanted or around.spec.cluster.nvme_folder:
@@ -68,21 +68,21 @@ def nvme_has_a_folder(plan: Plan, around: Surroundings) -> str | None:
     return "offload to nvme needs cluster.nvme_folder, a folder on each node's drive"
 
 
-def nvme_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def nvme_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """DeepSpeed reads and writes through an extension that needs libaio."""
     if "nvme" not in (plan.offload_optimizer, plan.offload_parameters):
         return None
     return around.cluster.lack("nvme")
 
 
-def cpu_adam_can_be_used(plan: Plan, around: Surroundings) -> str | None:
+def cpu_adam_can_be_used(plan: Plan, around: RuleContext) -> str | None:
     """DeepSpeed updates offloaded states on the CPU, by an extension that is compiled."""
     if plan.engine != "deepspeed" or plan.offload_optimizer == "none":
         return None
     return around.cluster.lack("cpu_adam")
 
 
-def cpu_adam_is_the_optimizer(plan: Plan, _: Surroundings) -> str | None:
+def cpu_adam_is_the_optimizer(plan: Plan, _: RuleContext) -> str | None:
     """Where states are offloaded, DeepSpeed has one optimizer.
 
     Source:
@@ -97,7 +97,7 @@ def cpu_adam_is_the_optimizer(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def pinning_needs_cuda(plan: Plan, around: Surroundings) -> str | None:
+def pinning_needs_cuda(plan: Plan, around: RuleContext) -> str | None:
     """Page-locked memory is what a GPU copies from."""
     if not plan.pin_memory or around.cluster.device != "cpu":
         return None

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.knobs.registry import KNOBS, always
-from search_spaces.plan import RESTS, Plan
+from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.rules.base import Rule, Surroundings
+from search_spaces.rules.base import Rule, RuleContext
 from search_spaces.rules.compute import (
     allocator_fits_device,
     attention_can_be_used,
@@ -80,13 +80,13 @@ from search_spaces.trial import Refused
 
 # The search itself never gives such plans: this is for those that a user types.
 _CONDITIONAL = tuple(
-    (knob.name, RESTS[knob.name], knob.matters, knob.looks_at)
+    (knob.name, DEFAULTS[knob.name], knob.is_active, knob.depends_on)
     for knob in KNOBS
-    if knob.matters is not always
+    if knob.is_active is not always
 )
 
 
-def knob_at_rest(plan: Plan, _: Surroundings) -> str | None:
+def knob_at_default(plan: Plan, _: RuleContext) -> str | None:
     """A knob that changes nothing given the others would give the same plan another name."""
     for name, rest, matters, looks_at in _CONDITIONAL:
         value = getattr(plan, name)
@@ -149,14 +149,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             compression_fits_device,
             allocator_fits_device,
             loader_pinning_needs_cuda,
-            knob_at_rest,
+            knob_at_default,
         )
     }
 )
 _IN_ORDER = tuple(RULES.items())
 
 
-def refusal(plan: Plan, around: Surroundings) -> Refused | None:
+def refusal(plan: Plan, around: RuleContext) -> Refused | None:
     """The first rule that forbids the plan, or None if it is legal."""
     for name, rule in _IN_ORDER:
         if reason := rule(plan, around):
@@ -165,7 +165,7 @@ def refusal(plan: Plan, around: Surroundings) -> Refused | None:
 
 
 # A tree of knobs gives each its rest where it does not matter, and this rule reads all of them.
-_OF_A_TREE = {name: rule for name, rule in RULES.items() if rule is not knob_at_rest}
+_OF_A_TREE = {name: rule for name, rule in RULES.items() if rule is not knob_at_default}
 _KNOBS = frozenset(KNOB_NAMES)
 
 
@@ -182,7 +182,7 @@ class Ruling:
     examples: dict[str, Refused]
 
 
-def rule_out(table: PlanTable, around: Surroundings) -> Ruling:
+def rule_out(table: PlanTable, around: RuleContext) -> Ruling:
     """Asks all rules of all plans of a tree, as `refusal` does plan by plan.
 
     Args:
@@ -208,7 +208,7 @@ def rule_out(table: PlanTable, around: Surroundings) -> Ruling:
     return Ruling(legal=legal, ruled_out=counts, examples=examples)
 
 
-def refused_rows(table: PlanTable, rule: Rule, around: Surroundings) -> NDArray[np.bool_] | None:
+def refused_rows(table: PlanTable, rule: Rule, around: RuleContext) -> NDArray[np.bool_] | None:
     """The rows of a table that a rule forbids, None if there are none.
 
     What a rule says follows from the knobs that it really reads: rows that have the same in all

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 
 
-def zero_one_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
+def zero_one_needs_deepspeed(plan: Plan, _: RuleContext) -> str | None:
     """FSDP2 splits gradients and weights as well, so that it has no stage 1.
 
     Source:
@@ -17,7 +17,7 @@ def zero_one_needs_deepspeed(plan: Plan, _: Surroundings) -> str | None:
     return "engine torch splits states by FSDP2, zero_stage 2 or 3: zero_stage 1 needs deepspeed"
 
 
-def sharding_needs_ranks(plan: Plan, _: Surroundings) -> str | None:
+def sharding_needs_ranks(plan: Plan, _: RuleContext) -> str | None:
     """ZeRO over one rank splits nothing; it is of use where DeepSpeed offloads through it."""
     if plan.zero_stage == 0 or plan.data > 1:
         return None
@@ -27,14 +27,14 @@ def sharding_needs_ranks(plan: Plan, _: Surroundings) -> str | None:
     return f"zero_stage {plan.zero_stage} splits state over data ranks, and there is one"
 
 
-def replicas_divide_data(plan: Plan, _: Surroundings) -> str | None:
+def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:
     """Each replica is a group of as many data ranks."""
     if plan.data % plan.replicas == 0:
         return None
     return f"data {plan.data} is no multiple of replicas {plan.replicas}"
 
 
-def replicas_leave_shards(plan: Plan, _: Surroundings) -> str | None:
+def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
     """A replica of one rank shards nothing: that is DDP under another name."""
     if plan.replicas == 1 or plan.data != plan.replicas:
         return None
@@ -44,7 +44,7 @@ def replicas_leave_shards(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def compression_fits_device(plan: Plan, around: Surroundings) -> str | None:
+def compression_fits_device(plan: Plan, around: RuleContext) -> str | None:
     """DDP takes its bf16 hook for NCCL alone.
 
     Source:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 
 
-def tensor_has_a_plan(plan: Plan, around: Surroundings) -> str | None:
+def tensor_has_a_plan(plan: Plan, around: RuleContext) -> str | None:
     """The architecture must say which projections may be split, and how."""
     refused = around.model.tensor.refusal
     return f"tensor {plan.tensor}: {refused}" if plan.tensor > 1 and refused else None
 
 
-def tensor_stays_inside_a_node(plan: Plan, around: Surroundings) -> str | None:
+def tensor_stays_inside_a_node(plan: Plan, around: RuleContext) -> str | None:
     """Tensor ranks exchange activations in every block, for which links between nodes are slow.
 
     Source:
@@ -25,7 +25,7 @@ def tensor_stays_inside_a_node(plan: Plan, around: Surroundings) -> str | None:
     return f"tensor {plan.tensor} is more than the {slots} ranks that one node has room for"
 
 
-def tensor_divides(plan: Plan, around: Surroundings) -> str | None:
+def tensor_divides(plan: Plan, around: RuleContext) -> str | None:
     """What a tensor rank computes is a whole share of heads and of hidden units."""
     if plan.tensor == 1:
         return None
@@ -35,7 +35,7 @@ def tensor_divides(plan: Plan, around: Surroundings) -> str | None:
     return None
 
 
-def sequence_can_be_split(plan: Plan, around: Surroundings) -> str | None:
+def sequence_can_be_split(plan: Plan, around: RuleContext) -> str | None:
     """Between matmuls the blocks must treat each token by itself."""
     refused = around.model.tensor.sequence_refusal
     if not plan.sequence_parallel or plan.tensor == 1 or not refused:
@@ -43,7 +43,7 @@ def sequence_can_be_split(plan: Plan, around: Surroundings) -> str | None:
     return f"sequence_parallel: {refused}"
 
 
-def sequence_divides(plan: Plan, around: Surroundings) -> str | None:
+def sequence_divides(plan: Plan, around: RuleContext) -> str | None:
     """Rows are filled up until ranks can share them, which must not go beyond the longest."""
     length = around.spec.train.sequence_length
     if not plan.sequence_parallel or length % plan.tensor == 0:
@@ -51,7 +51,7 @@ def sequence_divides(plan: Plan, around: Surroundings) -> str | None:
     return f"sequence_parallel: train.sequence_length {length} is no multiple of {plan.tensor}"
 
 
-def sequence_parallel_needs_torch(plan: Plan, _: Surroundings) -> str | None:
+def sequence_parallel_needs_torch(plan: Plan, _: RuleContext) -> str | None:
     """DeepSpeed's AutoTP splits projections and leaves the sequence whole.
 
     Source:
@@ -62,7 +62,7 @@ def sequence_parallel_needs_torch(plan: Plan, _: Surroundings) -> str | None:
     return f"engine {plan.engine} splits projections only: sequence_parallel needs engine torch"
 
 
-def autotp_trains(plan: Plan, around: Surroundings) -> str | None:
+def autotp_trains(plan: Plan, around: RuleContext) -> str | None:
     """DeepSpeed's AutoTP must split the architecture right, forward and backward."""
     refused = around.model.tensor.autotp_refusal
     if plan.engine != "deepspeed" or plan.tensor == 1 or not refused:
@@ -70,7 +70,7 @@ def autotp_trains(plan: Plan, around: Surroundings) -> str | None:
     return f"engine deepspeed with tensor {plan.tensor}: {refused}"
 
 
-def autotp_recomputes_whole_blocks(plan: Plan, _: Surroundings) -> str | None:
+def autotp_recomputes_whole_blocks(plan: Plan, _: RuleContext) -> str | None:
     """Selective recomputation keeps what a matmul gave; AutoTP sums it over ranks in place.
 
     The sum is then taken of a sum, and losses differ in the third digit.
@@ -87,7 +87,7 @@ def autotp_recomputes_whole_blocks(plan: Plan, _: Surroundings) -> str | None:
     )
 
 
-def tensor_trains_all_weights(plan: Plan, around: Surroundings) -> str | None:
+def tensor_trains_all_weights(plan: Plan, around: RuleContext) -> str | None:
     """Adapters stand beside projections, and are not split with them."""
     if plan.tensor == 1 or around.spec.train.method == "full":
         return None

@@ -62,7 +62,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportManifest:
     """The plan, the command that starts it, and what its measurement promises.
 
     `losses` are of the optimizer steps after the first, which takes the longest samples; those
@@ -98,7 +98,7 @@ class Exported:
         return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Exported:
+    def read(cls, folder: Path) -> ExportManifest:
         """What `plimsoll export` has written into a folder.
 
         Raises:
@@ -120,7 +120,7 @@ class Exported:
             ) from None
 
 
-_ADAPTER: TypeAdapter[Exported] = TypeAdapter(Exported)
+_ADAPTER: TypeAdapter[ExportManifest] = TypeAdapter(ExportManifest)
 
 
 def load_exported_spec(folder: Path) -> SweepSpec:
@@ -130,7 +130,7 @@ def load_exported_spec(folder: Path) -> SweepSpec:
         UserError: If the folder is not one that was exported, or an input is missing.
     """
     spec = load_spec(folder / SPEC_FILE)
-    paths = {each.path: str(each.locate(folder)) for each in Exported.read(folder).inputs}
+    paths = {each.path: str(each.locate(folder)) for each in ExportManifest.read(folder).inputs}
     return with_paths(spec, paths)
 
 
@@ -153,7 +153,7 @@ def code_folder(folder: Path) -> Path | None:
     Raises:
         UserError: If it is missing.
     """
-    inputs = Exported.read(folder).inputs
+    inputs = ExportManifest.read(folder).inputs
     return next((each.locate(folder) for each in inputs if each.name == CODE), None)
 
 
@@ -161,7 +161,7 @@ def missing_input(script: str) -> str | None:
     """Says which input of an exported script is missing, in one sentence; None if all are there."""
     folder = Path(script).resolve().parent
     try:
-        for each in Exported.read(folder).inputs:
+        for each in ExportManifest.read(folder).inputs:
             each.locate(folder)
     except UserError as error:
         return f"{folder.name}: {error}"

@@ -11,7 +11,7 @@ FOLDER_VARIABLE = "PLIMSOLL_WITNESS"  # where the ranks of a run write; without 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenStep:
+class ObservedStep:
     """One optimizer step of a rank.
 
     `loss` is what backward was called on, summed over the step's passes, without fp16's scale:
@@ -26,7 +26,7 @@ class SeenStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenSettings:
+class ObservedSettings:
     """What the living objects of a rank said of how it trains, in its second step.
 
     `wrapped` and `recomputed` are classes of modules with how many there are: those that a
@@ -50,12 +50,12 @@ class SeenSettings:
     optimizer: str  # its class, with its way of looping: AdamW fused
 
 
-Seen = SeenStep | SeenSettings
-SEEN: TypeAdapter[Seen] = TypeAdapter(Seen)
+Observed = ObservedStep | ObservedSettings
+OBSERVED: TypeAdapter[Observed] = TypeAdapter(Observed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenFailure:
+class ObservedFailure:
     """An exception that a process did not catch; `where` is the line that raised it, or empty."""
 
     at: float  # seconds since the epoch
@@ -64,4 +64,4 @@ class SeenFailure:
     where: str
 
 
-FAILURE: TypeAdapter[SeenFailure] = TypeAdapter(SeenFailure)
+FAILURE: TypeAdapter[ObservedFailure] = TypeAdapter(ObservedFailure)

@@ -10,7 +10,7 @@ MESH_DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")  # the last one v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankCoordinates:
     """Where a rank stands; each number counts from 0.
 
     Ranks of one `data` number see the same samples; they differ in `stage` and `tensor`.
@@ -31,7 +31,7 @@ def mesh_shape(plan: Plan) -> tuple[int, int, int, int]:
     return (plan.pipeline, replicate, plan.data // replicate, plan.tensor)
 
 
-def place_of(plan: Plan, rank: int) -> Place:
+def rank_coordinates(plan: Plan, rank: int) -> RankCoordinates:
     """The place of a rank.
 
     Raises:
@@ -41,4 +41,4 @@ def place_of(plan: Plan, rank: int) -> Place:
         raise ValueError(f"rank is {rank}, the plan has {plan.world_size}")
     row, tensor = divmod(rank, plan.tensor)
     stage, data = divmod(row, plan.data)
-    return Place(stage=stage, data=data, tensor=tensor)
+    return RankCoordinates(stage=stage, data=data, tensor=tensor)

@@ -15,9 +15,9 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.state import SweepState, advance, begin
-from search_spaces.facts import ClusterFacts, ModelFacts, told_apart
+from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import (
@@ -28,13 +28,13 @@ from search_spaces.trial import (
     Crashed,
     Diverged,
     Estimate,
-    Expectation,
     Fingerprint,
     Measured,
     MemoryReading,
     Outcome,
     OutOfMemory,
     Phases,
+    PlanForecast,
     Record,
     Refused,
     TimedOut,
@@ -78,8 +78,10 @@ def make_spec(**sections: Any) -> SweepSpec:
 def make_space(spec: SweepSpec, workers: int = 2, without: Collection[str] = ()) -> Space:
     """The space of the spec for the tiny Llama; there are no nodes of the kinds in `without`."""
     cluster = ClusterFacts(device="cpu", slots=workers, memory_limit_bytes=LIMIT_BYTES)
-    apart = told_apart(cluster, spec, lambda kind: (0, 0) if kind in without else (workers, None))
-    around = Surroundings(spec=spec, model=LLAMA, cluster=apart)
+    apart = split_by_accelerator(
+        cluster, spec, lambda kind: (0, 0) if kind in without else (workers, None)
+    )
+    around = RuleContext(spec=spec, model=LLAMA, cluster=apart)
     return build_space(around, workers)
 
 
@@ -141,7 +143,7 @@ def make_measured(rate: float = 40.0, share: float = 0.6, **changes: Any) -> Mea
 
 def make_expectation(
     rate: float | None = None, share: float = 0.5, *, step: float = 0.4, factor: float = 1.25
-) -> Expectation:
+) -> PlanForecast:
     """Steps of `step` seconds, or `rate` samples/s, and a peak of `share` of the limit.
 
     `factor` leads from a value to the end of its interval.
@@ -151,7 +153,7 @@ def make_expectation(
     def around(value: float) -> Estimate:
         return Estimate(value=value, low=value / factor, high=value * factor)
 
-    return Expectation(
+    return PlanForecast(
         samples_per_second=around(16 / seconds),
         step_seconds=around(seconds),
         peak_bytes=around(share * LIMIT_BYTES),

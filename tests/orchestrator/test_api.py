@@ -17,7 +17,7 @@ from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.settings.export_manifest import SPEC_FILE
 from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec
@@ -104,7 +104,7 @@ def test_the_example_of_trainer_trains(tmp_path: Path, monkeypatch: pytest.Monke
 def test_trainer_can_say_each_plan_of_its_example() -> None:
     facts = describe(TRAINABLE.model, TRAINABLE.train)
     cluster = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=GIB)
-    around = Surroundings(spec=TRAINABLE, model=facts, cluster=cluster)
+    around = RuleContext(spec=TRAINABLE, model=facts, cluster=cluster)
 
     plans = build_space(around, 2).candidates
 

@@ -13,7 +13,7 @@ from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import why_nothing
 from orchestrator.core.events import SweepEnded
-from orchestrator.report.sweep_text import left_sentence
+from orchestrator.report.sweep_text import regret_sentence
 from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import remember
@@ -116,10 +116,10 @@ def test_the_stored_state_knows_how_the_sweep_ended() -> None:
 
     stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
 
-    assert left_sentence(stored).startswith(
+    assert regret_sentence(stored).startswith(
         "left on the table: none of the 7 untried plans is more than 2.0 % faster"
     )
-    assert not left_sentence(stored_state(swept.spec, swept.study, swept.records))
+    assert not regret_sentence(stored_state(swept.spec, swept.study, swept.records))
     assert "- left on the table: none of the 7" in answer_markdown(stored)
 
 

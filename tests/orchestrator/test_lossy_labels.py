@@ -11,18 +11,18 @@ from rich.console import Console, RenderableType
 
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.state import SweepState
-from orchestrator.explain.compare import plans_compared
-from orchestrator.explain.trial import fate
-from orchestrator.explain.winner import why_it_won
+from orchestrator.explain.compare import compare_plans
+from orchestrator.explain.trial import explain_trial
+from orchestrator.explain.winner import explain_best
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import exported
 from orchestrator.export.inputs import collect_inputs
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from orchestrator.report.compare_text import render_plans
-from orchestrator.report.explain_text import render_fate, render_won
+from orchestrator.report.explain_text import render_best, render_trial
 from orchestrator.report.format import may_be_lossy
-from orchestrator.report.live import lines, picture
-from orchestrator.report.page_data import Told
+from orchestrator.report.live import dashboard, lines
+from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
@@ -62,17 +62,19 @@ def started(state: SweepState) -> str:
 
 def won(state: SweepState) -> str:
     assert state.best is not None
-    return printed(render_won(why_it_won(state, state.best, None)))
+    return printed(render_best(explain_best(state, state.best, None)))
 
 
 VIEWS: dict[str, Callable[[SweepState], str]] = {
     "report": lambda state: printed(render_report(state, "plimsoll ui")),
-    "page": lambda state: report_page(Told(state=state, ground=None, note="")),
+    "page": lambda state: report_page(ReportData(state=state, ground=None, note="")),
     "log": started,
-    "live": lambda state: printed(picture(state, now=BEGAN, width=200, height=60)),
+    "live": lambda state: printed(dashboard(state, now=BEGAN, width=200, height=60)),
     "explain": won,
-    "explain --plan": lambda state: printed(render_fate(fate(state, state.records[1], None))),
-    "diff": lambda state: printed(render_plans(plans_compared(state, (0, 1)))),
+    "explain --plan": lambda state: printed(
+        render_trial(explain_trial(state, state.records[1], None))
+    ),
+    "diff": lambda state: printed(render_plans(compare_plans(state, (0, 1)))),
 }
 
 
@@ -109,5 +111,5 @@ def test_an_exported_folder_says_so() -> None:
     assert "Lossy" not in page(lossless)
 
 
-def page(what: Taken) -> str:
+def page(what: ExportSource) -> str:
     return readme(exported(what), what, collect_inputs(what.spec))

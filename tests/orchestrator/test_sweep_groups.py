@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.placement import Node, Wanted
+from orchestrator.core.placement import CapacityRequest, Node
 from orchestrator.sweep import MOST_GROUPS, groups_on_head, wanted_groups
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec
@@ -14,15 +14,15 @@ from tests.orchestrator.records import make_space, make_spec
 NODES = [Node(id=str(number), slots=2) for number in range(3)]
 
 
-def wanted(nodes: list[Node], **cluster: Any) -> tuple[tuple[Wanted, ...], int]:
+def wanted(nodes: list[Node], **cluster: Any) -> tuple[tuple[CapacityRequest, ...], int]:
     spec = make_spec(cluster={"workers": 2, **cluster})
     return wanted_groups(spec, make_space(spec), nodes)
 
 
 def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
-    assert wanted(NODES) == ((Wanted(groups=3, ranks=2),), 3)
-    assert wanted(NODES, groups=2) == ((Wanted(groups=2, ranks=2),), 2)
-    assert wanted(NODES, workers="auto") == ((Wanted(groups=1, ranks=2),), 1)
+    assert wanted(NODES) == ((CapacityRequest(groups=3, ranks=2),), 3)
+    assert wanted(NODES, groups=2) == ((CapacityRequest(groups=2, ranks=2),), 2)
+    assert wanted(NODES, workers="auto") == ((CapacityRequest(groups=1, ranks=2),), 1)
 
 
 def test_the_head_has_memory_for_so_many() -> None:
@@ -50,8 +50,8 @@ def test_each_kind_of_nodes_has_its_groups() -> None:
     there.append(Node(id="h", slots=2, kind="H100"))
     kinds = {"accelerators": ["A100", "H100"]}
     each = (
-        Wanted(groups=2, ranks=2, accelerator="A100"),
-        Wanted(groups=1, ranks=2, accelerator="H100"),
+        CapacityRequest(groups=2, ranks=2, accelerator="A100"),
+        CapacityRequest(groups=1, ranks=2, accelerator="H100"),
     )
 
     assert wanted(there, **kinds) == (each, 3)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import PlanError
-from search_spaces.plan import CHOICES, RESTS, Plan
+from search_spaces.plan import CHOICES, DEFAULTS, Plan
 from tests.search_spaces.values import a_plan
 
 PLANS = st.builds(
@@ -45,9 +45,9 @@ def test_the_key_stays_what_it_was() -> None:
     assert a_plan().key == "e1a7a84eccf1"
 
 
-@pytest.mark.parametrize("name", RESTS)
+@pytest.mark.parametrize("name", DEFAULTS)
 def test_a_knob_at_rest_is_no_part_of_the_key(name: str) -> None:
-    assert a_plan(**{name: RESTS[name]}).key == a_plan().key
+    assert a_plan(**{name: DEFAULTS[name]}).key == a_plan().key
 
 
 def test_global_batch_is_the_product() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from search_spaces.facts import AcceleratorFacts, TensorFacts
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.plan import CHOICES, NAMES, RESTS, Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.plan import CHOICES, DEFAULTS, NAMES, Plan
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
 from search_spaces.settings.render import checkpointed_blocks
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
@@ -32,7 +32,7 @@ TWO_KINDS = a_cluster(
 )
 
 
-def lacking(feature: str, reason: str, device: str = "cpu") -> Surroundings:
+def lacking(feature: str, reason: str, device: str = "cpu") -> RuleContext:
     return around(cluster=a_cluster(device=device, slots=8, lacks=((feature, reason),)))
 
 
@@ -41,7 +41,7 @@ def a_zero(**knobs: Any) -> Plan:
     return a_plan(**{"engine": "deepspeed", "zero_stage": 3} | knobs)
 
 
-BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
+BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "global_batch_is_kept": (
         a_plan(accumulation=3),
         around(),
@@ -203,7 +203,7 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
     ),
     "nvme_can_be_used": (
         a_zero(offload_optimizer="nvme"),
-        Surroundings(
+        RuleContext(
             spec=NVME,
             model=a_model(),
             cluster=a_cluster(lacks=(("nvme", "libaio is missing: install libaio-dev"),)),
@@ -241,7 +241,7 @@ BROKEN: dict[str, tuple[Plan, Surroundings, str]] = {
     ),
     "attention_can_be_used": (
         a_plan(attention="flash_attention_2", precision="bf16"),
-        Surroundings(
+        RuleContext(
             spec=a_spec(data=LENGTHS),
             model=a_model(attentions=("sdpa", "flash_attention_2")),
             cluster=a_cluster(lacks=(("flash_attention_2", "it needs a CUDA device"),)),
@@ -461,7 +461,7 @@ AROUND = st.builds(
 
 @given(plan=PLANS, surroundings=AROUND)
 def test_any_plan_is_legal_or_refused_with_a_sentence(
-    plan: Plan, surroundings: Surroundings
+    plan: Plan, surroundings: RuleContext
 ) -> None:
     refused = refusal(plan, surroundings)
 
@@ -474,7 +474,7 @@ def test_any_plan_is_legal_or_refused_with_a_sentence(
 @given(plan=PLANS)
 def test_what_changes_nothing_is_refused_until_it_is_at_rest(plan: Plan) -> None:
     for knob in KNOBS:
-        if knob.name in RESTS and not knob.matters(plan.as_dict()):
-            plan = replace(plan, **{knob.name: RESTS[knob.name]})
+        if knob.name in DEFAULTS and not knob.is_active(plan.as_dict()):
+            plan = replace(plan, **{knob.name: DEFAULTS[knob.name]})
 
     assert RULES["knob_at_rest"](plan, around()) is None

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from search_spaces.errors import SpecError
 from search_spaces.facts import AcceleratorFacts
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.knobs.search_defaults import Choice
+from search_spaces.knobs.search_defaults import DomainContext
 from search_spaces.plan import CHOICES, Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal, refused_rows, rule_out
 from search_spaces.space import Combinations, build_space
 from search_spaces.spec.space_section import SpaceSpec
@@ -83,14 +83,14 @@ def test_candidates_are_legal_and_all_are_counted(
 
 
 def one_by_one(
-    around: Surroundings, workers: int, chosen: dict[str, Any], level: int = 0
+    around: RuleContext, workers: int, chosen: dict[str, Any], level: int = 0
 ) -> Iterator[dict[str, Any]]:
     """All combinations as the knobs tell them, each knob shown all that stands before it."""
     if level == len(KNOBS):
         yield dict(chosen)
         return
     knob = KNOBS[level]
-    choice = Choice(
+    choice = DomainContext(
         spec=around.spec,
         model=around.model,
         cluster=around.cluster,
@@ -156,7 +156,7 @@ def test_a_rule_is_asked_once_for_each_case_it_tells_apart() -> None:
     """Also where it reads a knob through a property, or only after another one allowed it."""
     asked = 0
 
-    def few_ranks(plan: Plan, _: Surroundings) -> str | None:
+    def few_ranks(plan: Plan, _: RuleContext) -> str | None:
         nonlocal asked
         asked += 1
         if plan.engine == "torch":
@@ -213,7 +213,7 @@ def test_a_million_plans_are_a_space() -> None:
 def test_a_knob_looks_at_what_stands_before_it_only() -> None:
     before: set[str] = set()
     for knob in KNOBS:
-        assert set(knob.looks_at) <= before
+        assert set(knob.depends_on) <= before
         before.add(knob.name)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts
 from search_spaces.plan import Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import SweepSpec
 
 GLOBAL_BATCH = 32
@@ -61,9 +61,9 @@ def around(
     spec: SweepSpec | None = None,
     model: ModelFacts | None = None,
     cluster: ClusterFacts | None = None,
-) -> Surroundings:
+) -> RuleContext:
     """Surroundings in which `a_plan()` is legal."""
     lengths = {"lengths": {128: 1.0, 512: 2.0}}
-    return Surroundings(
+    return RuleContext(
         spec=spec or a_spec(data=lengths), model=model or a_model(), cluster=cluster or a_cluster()
     )

@@ -28,7 +28,7 @@ import transformers
 from search_spaces.facts import ClusterFacts
 from search_spaces.knobs.registry import KNOBS, Choice, is_lossless
 from search_spaces.plan import CHOICES, NAMES, Plan
-from search_spaces.rules.base import Surroundings
+from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest, sentence
@@ -172,7 +172,7 @@ def draw(
     """A legal plan for so many ranks, drawn over all knobs but the fixed ones."""
     spec = spec_of(model)
     cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
-    around = Surroundings(spec=spec, model=prepare(spec), cluster=cluster)
+    around = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
     for _ in range(_TRIES):
         plan = _attempt(around, ranks, rng, fixed)
         if plan is not None and plan.world_size == ranks and refusal(plan, around) is None:
@@ -181,7 +181,7 @@ def draw(
 
 
 def _attempt(
-    around: Surroundings, ranks: int, rng: random.Random, fixed: Mapping[str, Any]
+    around: RuleContext, ranks: int, rng: random.Random, fixed: Mapping[str, Any]
 ) -> Plan | None:
     chosen: dict[str, Any] = {}
     for knob in KNOBS:
@@ -193,7 +193,7 @@ def _attempt(
             chosen=chosen,
         )
         offered = knob.values(choice)
-        if len(offered) == 1 and not knob.matters(chosen):
+        if len(offered) == 1 and not knob.is_active(chosen):
             chosen[knob.name] = offered[0]
             continue
         chosen[knob.name] = fixed.get(knob.name, _pick(knob.name, offered, rng))

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.values import a_short_request, a_spec
-from workers.entry import rehearse, run_trial
+from workers.entry import run_trial, warm_up
 from workers.worker import Worker
 
 START_SECONDS = 250.0
@@ -148,7 +148,7 @@ def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) ->
     # no daemon any more, which may have no children: loader processes are some
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     worker = Worker.start(spec)
-    rehearse(spec, worker)
+    warm_up(spec, worker)
     end.send("ready")
     while (asked := end.recv()) is not None:
         job, arguments = asked

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.trial import CrashKind
-from workers.outcomes import cause_of
+from workers.outcomes import crash_cause
 
 
 def raised(code: str, file: str) -> Exception:
@@ -46,7 +46,7 @@ GLOO = (
 )
 @pytest.mark.parametrize("file", [USERS, LIBRARYS])
 def test_causes_are_those_of_the_errors(code: str, phase: str, cause: CrashKind, file: str) -> None:
-    assert cause_of(raised(code, file), phase) == cause
+    assert crash_cause(raised(code, file), phase) == cause
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_what_cannot_be_built_by_nobodys_own_code_is_the_layouts(
     error = raised(code, file)
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this test's
 
-    assert cause_of(error, phase) == cause
+    assert crash_cause(error, phase) == cause

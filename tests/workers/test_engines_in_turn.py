@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core.failures import reaction_to
+from orchestrator.core.failures import failure_decision
 from search_spaces.trial import Measured, OutOfMemory
 from tests.workers.launch import Group, Groups
 from tests.workers.values import LLAMA, a_request, a_spec
@@ -52,7 +52,7 @@ def reference(group: Group) -> Measured:
     """The plan between all others."""
     outcome = group.run(a_request(SPEC))
     assert isinstance(outcome, Measured), outcome
-    assert reaction_to(outcome).replace is None
+    assert failure_decision(outcome).replace is None
     return outcome
 
 
@@ -86,7 +86,7 @@ def test_after_any_plan_the_reference_is_as_before(
     outcome = pair.run(a_request(SPEC, **knobs))
 
     assert isinstance(outcome, Measured), outcome
-    assert reaction_to(outcome).replace is None
+    assert failure_decision(outcome).replace is None
     again = assert_as_before(pair, first).memory
     assert again.anatomy.outside - first.memory.anatomy.outside < CREEP_BYTES
     assert again.peak_bytes - first.memory.peak_bytes < CREEP_BYTES
@@ -105,5 +105,5 @@ def test_so_it_is_after_one_that_ran_out_of_memory(
     outcome = pair.run(a_request(LARGE, **knobs, micro_batch=micro_batch, accumulation=1))
 
     assert isinstance(outcome, OutOfMemory), outcome
-    assert reaction_to(outcome).replace is None
+    assert failure_decision(outcome).replace is None
     assert_as_before(pair, first)

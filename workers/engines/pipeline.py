@@ -26,7 +26,7 @@ from workers.data.collate import MicroBatch, to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update
-from workers.engines.stage_module import StagePass, TiedWeights
+from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.state_bytes import state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
 from workers.models.stack_trace import HiddenShape
@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger(schedules.__name__)
 TorchSchedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 
-class Conveyor:
+class PipelineRunner:
     """The stages of this rank and their connection to those of other ranks.
 
     torch's stages receive into buffers of one shape, which are made anew when the shape of the
@@ -46,7 +46,7 @@ class Conveyor:
 
     def __init__(
         self,
-        stages: Mapping[int, StagePass],
+        stages: Mapping[int, StageModule],
         settings: PipelineSettings,
         hidden: HiddenShape,
         sent_as: torch.dtype | None,
@@ -171,7 +171,7 @@ class PipelineTraining(AbstractTraining):
     """
 
     module: nn.Module  # all stages of this rank
-    conveyor: Conveyor
+    conveyor: PipelineRunner
     tied: TiedWeights | None
     update: Update
     settings: TorchSettings

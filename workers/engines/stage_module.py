@@ -20,7 +20,7 @@ from workers.engines.torch import autocast
 from workers.models.stage_placeholders import Passage
 
 
-class StagePass(nn.Module):
+class StageModule(nn.Module):
     """Forward passes through a stage, with the inputs that every stage has of a micro-batch.
 
     It also stands between torch's pipelining and what shards or replicates the stage. Left to

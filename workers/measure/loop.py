@@ -87,7 +87,7 @@ def measure_steps(
     objective: ObjectiveSpec,
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
-    rival: Estimate | None = None,
+    incumbent: Estimate | None = None,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -99,7 +99,7 @@ def measure_steps(
         objective: How exactly to measure, and for how long at most.
         group: The ranks that train together, None if there is one.
         watch: Told which phase is under way; its clock times the windows.
-        rival: Seconds of a step of the best plan so far, None if there is none to beat.
+        incumbent: Seconds of a step of the best plan so far, None if there is none to beat.
     """
     windows: list[Window] = []
     losses: list[float] = []
@@ -108,7 +108,7 @@ def measure_steps(
     while steps > STOP:
         window, parts = _timed(training, feed, len(losses), steps, group, watch)
         windows.append(window)
-        wanted = _next_steps(windows, objective, rival) if lead else STOP
+        wanted = _next_steps(windows, objective, incumbent) if lead else STOP
         steps_told, *summed = total([float(wanted), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
@@ -165,18 +165,20 @@ def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
         dist.barrier(group=group)
 
 
-def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec, rival: Estimate | None) -> int:
+def _next_steps(
+    windows: Sequence[Window], objective: ObjectiveSpec, incumbent: Estimate | None
+) -> int:
     """How many steps the next window takes, or STOP, or BEATEN."""
     compiling, calm = _apart(windows)
     seconds = [window.seconds for window in calm or compiling]
     done = sum(window.steps for window in windows)
     spent = sum(window.seconds * window.steps for window in calm)
     steady = seconds[warmup_length(seconds) :]
-    if rival is not None and calm and _is_beaten(steady, rival):
+    if incumbent is not None and calm and _is_beaten(steady, incumbent):
         return BEATEN
     if len(steady) >= objective.min_steps:
         known = median_estimate(steady)
-        tie = rival is not None and known.overlaps(rival)
+        tie = incumbent is not None and known.overlaps(incumbent)
         if known.relative_half_width <= objective.interval * (_TIE if tie else 1.0):
             return STOP
         if spent >= objective.max_seconds:
@@ -188,11 +190,11 @@ def _next_steps(windows: Sequence[Window], objective: ObjectiveSpec, rival: Esti
     return max(1, min(wanted, objective.max_steps - done))
 
 
-def _is_beaten(steady: Sequence[float], rival: Estimate) -> bool:
+def _is_beaten(steady: Sequence[float], incumbent: Estimate) -> bool:
     fastest = min(steady)
-    if len(steady) >= _SETTLED and median_estimate(steady).low > rival.high:
+    if len(steady) >= _SETTLED and median_estimate(steady).low > incumbent.high:
         return True
-    return len(steady) >= _EARLY and fastest > _FAR * rival.high
+    return len(steady) >= _EARLY and fastest > _FAR * incumbent.high
 
 
 def _apart(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

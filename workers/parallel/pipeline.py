@@ -15,8 +15,8 @@ from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizer_step import make_update
 from workers.engines.optimizers import make_optimizer
-from workers.engines.pipeline import Conveyor, PipelineTraining
-from workers.engines.stage_module import StagePass, TiedWeights
+from workers.engines.pipeline import PipelineRunner, PipelineTraining
+from workers.engines.stage_module import StageModule, TiedWeights
 from workers.models.built import BuiltModel
 from workers.models.function import PROBED
 from workers.models.stack import Stack, find_stack
@@ -129,7 +129,7 @@ def build_pipeline(
     counted_elsewhere = tied.weights if tied is not None and not is_first else ()
     return PipelineTraining(
         module=module,
-        conveyor=Conveyor(
+        conveyor=PipelineRunner(
             passes,
             pipeline,
             HiddenShape(model.module, stack.blocks[0], stack.form),
@@ -164,11 +164,11 @@ def _named_splits(model: BuiltModel, settings: TorchSettings) -> Splits:
 
 def _parallel_pass(
     stage: Stage, settings: TorchSettings, mesh: Mesh, device: torch.device
-) -> StagePass:
+) -> StageModule:
     assert settings.pipeline is not None
     own = stage_settings(settings, settings.pipeline.stages[stage.index])
     module = parallelize(stage.model, own, mesh, device)
-    return StagePass(module, stage.passage, settings, device, is_last=stage.is_last)
+    return StageModule(module, stage.passage, settings, device, is_last=stage.is_last)
 
 
 def _tied_weights(

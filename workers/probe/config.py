@@ -26,7 +26,7 @@ _TALL_CUDA: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class ProbeConfig:
     """What one probe measures.
 
     All ranks measure at the same time, as they train at the same time: what they share, each
@@ -48,12 +48,12 @@ class Effort:
     timeout_seconds: float  # of the whole probe
 
 
-def usual_effort() -> Effort:
+def default_config() -> ProbeConfig:
     """What tells enough of this machine: its CUDA devices, or else two ranks of a core each."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cores = os.cpu_count() or 1
     if not devices:
-        return Effort(
+        return ProbeConfig(
             device_type="cpu",
             ranks=2,
             threads=1,  # `cluster.cpus_per_worker` at rest
@@ -68,7 +68,7 @@ def usual_effort() -> Effort:
             timeout_seconds=80.0,
         )
     squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
-    return Effort(
+    return ProbeConfig(
         device_type="cuda",
         ranks=devices,
         threads=max(cores // devices, 1),
@@ -85,7 +85,7 @@ def usual_effort() -> Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class ProbeResult:
     """Rates that one rank reached while its peers measured the same.
 
     Bandwidths of copies count bytes read and bytes written. None stands for what the device does

@@ -10,13 +10,13 @@ import psutil
 
 from search_spaces.hardware import Device, DeviceError, known_device
 from search_spaces.hardware.device import MatmulPrecision
-from workers.probe.config import Effort, Findings
+from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import bus_bandwidth
 
 _PRECISIONS: tuple[MatmulPrecision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
-def describe(findings: Findings, effort: Effort, *, when: str) -> Device:
+def describe(findings: ProbeResult, effort: ProbeConfig, *, when: str) -> Device:
     """The device with what was measured; the rest is the catalogue's.
 
     Peaks of a device that the catalogue knows stay the data sheet's, beside which the measured
@@ -48,7 +48,7 @@ def describe(findings: Findings, effort: Effort, *, when: str) -> Device:
     return dataclasses.replace(base, **values, measured=True, sources=sources)
 
 
-def _base(findings: Findings) -> tuple[Device, bool]:
+def _base(findings: ProbeResult) -> tuple[Device, bool]:
     if findings.device_name == "cpu":
         return known_device("cpu"), False
     try:
@@ -64,7 +64,7 @@ def _base(findings: Findings) -> tuple[Device, bool]:
         ), False
 
 
-def _measured(findings: Findings, effort: Effort) -> dict[str, Any]:
+def _measured(findings: ProbeResult, effort: ProbeConfig) -> dict[str, Any]:
     cpu = effort.device_type == "cpu"
     node_devices = max((os.cpu_count() or 1) // effort.threads, 1) if cpu else effort.ranks
     bus = findings.pinned_bytes_per_second

@@ -22,7 +22,7 @@ from torch.multiprocessing.spawn import (
 
 from search_spaces.errors import ClusterError
 from workers.memory.nvml import nvml_device
-from workers.probe.config import Effort, Findings
+from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import (
     adam_rate,
     collective_points,
@@ -33,11 +33,11 @@ from workers.probe.rates import (
 )
 from workers.probe.storage import DriveRates, drive_rates
 
-FINDINGS = TypeAdapter(Findings)
+FINDINGS = TypeAdapter(ProbeResult)
 _POLL_SECONDS = 1.0
 
 
-def measure(rank: int, effort: Effort, drive: Path, exchange: Path) -> None:
+def measure(rank: int, effort: ProbeConfig, drive: Path, exchange: Path) -> None:
     """Measures beside its peers; the first rank writes its findings to `exchange`."""
     torch.set_num_threads(effort.threads)
     device = torch.device("cuda", rank) if effort.device_type == "cuda" else torch.device("cpu")
@@ -50,7 +50,7 @@ def measure(rank: int, effort: Effort, drive: Path, exchange: Path) -> None:
 
 
 @contextlib.contextmanager
-def _group(rank: int, effort: Effort, exchange: Path) -> Iterator[None]:
+def _group(rank: int, effort: ProbeConfig, exchange: Path) -> Iterator[None]:
     if effort.ranks == 1:
         yield
         return
@@ -67,7 +67,7 @@ def _group(rank: int, effort: Effort, exchange: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _measured(effort: Effort, device: torch.device, drive: Path) -> Findings:
+def _measured(effort: ProbeConfig, device: torch.device, drive: Path) -> ProbeResult:
     """Each kind together with the peers; those who are ahead wait."""
     cuda = device.type == "cuda"
     host = torch.device("cpu")
@@ -85,7 +85,7 @@ def _measured(effort: Effort, device: torch.device, drive: Path) -> Findings:
     adam = adam_rate(effort)
     collectives = collective_points(effort, device)
     rates = _drive(effort, drive)
-    return Findings(
+    return ProbeResult(
         device_name=torch.cuda.get_device_name(device) if cuda else "cpu",
         memory_bytes=_memory_bytes(device, effort),
         multiprocessors=_multiprocessors(device, effort),
@@ -105,17 +105,17 @@ def _measured(effort: Effort, device: torch.device, drive: Path) -> Findings:
     )
 
 
-def _drive(effort: Effort, drive: Path) -> DriveRates:
+def _drive(effort: ProbeConfig, drive: Path) -> DriveRates:
     _meet(effort)
     return drive_rates(drive, file_bytes=effort.file_bytes, most_seconds=effort.file_seconds)
 
 
-def _meet(effort: Effort) -> None:
+def _meet(effort: ProbeConfig) -> None:
     if effort.ranks > 1:
         dist.barrier()
 
 
-def _memory_bytes(device: torch.device, effort: Effort) -> int:
+def _memory_bytes(device: torch.device, effort: ProbeConfig) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     cores = psutil.cpu_count() or 1
@@ -123,7 +123,7 @@ def _memory_bytes(device: torch.device, effort: Effort) -> int:
     return total * effort.threads // max(cores, effort.threads)
 
 
-def _multiprocessors(device: torch.device, effort: Effort) -> int:
+def _multiprocessors(device: torch.device, effort: ProbeConfig) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
     return effort.threads
@@ -153,7 +153,7 @@ def _power_watts(device: torch.device) -> float | None:
             return None
 
 
-def probe_ranks(effort: Effort, *, drive: Path) -> Findings:
+def probe_ranks(effort: ProbeConfig, *, drive: Path) -> ProbeResult:
     """Measures with real processes, one for each rank; none of them outlives the call.
 
     Args:
@@ -173,7 +173,7 @@ def probe_ranks(effort: Effort, *, drive: Path) -> Findings:
 
 
 @contextlib.contextmanager
-def _spawned(effort: Effort, drive: Path, exchange: Path) -> Iterator[ProcessContext]:
+def _spawned(effort: ProbeConfig, drive: Path, exchange: Path) -> Iterator[ProcessContext]:
     ranks: ProcessContext = spawn(
         measure, args=(effort, drive, exchange), nprocs=effort.ranks, join=False, daemon=True
     )

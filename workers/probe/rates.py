@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.hardware.device import Collective, CollectivePoint, MatmulPoint, MatmulPrecision
-from workers.probe.config import Effort
+from workers.probe.config import ProbeConfig
 
 _LEAST_SECONDS = 1e-3  # shorter repeats are bundled, so that the clock's own cost does not count
 _TOO_SLOW = 5  # times the budget of a point: larger shapes would take minutes
@@ -45,7 +45,7 @@ def best_seconds(
     return best
 
 
-def matmul_points(effort: Effort, device: torch.device) -> tuple[MatmulPoint, ...]:
+def matmul_points(effort: ProbeConfig, device: torch.device) -> tuple[MatmulPoint, ...]:
     """FLOP/s of each shape in each precision that the device has; values are random.
 
     Source: matmuls of zeros draw less power and run faster than those that train (H. He,
@@ -59,7 +59,7 @@ def matmul_points(effort: Effort, device: torch.device) -> tuple[MatmulPoint, ..
     )
 
 
-def copy_bandwidth(effort: Effort, device: torch.device) -> float:
+def copy_bandwidth(effort: ProbeConfig, device: torch.device) -> float:
     """Bytes read and written each second while a large tensor is copied on one device."""
     source = torch.ones(effort.copy_bytes // 4, device=device)
     target = torch.empty_like(source)
@@ -67,7 +67,9 @@ def copy_bandwidth(effort: Effort, device: torch.device) -> float:
     return 2 * source.nbytes / seconds
 
 
-def transfer_rates(effort: Effort, device: torch.device, *, pinned: bool) -> tuple[float, float]:
+def transfer_rates(
+    effort: ProbeConfig, device: torch.device, *, pinned: bool
+) -> tuple[float, float]:
     """Bytes each second from host to device, and back."""
     host = torch.ones(effort.copy_bytes // 4, pin_memory=pinned)
     there = torch.empty_like(host, device=device)
@@ -82,7 +84,7 @@ def transfer_rates(effort: Effort, device: torch.device, *, pinned: bool) -> tup
     return host.nbytes / up, host.nbytes / best_seconds(to_host, device, effort.point_seconds)
 
 
-def launch_seconds(effort: Effort, device: torch.device) -> float:
+def launch_seconds(effort: ProbeConfig, device: torch.device) -> float:
     """From one operator to the next in eager PyTorch, where they do next to nothing."""
     number = torch.zeros(1, device=device)
 
@@ -93,7 +95,7 @@ def launch_seconds(effort: Effort, device: torch.device) -> float:
     return best_seconds(many, device, effort.point_seconds) / _LAUNCHES
 
 
-def adam_rate(effort: Effort) -> float:
+def adam_rate(effort: ProbeConfig) -> float:
     """Parameters that fused AdamW updates each second on the host, states and all in fp32."""
     weight = torch.nn.Parameter(torch.zeros(effort.adam_elements))
     weight.grad = torch.ones_like(weight)
@@ -103,7 +105,7 @@ def adam_rate(effort: Effort) -> float:
 
 
 def _points_of(
-    precision: MatmulPrecision, effort: Effort, device: torch.device
+    precision: MatmulPrecision, effort: ProbeConfig, device: torch.device
 ) -> Iterator[MatmulPoint]:
     dtype = _DTYPES[precision]
     with _tf32(precision == "tf32"):
@@ -161,7 +163,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def collective_points(effort: Effort, device: torch.device) -> tuple[CollectivePoint, ...]:
+def collective_points(effort: ProbeConfig, device: torch.device) -> tuple[CollectivePoint, ...]:
     """Seconds of each collective at each size, the fastest of some repeats; none for one rank.
 
     All ranks of the default process group have to call it. The size is that of the whole tensor:

@@ -32,7 +32,7 @@ def record_failures(folder: Path) -> None:
 
 
 def _failure(error: BaseException) -> dict[str, object]:
-    """Fields of `search_spaces.settings.observed_run.SeenFailure`."""
+    """Fields of `search_spaces.settings.observed_run.ObservedFailure`."""
     rank = int(os.environ.get("RANK", "0"))
     of_ranks = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError
     if of_ranks:

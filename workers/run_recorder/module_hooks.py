@@ -18,11 +18,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from search_spaces.settings.observed_run import SeenSettings
+from search_spaces.settings.observed_run import ObservedSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrapping:
+class Wrappers:
     """The wrapper in the words of a plan. `units` are the modules that it shards by themselves."""
 
     wrapper: Literal["none", "ddp", "fsdp2", "deepspeed"]
@@ -33,7 +33,7 @@ class Wrapping:
     units: tuple[nn.Module, ...] = ()
 
 
-def wrapping_of(modules: Iterable[nn.Module]) -> Wrapping:
+def wrappers_of(modules: Iterable[nn.Module]) -> Wrappers:
     """What is around these modules, each of which is looked at."""
     units: list[nn.Module] = []
     replicated = False
@@ -45,7 +45,7 @@ def wrapping_of(modules: Iterable[nn.Module]) -> Wrapping:
         replicated |= isinstance(module, DistributedDataParallel)
     if units:
         return _of_fsdp(tuple(units))
-    return Wrapping(wrapper="ddp" if replicated else "none")
+    return Wrappers(wrapper="ddp" if replicated else "none")
 
 
 def _is_engine(module: nn.Module) -> bool:
@@ -54,11 +54,11 @@ def _is_engine(module: nn.Module) -> bool:
     return engine is not None and isinstance(module, engine.DeepSpeedEngine)
 
 
-def _of_deepspeed(engine: Any) -> Wrapping:
+def _of_deepspeed(engine: Any) -> Wrappers:
     def place(section: Any) -> str:
         return "none" if section is None else str(getattr(section.device, "value", section.device))
 
-    return Wrapping(
+    return Wrappers(
         wrapper="deepspeed",
         zero_stage=int(engine.zero_optimization_stage()),
         offload_parameters=place(engine.zero_offload_param()),
@@ -66,13 +66,13 @@ def _of_deepspeed(engine: Any) -> Wrapping:
     )
 
 
-def _of_fsdp(units: tuple[Any, ...]) -> Wrapping:
+def _of_fsdp(units: tuple[Any, ...]) -> Wrappers:
     # torch tells these nowhere else: _fully_shard/_fsdp_param_group.py
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
     groups = [group for group in groups if group is not None]
     offloaded = any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)
     reshards = any(group.post_forward_mesh_info is not None for group in groups)
-    return Wrapping(
+    return Wrappers(
         wrapper="fsdp2",
         zero_stage=3 if reshards else 2,
         replicas=getattr(groups[0].mesh_info, "replicate_mesh_size", 1) if groups else 1,
@@ -82,7 +82,7 @@ def _of_fsdp(units: tuple[Any, ...]) -> Wrapping:
 
 
 @dataclass(slots=True)
-class Looking:
+class ModuleHooks:
     """Hooks on the modules of this process, for the length of a step."""
 
     in_backward: Callable[[], bool]
@@ -133,13 +133,13 @@ class Looking:
     def _gave(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
         self.dtypes[output.dtype] += 1
 
-    def end(self, optimizer: torch.optim.Optimizer) -> SeenSettings:
+    def end(self, optimizer: torch.optim.Optimizer) -> ObservedSettings:
         """What was seen; takes the hooks away."""
         for handle in self.handles:
             handle.remove()
         started = dist.is_available() and dist.is_initialized()
-        wrapping = wrapping_of(module for root in self.roots for module in root.modules())
-        return SeenSettings(
+        wrapping = wrappers_of(module for root in self.roots for module in root.modules())
+        return ObservedSettings(
             rank=dist.get_rank() if started else int(os.environ.get("RANK", "0")),
             ranks=dist.get_world_size() if started else 1,
             wrapper=wrapping.wrapper,

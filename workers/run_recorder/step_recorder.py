@@ -18,22 +18,22 @@ import wrapt
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from search_spaces.settings.observed_run import FOLDER_VARIABLE, SEEN, Seen, SeenStep
-from workers.run_recorder.module_hooks import Looking
+from search_spaces.settings.observed_run import FOLDER_VARIABLE, OBSERVED, Observed, ObservedStep
+from workers.run_recorder.module_hooks import ModuleHooks
 
 _Arguments = tuple[Any, ...]
 
 _LOOKED_AT = 1  # the step whose forward passes are looked at: the second, after all lazy set-up
 
 
-def ride_along(_: ModuleType) -> None:
+def record_steps(_: ModuleType) -> None:
     """Begins to watch this process; called when it has imported torch."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
-        Riding(Path(folder)).begin()
+        StepRecorder(Path(folder)).begin()
 
 
-class Riding:
+class StepRecorder:
     """Watches the steps of one process; its file comes with the first."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Riding:
         self._loss: torch.Tensor | None = None
         self._scale = 1.0
         self._inside = False  # of a call of backward, of whichever thread
-        self._looking: Looking | None = None
+        self._looking: ModuleHooks | None = None
 
     def begin(self) -> None:
         """From now on."""
@@ -85,17 +85,17 @@ class Riding:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         loss = None if self._loss is None else float(self._loss)
-        self._write(SeenStep(at=time.monotonic(), passes=self._passes, loss=loss))
+        self._write(ObservedStep(at=time.monotonic(), passes=self._passes, loss=loss))
         self._steps += 1
         self._passes, self._loss = 0, None
         if self._steps == _LOOKED_AT:
-            self._looking = Looking.begin(lambda: self._inside)
+            self._looking = ModuleHooks.begin(lambda: self._inside)
         elif self._looking is not None:
             self._write(self._looking.end(optimizer))
             self._looking = None
 
-    def _write(self, seen: Seen) -> None:
+    def _write(self, seen: Observed) -> None:
         if self._file is None:
             path = self._folder / f"{os.uname().nodename}-{os.getpid()}.jsonl"
             self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._file.write(SEEN.dump_json(seen).decode() + "\n")
+        self._file.write(OBSERVED.dump_json(seen).decode() + "\n")

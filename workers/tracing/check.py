@@ -28,7 +28,7 @@ from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.recorder import BatchValues
 from workers.tracing.step import as_on
 from workers.tracing.trace import trace
-from workers.tracing.traced_model import fake_ranks, in_fake_memory, specimen
+from workers.tracing.traced_model import fake_ranks, in_fake_memory, traced_model
 from workers.tracing.variants import batch_of, longest_spec, plan_of
 
 _EMPTY = torch.ops.aten.empty.memory_format  # of what is gathered, before the tracker knows it
@@ -100,7 +100,7 @@ def _track(
 ) -> tuple[float, float, float]:
     """Bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    whole = specimen(spec, attention, mode, whole=True)
+    whole = traced_model(spec, attention, mode, whole=True)
     model = in_fake_memory(whole.model, "fp32", mode, None)
     batch = batch_of(model, longest_spec(model, spec), plan_of(micro_batch))
     plan = replace(plan_of(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")

@@ -22,7 +22,13 @@ from workers.tracing.pass_costs import read_parts, tied_numbers
 from workers.tracing.shape_fit import Grid
 from workers.tracing.step import StepFailedError, Traced, trace_step
 from workers.tracing.trace_errors import untraceable
-from workers.tracing.traced_model import Specimen, Splitter, fake_ranks, in_fake_memory, specimen
+from workers.tracing.traced_model import (
+    Splitter,
+    TracedModel,
+    fake_ranks,
+    in_fake_memory,
+    traced_model,
+)
 from workers.tracing.variants import (
     MICRO_BATCHES,
     Stack,
@@ -55,11 +61,11 @@ class _Subject:
     spec: SweepSpec
     device: str
     mode: FakeTensorMode
-    specimen: Specimen
+    traced_model: TracedModel
 
     @property
     def model(self) -> BuiltModel:
-        return self.specimen.model
+        return self.traced_model.model
 
 
 def make_footprint(
@@ -78,9 +84,9 @@ def make_footprint(
     for attention, compute, split in dict.fromkeys(wanted):
         real = computed_by(attention)
         if real not in subjects:
-            found = specimen(spec, real, mode)
+            found = traced_model(spec, real, mode)
             longest = longest_spec(found.model, spec)
-            subjects[real] = _Subject(spec=longest, device=device, mode=mode, specimen=found)
+            subjects[real] = _Subject(spec=longest, device=device, mode=mode, traced_model=found)
         if (real, compute, split) not in traced:
             traced[real, compute, split] = _trace_variant(subjects[real], compute, split)
         stack, tied = traced[real, compute, split]
@@ -101,7 +107,7 @@ def make_footprint(
         model=spec.model.name,
         digest=digest,
         tokens=batch.tokens // batch.samples,
-        depth=sum(len(kind) for kind in subject.specimen.kinds),
+        depth=sum(len(kind) for kind in subject.traced_model.kinds),
         tied_parameters=tied,
         varied=subject.model.vocab_size is not None and spec.data.kind != "fixed",
         lengths=lengths,
@@ -127,10 +133,10 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
     for degree in degrees:
         for batch in MICRO_BATCHES:
             traced = _run(subject, compute, split, batch, degree, math.lcm(*degrees))
-            runs.append(read_parts(traced, subject.specimen.present))
+            runs.append(read_parts(traced, subject.traced_model.present))
             tied.append(tied_numbers(traced))
     try:
-        stack = read_stack(runs, grid, subject.specimen.kinds)
+        stack = read_stack(runs, grid, subject.traced_model.kinds)
     except UnlikeRunsError as error:
         raise ModelError(
             f"{subject.spec.model.name} cannot be traced: it does other work in micro-batches of"
@@ -150,7 +156,7 @@ def _run(
         try:
             return trace_step(
                 model,
-                subject.specimen.present,
+                subject.traced_model.present,
                 batch.inputs,
                 compute=compute,
                 device=subject.device,

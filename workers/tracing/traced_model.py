@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from search_spaces.costs.footprint import Compute
 from search_spaces.errors import ModelError
 from search_spaces.plan import Attention, Plan
-from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, place_of
+from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, rank_coordinates
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
@@ -90,7 +90,7 @@ def _counting(settings: Sequence[Mapping[tuple[str, str], Any]]) -> frozenset[tu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Specimen:
+class TracedModel:
     """A model on the meta device; of each kind of its blocks, the first is there.
 
     `kinds` are places of blocks in the whole model. Where `is_stack` is false, all blocks are
@@ -108,9 +108,9 @@ class Specimen:
         return tuple(kind[0] for kind in self.kinds) if self.is_stack else tuple(range(depth))
 
 
-def specimen(
+def traced_model(
     spec: SweepSpec, attention: Attention, mode: FakeTensorMode, *, whole: bool = False
-) -> Specimen:
+) -> TracedModel:
     """The model of the spec as the worker builds it; `whole` keeps all of its blocks.
 
     Raises:
@@ -120,17 +120,17 @@ def specimen(
     replace_weights(model.module, _on_meta)
     kinds = alike(model.blocks)
     if whole or len(kinds) == len(model.blocks):
-        return Specimen(model=model, kinds=kinds, is_stack=False)
+        return TracedModel(model=model, kinds=kinds, is_stack=False)
     try:
         stack = find_stack(model.module, _inputs(model, spec))
     except NoStackError:
-        return Specimen(model=model, kinds=kinds, is_stack=False)
+        return TracedModel(model=model, kinds=kinds, is_stack=False)
     for kind in kinds:
         for place in kind[1:]:
             stand_in = Passing(model.blocks[place], stack.form)
             model.module.set_submodule(stack.blocks[place], stand_in)
     blocks = tuple(model.module.get_submodule(name) for name in stack.blocks)
-    return Specimen(model=replace(model, blocks=blocks), kinds=kinds, is_stack=True)
+    return TracedModel(model=replace(model, blocks=blocks), kinds=kinds, is_stack=True)
 
 
 def in_fake_memory(
@@ -215,7 +215,7 @@ def fake_ranks(plan: Plan) -> Iterator[Mesh]:
         group = dist.group.WORLD
         assert group is not None
         yield Mesh(
-            place=place_of(plan, 0),
+            place=rank_coordinates(plan, 0),
             group=group,
             devices=init_device_mesh("cpu", mesh_shape(plan), mesh_dim_names=MESH_DIMENSIONS),
         )

@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
 from orchestrator.search.encoding import features
-from orchestrator.search.observations import Sight
-from orchestrator.search.search import Options, Search
+from orchestrator.search.observations import Observation
+from orchestrator.search.search import CandidatePool, Search
 
 
 @final
@@ -20,7 +20,7 @@ class Plimsoll(AbstractRival):
 
     def __init__(self, surface: Surface, seed: int) -> None:
         """Believes the surface's forecasts."""
-        options = Options(
+        options = CandidatePool(
             features=features(surface.candidates, surface.distributions),
             log_rate=surface.log_rate,
             log_share=surface.log_share,
@@ -29,7 +29,7 @@ class Plimsoll(AbstractRival):
         )
         self._noise = surface.noise
         self._search = Search(options, seed)
-        self._sights: list[Sight] = []
+        self._sights: list[Observation] = []
 
     def next(self, free: Flags) -> int:
         return self._search.next(self._sights, free).row
@@ -37,9 +37,9 @@ class Plimsoll(AbstractRival):
     def tell(self, row: int, trial: Trial) -> None:
         if trial.rate is None:
             share = max(trial.log_share or 0.0, 0.0)  # it wanted the limit, at least
-            self._sights.append(Sight(row=row, log_share=share, ran_out=True))
+            self._sights.append(Observation(row=row, log_share=share, ran_out=True))
             return
-        sight = Sight(
+        sight = Observation(
             row=row,
             log_rate=float(np.log(trial.rate)),
             rate_noise=self._noise,

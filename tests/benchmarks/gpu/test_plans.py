@@ -25,7 +25,7 @@ from benchmarks.gpu.measuring import (
     spec_of,
 )
 from benchmarks.published.metrics import kendall_tau
-from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
 from tests.benchmarks.gpu.values import GIB, a_plan, measured, out_of_memory, report
 
@@ -112,7 +112,7 @@ def test_errors_of_speed_are_those_of_a_hand(asked: Asked) -> None:
     found = speed.judged([one])
 
     assert found.figures["median_error"] == pytest.approx(ERRORS[2])
-    said = forecast(one.found.work, shipped_belief(), 1.0).step_seconds
+    said = forecast(one.found.work, shipped_calibration(), 1.0).step_seconds
     tau = kendall_tau(1 / said, 1 / one.found.step_seconds, noise=0.03)
     assert found.figures["lowest_tau"] == tau
     assert found.figures["median_error_after"] is None  # too few to teach by five

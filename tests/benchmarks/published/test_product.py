@@ -12,7 +12,7 @@ from benchmarks.published.fit import _fit_scales, fit, weights
 from benchmarks.published.footprints import Model, Wanted, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay, measured
 from benchmarks.published.rows import executions_of, footprint_for
-from search_spaces.costs.calibration import SURE, Scales, shipped_belief
+from search_spaces.costs.calibration import SURE, Scales, shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from tests.benchmarks.published.rows import read_one
 from workers.tracing.trace import trace
@@ -33,7 +33,7 @@ def footprint_of(model: Model, wanted: frozenset[Wanted], cache: Path) -> Footpr
 @pytest.fixture
 def ours(cache: Path) -> Ours:
     return Ours(
-        belief=shipped_belief(),
+        belief=shipped_calibration(),
         footprints=lambda model, wanted: footprint_of(model, wanted, cache),
     )
 
@@ -158,7 +158,7 @@ def test_what_was_not_measured_is_no_number(tmp_path: Path, ours: Ours) -> None:
 def test_a_source_is_judged_by_what_was_fitted_without_it() -> None:
     without, unknown = forecaster_without("bigscience"), forecaster_without("somebody-new")
 
-    assert unknown.belief == shipped_belief()
+    assert unknown.belief == shipped_calibration()
     assert without.belief != unknown.belief
 
 

@@ -57,14 +57,14 @@ def toy_surface(
     )
 
 
-def order_of(surface: Surface, rival: AbstractRival, trials: int) -> list[Mapping[str, Any]]:
+def order_of(surface: Surface, incumbent: AbstractRival, trials: int) -> list[Mapping[str, Any]]:
     """The candidates that a rival asks for first."""
     free, asked = np.ones(len(surface), dtype=bool), []
     for _ in range(trials):
-        row = rival.next(free)
+        row = incumbent.next(free)
         assert free[row]
         free[row] = False
-        rival.tell(row, surface.trials[row][0])
+        incumbent.tell(row, surface.trials[row][0])
         asked.append(surface.candidates[row])
     return asked
 

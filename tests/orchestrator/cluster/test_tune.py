@@ -16,7 +16,7 @@ import ray
 
 from orchestrator.cluster.loop import GroupRunner, run_trials
 from orchestrator.cluster.runtime import settle_ray
-from orchestrator.cluster.worker_group import GroupLost, KeptGroup, WorkerGroup
+from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement, Processes
 from search_spaces.errors import ClusterError
@@ -176,7 +176,7 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     spec = make_spec(cluster={"start_minutes": 0.001})
     processes = Processes.of(make_plan(), "cpu")
 
-    with pytest.raises(GroupLost) as lost:
+    with pytest.raises(GroupFailed) as lost:
         WorkerGroup(spec, processes, "cpu", ".")
 
     outcome = lost.value.outcome
@@ -235,7 +235,7 @@ class Crowded(AbstractDriver):
         raise AssertionError(number)
 
 
-class Workers(KeptGroup):
+class Workers(WarmGroup):
     """Writes a file when they have to go."""
 
     def stop(self) -> None:

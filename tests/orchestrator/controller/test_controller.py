@@ -23,12 +23,12 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study
-from orchestrator.tracking.callback import AbstractListener
-from search_spaces.costs.forecast import Prospects
+from orchestrator.tracking.callback import AbstractCallback
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Cancelled, Crashed, Expectation, Measured, Outcome, Record, closed
+from search_spaces.trial import Cancelled, Crashed, Measured, Outcome, PlanForecast, Record, closed
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,
@@ -44,7 +44,7 @@ from tests.orchestrator.records import (
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
 
 
-class Recorder(AbstractListener):
+class Recorder(AbstractCallback):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -294,13 +294,13 @@ class Scripted(AbstractForecasts):
         self._silent = silent
         self._problem = problem
 
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         self._silent -= 1
         if self._silent >= 0:
             return None
         return make_expectation(10.0 * (1 + len(state.records)))
 
-    def prospects(self, state: SweepState) -> Prospects | None:
+    def prospects(self, state: SweepState) -> SearchPrior | None:
         return None
 
     def problem(self) -> str | None:
@@ -363,9 +363,9 @@ def test_a_trial_has_the_best_so_far_to_beat(sweep: Make, racing: bool) -> None:
     rivals = []
     for outcome in (make_measured(50.0, 0.99), make_measured(40.0), make_measured(45.0)):
         given = ours.ask()
-        rivals.append(given.request.rival)
+        rivals.append(given.request.incumbent)
         ours.report(given, outcome)
-    rivals.append(ours.ask().request.rival)
+    rivals.append(ours.ask().request.incumbent)
 
     best = [None, None, make_measured(40.0).step_seconds, make_measured(45.0).step_seconds]
     assert rivals == (best if racing else [None] * 4)
@@ -507,12 +507,12 @@ class Slow(AbstractForecasts):
     seconds: float
     clock: Clock | None = None
 
-    def prospects(self, state: SweepState) -> Prospects | None:
+    def prospects(self, state: SweepState) -> SearchPrior | None:
         if self.clock is not None:
             self.clock.now += self.seconds
         return None
 
-    def expectation(self, plan: Plan, state: SweepState) -> Expectation | None:
+    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         return None
 
     def problem(self) -> str | None:

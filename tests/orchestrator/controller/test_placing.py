@@ -11,7 +11,7 @@ import pytest
 from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import Noted, TrialEnded
 from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.placement import AbstractNodes, Need, Node, Placement, Wanted
+from orchestrator.core.placement import AbstractNodes, CapacityRequest, Node, Placement, Shortfall
 from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
@@ -24,12 +24,12 @@ class Cluster(AbstractNodes):
     """Nodes that come and go as the test likes."""
 
     there: list[Node]
-    needs: list[Need] = field(default_factory=list)
+    needs: list[Shortfall] = field(default_factory=list)
 
     def up(self) -> tuple[Node, ...]:
         return tuple(self.there)
 
-    def want(self, needs: Sequence[Need]) -> None:
+    def want(self, needs: Sequence[Shortfall]) -> None:
         self.needs = list(needs)
 
 
@@ -46,7 +46,10 @@ class Placed:
         self.driver = PlacingDriver(
             self.sweep.driver,
             self.cluster,
-            wanted=[Wanted(groups=self.groups, ranks=2, accelerator=kind) for kind in self.kinds],
+            wanted=[
+                CapacityRequest(groups=self.groups, ranks=2, accelerator=kind)
+                for kind in self.kinds
+            ],
             wait_seconds=60,
             clock=self.sweep.clock,
         )
@@ -193,7 +196,7 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     assert isinstance(ours.driver.propose(), Later)
     ours.sweep.clock.now += 59
     assert isinstance(ours.driver.propose(), Later)
-    assert ours.cluster.needs == [Need(bundles=(1, 1))]
+    assert ours.cluster.needs == [Shortfall(bundles=(1, 1))]
     waits = [note for note in ours.notes if "waits for room" in note]
     assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes: there is no node"]
     ours.cluster.there = nodes("new")
@@ -236,8 +239,8 @@ def test_a_plan_waits_for_nodes_of_its_kind(kinds: Placed) -> None:
     beside = kinds.ask(Placement(((other.id, 2),)))
     assert beside.request.plan.accelerator == other.kind
     assert isinstance(kinds.driver.propose(), Later)
-    assert Need(bundles=(1, 1), accelerator=mine) in kinds.cluster.needs
-    assert Need(nodes=frozenset({other.id}), accelerator=other.kind) in kinds.cluster.needs
+    assert Shortfall(bundles=(1, 1), accelerator=mine) in kinds.cluster.needs
+    assert Shortfall(nodes=frozenset({other.id}), accelerator=other.kind) in kinds.cluster.needs
     assert any(f"waits for room for 2 ranks on {mine}" in note for note in kinds.notes)
     kinds.cluster.there.append(Node(id="new", slots=2, kind=mine))
 
@@ -317,11 +320,11 @@ def test_a_proof_needs_room_for_itself_alone(placed: Make) -> None:
     sweep = placed(proof={"enabled": True}, budget={"trials": 1, "minutes": 60}).sweep
     ours = Placed(sweep, Cluster(nodes("a", "b")), groups=2)
     first = ours.ask()
-    assert ours.cluster.needs == [Need(nodes=frozenset({"a", "b"}))]
+    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}))]
     ours.report(first, make_measured())
 
     assert ours.ask().request.proof
-    assert ours.cluster.needs == [Need(nodes=frozenset({"a"}))]
+    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a"}))]
 
 
 def test_a_proof_whose_node_is_lost_is_run_again(placed: Make) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.budget import Stop, Try, next_action, too_dear
+from orchestrator.core.budget import Stop, Try, next_action, not_worth_it
 from orchestrator.core.state import advance
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -102,7 +102,7 @@ def test_a_trial_must_save_more_than_it_takes(
     hours: float | None, measured: int, saving: float | None, seconds: float | None, dear: bool
 ) -> None:
     state = state_after([GOOD] * measured, budget={"trials": 9, "training_hours": hours})
-    stop = too_dear(state, saving, seconds)
+    stop = not_worth_it(state, saving, seconds)
 
     assert (stop is not None) == dear
     if stop is not None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.failures import Death, outcome_of_death
+from orchestrator.core.failures import GroupFailure, outcome_of_group_failure
 from search_spaces.trial import Crashed, CrashKind, Diverged, Outcome, OutOfMemory
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 
-DEATH = Death(doing="running the trial", host_memory=False, rank=1, detail="ActorDiedError: killed")
+DEATH = GroupFailure(
+    doing="running the trial", host_memory=False, rank=1, detail="ActorDiedError: killed"
+)
 KILLED = replace(DEATH, host_memory=True, detail="OutOfMemoryError: the node was full")
 
 
@@ -39,18 +41,18 @@ RAISED = crash("exception")
 )
 @pytest.mark.parametrize("death", [DEATH, KILLED], ids=["died", "killed"])
 def test_what_a_rank_announced_goes_first(
-    announced: tuple[Outcome, ...], meant: Outcome, death: Death
+    announced: tuple[Outcome, ...], meant: Outcome, death: GroupFailure
 ) -> None:
-    assert outcome_of_death(death, announced) == meant
+    assert outcome_of_group_failure(death, announced) == meant
 
 
 @pytest.mark.parametrize("announced", [(), (BROKEN,), (BROKEN, make_measured())])
 def test_rays_word_counts_where_no_rank_knew_better(announced: tuple[Outcome, ...]) -> None:
-    killed = outcome_of_death(KILLED, announced)
+    killed = outcome_of_group_failure(KILLED, announced)
     assert isinstance(killed, OutOfMemory)
     assert (killed.where, killed.rank, killed.wanted_bytes) == ("host", 1, None)
     assert killed.detail == KILLED.detail
 
-    died = outcome_of_death(DEATH, announced)
+    died = outcome_of_group_failure(DEATH, announced)
     assert isinstance(died, Crashed)
     assert (died.cause, died.rank, died.phase) == ("worker_died", 1, "running the trial")

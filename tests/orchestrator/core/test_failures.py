@@ -11,7 +11,7 @@ from orchestrator.core.failures import (
     RESIDUAL_FLOOR_BYTES,
     RESIDUAL_SHARE,
     SAME_FAILURES,
-    reaction_to,
+    failure_decision,
     reason_to_stop,
 )
 from search_spaces.spec.schema import GIB
@@ -86,7 +86,7 @@ def measured_under(limit_bytes: int) -> Measured:
     ],
 )
 def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
-    reason = reaction_to(outcome).replace
+    reason = failure_decision(outcome).replace
 
     assert (reason is None) == (words is None)
     assert words is None or words in str(reason)
@@ -112,12 +112,12 @@ def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
     ],
 )
 def test_what_is_run_again_and_what_is_held_against_the_plan(
-    outcome: Outcome, again: bool, cut: bool, cut_at_last: bool
+    outcome: Outcome, again: bool, prune: bool, cut_at_last: bool
 ) -> None:
-    first, second = reaction_to(outcome), reaction_to(outcome, second=True)
+    first, second = failure_decision(outcome), failure_decision(outcome, second=True)
 
-    assert (first.again, first.cut) == (again, cut)
-    assert (second.again, second.cut) == (False, cut_at_last)
+    assert (first.again, first.prune) == (again, prune)
+    assert (second.again, second.prune) == (False, cut_at_last)
     assert second.replace == first.replace
 
 

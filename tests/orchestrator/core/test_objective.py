@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.budget import rival
-from orchestrator.core.objective import Goal, best, equals_of_the_best, front, ranked
+from orchestrator.core.budget import incumbent
+from orchestrator.core.objective import Objective, best, pareto_front, ranked, ties_of_best
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, Record
 from tests.orchestrator.core.values import numbers
@@ -38,7 +38,7 @@ def record_of(number: int, rate: float, share: float = 0.5, ranks: int = 2) -> R
 
 
 def test_each_metric_of_a_record() -> None:
-    goal, record = Goal.of(spec_of()), record_of(0, 40.0, share=0.6, ranks=4)
+    goal, record = Objective.of(spec_of()), record_of(0, 40.0, share=0.6, ranks=4)
 
     rate = goal.value(record)
     price, free = goal.value(record, "samples_per_price"), goal.value(record, "headroom")
@@ -49,7 +49,7 @@ def test_each_metric_of_a_record() -> None:
     assert price.value == pytest.approx(40 * 3600 / (2 * 4))
     assert price.relative_half_width == pytest.approx(rate.relative_half_width)
     assert free.value == pytest.approx(0.4, abs=1e-6)
-    assert Goal().value(record, "samples_per_price") is None
+    assert Objective().value(record, "samples_per_price") is None
     assert goal.value(make_record(1, make_plan(), make_oom())) is None
 
 
@@ -68,16 +68,16 @@ def test_the_metric_says_which_plan_is_best(metric: str, order: list[int]) -> No
         record_of(2, 60.0, share=0.5, ranks=4),
         make_record(3, make_plan(), make_oom()),
     ]
-    goal = Goal.of(spec_of(metric=metric))
+    goal = Objective.of(spec_of(metric=metric))
 
     assert numbers(ranked(records, goal)) == order
-    assert numbers(equals_of_the_best(records, goal)) == order[:1]
+    assert numbers(ties_of_best(records, goal)) == order[:1]
 
 
 def test_what_is_asked_at_least_is_kept() -> None:
     slow, fast = record_of(0, 30.0, share=0.2), record_of(1, 50.0, share=0.8)
     bounds = {"samples_per_second": 40.0, "samples_per_price": 40_000.0}
-    goal = Goal.of(spec_of(metric="headroom", at_least=bounds))
+    goal = Objective.of(spec_of(metric="headroom", at_least=bounds))
 
     assert numbers(ranked([slow, fast], goal)) == [1]
     assert list(goal.shortfalls(slow)) == [
@@ -97,9 +97,9 @@ def test_what_is_asked_at_least_is_kept() -> None:
 )
 def test_the_front_is_what_no_other_beats(drawn: list[tuple[float, float, int]]) -> None:
     records = [record_of(number, *values) for number, values in enumerate(drawn)]
-    goal = Goal.of(spec_of())
+    goal = Objective.of(spec_of())
 
-    found = front(records, goal, ("samples_per_second", "headroom"))
+    found = pareto_front(records, goal, ("samples_per_second", "headroom"))
 
     def beats(one: tuple[float, float, int], other: tuple[float, float, int]) -> bool:
         return one[0] >= other[0] and one[1] <= other[1] and one != other
@@ -127,7 +127,7 @@ def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -
     known = state.records[0]
     half = make_plan(data=1, replicas=1)
 
-    found = rival(state, half)
+    found = incumbent(state, half)
 
     if not times:
         assert found is None
@@ -143,14 +143,16 @@ def test_a_rival_on_cheaper_nodes_may_be_as_much_slower() -> None:
     dear = make_plan(accelerator="dear")
     step = make_measured(40.0)
     state = replace(make_state((), spec=spec), records=(make_record(0, dear, step),))
-    beaten = rival(state, replace(dear, accelerator="cheap"))
+    beaten = incumbent(state, replace(dear, accelerator="cheap"))
 
     assert beaten is not None
     assert beaten.value == pytest.approx(4 * step.step_seconds.value)
 
 
 def test_a_price_that_one_kind_lacks_is_none_at_all() -> None:
-    goal = Goal.of(make_spec(cluster={"accelerators": {"a": {"price_per_gpu_hour": 1}, "b": {}}}))
+    goal = Objective.of(
+        make_spec(cluster={"accelerators": {"a": {"price_per_gpu_hour": 1}, "b": {}}})
+    )
 
     assert not goal.is_priced
     assert goal.price_on("a") is None

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.placement import (
-    Assigned,
     Node,
     Placement,
+    PlacementDecision,
     assign,
-    of_one_kind,
+    capacity_words,
+    one_kind_each,
     room_for_groups,
-    words,
 )
 from search_spaces.plan import Plan
 from tests.orchestrator.records import make_plan
@@ -56,14 +56,14 @@ def test_where_ranks_go(
 ) -> None:
     found = assign(plan, there, running)
 
-    assert found == (None if expected is None else Assigned(placement=expected))
+    assert found == (None if expected is None else PlacementDecision(placement=expected))
 
 
 def test_nodes_are_shared_where_they_may_be() -> None:
     there, running = nodes(a=4, b=2), [at(a=1)]
 
     assert assign(plan_of(3), there, running) is None
-    assert assign(plan_of(3), there, running, share=True) == Assigned(placement=at(a=3))
+    assert assign(plan_of(3), there, running, share=True) == PlacementDecision(placement=at(a=3))
     assert assign(plan_of(4), there, [at(a=4)], share=True) is None
 
 
@@ -71,10 +71,10 @@ def test_workers_that_are_there_are_kept() -> None:
     """Though a smaller node would do."""
     there = nodes(a=8, b=2)
 
-    assert assign(plan_of(2), there, [], [at(a=2)]) == Assigned(placement=at(a=2))
-    assert assign(plan_of(2), there, [], [at(gone=2)]) == Assigned(placement=at(b=2))
+    assert assign(plan_of(2), there, [], [at(a=2)]) == PlacementDecision(placement=at(a=2))
+    assert assign(plan_of(2), there, [], [at(gone=2)]) == PlacementDecision(placement=at(b=2))
     # tensor ranks of four on two nodes: these workers are of no use
-    assert assign(plan_of(4, 4), nodes(a=4, b=2, c=2), [], [at(b=2, c=2)]) == Assigned(
+    assert assign(plan_of(4, 4), nodes(a=4, b=2, c=2), [], [at(b=2, c=2)]) == PlacementDecision(
         placement=at(a=4)
     )
 
@@ -83,11 +83,11 @@ def test_groups_that_wait_go_if_there_is_no_other_room() -> None:
     there = nodes(a=4, b=4, c=4)
 
     # beside them if there is room; else instead of those that are in the way, and no others
-    assert assign(plan_of(4), there, [], [at(a=2)]) == Assigned(placement=at(b=4))
-    assert assign(plan_of(8), there, [at(c=4)], [at(a=2)]) == Assigned(
+    assert assign(plan_of(4), there, [], [at(a=2)]) == PlacementDecision(placement=at(b=4))
+    assert assign(plan_of(8), there, [at(c=4)], [at(a=2)]) == PlacementDecision(
         placement=at(a=4, b=4), evicted=(at(a=2),)
     )
-    assert assign(plan_of(4), there, [at(b=1), at(c=1)], [at(a=2)]) == Assigned(
+    assert assign(plan_of(4), there, [at(b=1), at(c=1)], [at(a=2)]) == PlacementDecision(
         placement=at(a=4), evicted=(at(a=2),)
     )
 
@@ -96,9 +96,9 @@ def test_what_is_compared_runs_on_gpus_of_one_kind() -> None:
     few = [Node(id=str(n), slots=8, kind="H100") for n in range(2)]
     many = [Node(id=f"l{n}", slots=4, kind="L4") for n in range(5)]
 
-    assert of_one_kind([*few, *many]) == tuple(many)
-    assert of_one_kind([*few, *many], "H100") == tuple(few)
-    assert of_one_kind(few, "L4") == of_one_kind([]) == ()
+    assert one_kind_each([*few, *many]) == tuple(many)
+    assert one_kind_each([*few, *many], "H100") == tuple(few)
+    assert one_kind_each(few, "L4") == one_kind_each([]) == ()
 
 
 def test_room_for_groups_is_counted() -> None:
@@ -109,7 +109,7 @@ def test_room_for_groups_is_counted() -> None:
     assert room_for_groups(4, 1, there, 2, share=True) == 2
     assert room_for_groups(12, 1, there, 100, share=False) == 1
     assert room_for_groups(24, 8, there, 100, share=False) == 0
-    assert words(there) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
+    assert capacity_words(there) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
 
 
 some_nodes = st.lists(st.integers(1, 9), max_size=6).map(

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.objective import (
-    Goal,
+    Objective,
     best,
     counts,
-    equals_of_the_best,
     ranked,
     record_of,
     throughput,
+    ties_of_best,
     trials_since_best,
 )
 from search_spaces.trial import Outcome, Record
@@ -31,7 +31,7 @@ from tests.orchestrator.records import (
     make_spec,
 )
 
-GOAL = Goal(headroom=0.05)
+GOAL = Objective(headroom=0.05)
 
 
 def records_of(outcomes: Sequence[Outcome]) -> tuple[Record, ...]:
@@ -62,7 +62,7 @@ def test_order_and_equals(
     records = measurements(*pairs)
 
     assert numbers(ranked(records, GOAL)) == order
-    assert numbers(equals_of_the_best(records, GOAL)) == equals
+    assert numbers(ties_of_best(records, GOAL)) == equals
     top = best(records, GOAL)
     assert (None if top is None else top.number) == (order[0] if order else None)
 
@@ -70,15 +70,15 @@ def test_order_and_equals(
 def test_the_line_itself_may_be_reached() -> None:
     (record,) = measurements((40.0, 0.5))
 
-    assert Goal(headroom=0.5).feasible(record)
-    assert not Goal(headroom=0.500001).feasible(record)
+    assert Objective(headroom=0.5).feasible(record)
+    assert not Objective(headroom=0.500001).feasible(record)
 
 
 def test_what_was_not_measured_is_never_ranked() -> None:
     records = records_of(every_outcome())
 
     assert numbers(ranked(records, GOAL)) == [2, 3, 0]
-    assert numbers(ranked(records, Goal())) == [4, 2, 3, 0]
+    assert numbers(ranked(records, Objective())) == [4, 2, 3, 0]
     assert throughput(records[1]) == 0.0
     assert counts(records)["measured"] == 4
     assert sum(counts(records).values()) == len(records)
@@ -114,7 +114,7 @@ def test_equals_begin_with_the_best_and_are_a_part_of_the_ranked(
     drawn: list[tuple[float, float]],
 ) -> None:
     records = measurements(*drawn)
-    order, equals = ranked(records, GOAL), equals_of_the_best(records, GOAL)
+    order, equals = ranked(records, GOAL), ties_of_best(records, GOAL)
 
     assert equals[:1] == order[:1]
     assert [record for record in order if record in equals] == equals

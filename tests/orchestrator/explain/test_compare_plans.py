@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from orchestrator.explain.compare import plans_compared
+from orchestrator.explain.compare import compare_plans
 from orchestrator.report.compare_text import render_plans
 from orchestrator.report.document import document
 from search_spaces.errors import StudyError
@@ -22,7 +22,7 @@ STATE = a_state(
 
 
 def test_speeds_and_peaks_that_differ_beyond_noise() -> None:
-    told = plans_compared(STATE, (0, 1))
+    told = compare_plans(STATE, (0, 1))
 
     assert told.ratio is not None
     assert told.ratio.value == pytest.approx(1.2)
@@ -38,20 +38,20 @@ def test_speeds_and_peaks_that_differ_beyond_noise() -> None:
 
 def test_what_is_within_noise() -> None:
     """± 1.5 % of 50 and 50.5 overlap; peaks of one plan differ by half a per cent of 80 GiB."""
-    told = plans_compared(STATE, (0, 2))
+    told = compare_plans(STATE, (0, 2))
 
     assert (told.rates_apart, told.peaks_apart) == (False, False)
 
 
 def test_what_was_not_measured_cannot_be_compared() -> None:
-    told = plans_compared(STATE, (3, 0))
+    told = compare_plans(STATE, (3, 0))
 
     assert (told.ratio, told.rates_apart, told.peaks_apart) == (None, None, None)
     assert told.phases == ()
 
 
 def test_a_trial_against_itself_differs_in_nothing() -> None:
-    told = plans_compared(STATE, (1, 1))
+    told = compare_plans(STATE, (1, 1))
 
     assert told.knobs == ()
     assert told.rates_apart is False
@@ -59,12 +59,12 @@ def test_a_trial_against_itself_differs_in_nothing() -> None:
 
 def test_a_trial_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(StudyError, match="no finished trial 9"):
-        plans_compared(STATE, (0, 9))
+        compare_plans(STATE, (0, 9))
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (0, 2), (3, 0), (1, 1)])
 def test_in_words_and_as_json(numbers: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
-    told = plans_compared(STATE, numbers)
+    told = compare_plans(STATE, numbers)
     Console(width=110).print(render_plans(told))
     said = " ".join(capsys.readouterr().out.split())
 

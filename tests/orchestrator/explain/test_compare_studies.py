@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.state import SweepState
-from orchestrator.explain.compare import StudiesCompared, studies_compared
+from orchestrator.explain.compare import StudyComparison, compare_studies
 from orchestrator.report.compare_text import render_studies
 from orchestrator.report.document import document
 from search_spaces.plan import Plan
@@ -36,13 +36,13 @@ def rates(*values: float, gib: float = 40) -> list[tuple[Plan, Outcome]]:
     return [(plan, measured(value, gib)) for plan, value in zip(PLANS, values, strict=False)]
 
 
-def said(told: StudiesCompared, capsys: pytest.CaptureFixture[str]) -> str:
+def said(told: StudyComparison, capsys: pytest.CaptureFixture[str]) -> str:
     Console(width=110).print(render_studies(told))
     return " ".join(capsys.readouterr().out.split())
 
 
 def test_plans_measured_in_both() -> None:
-    told = studies_compared(state_of(rates(10, 20, 30, 40)), state_of(rates(20, 41, 59, 70)))
+    told = compare_studies(state_of(rates(10, 20, 30, 40)), state_of(rates(20, 41, 59, 70)))
     found = told.agreement
 
     assert found is not None
@@ -66,7 +66,7 @@ def test_plans_measured_in_both() -> None:
     ],
 )
 def test_kendalls_tau_counts_pairs(second: tuple[float, ...], tau: float) -> None:
-    told = studies_compared(state_of(rates(10, 20, 30, 40)), state_of(rates(*second)))
+    told = compare_studies(state_of(rates(10, 20, 30, 40)), state_of(rates(*second)))
 
     assert told.agreement is not None
     assert told.agreement.tau == pytest.approx(tau)
@@ -74,7 +74,7 @@ def test_kendalls_tau_counts_pairs(second: tuple[float, ...], tau: float) -> Non
 
 @pytest.mark.parametrize("values", [(10.0, 20.0), (30.0, 30.0, 30.0)])
 def test_few_plans_or_equal_ones_have_no_order(values: tuple[float, ...]) -> None:
-    told = studies_compared(state_of(rates(*values)), state_of(rates(*values)))
+    told = compare_studies(state_of(rates(*values)), state_of(rates(*values)))
 
     assert told.agreement is not None
     assert (told.agreement.tau, told.agreement.chance) == (None, None)
@@ -86,7 +86,7 @@ def test_what_one_side_did_not_measure_is_shown_and_not_counted(
 ) -> None:
     first = state_of([(PLANS[0], measured(10, 40)), (PLANS[1], out_of_memory(90))])
     second = state_of([*rates(11, 21), (PLANS[4], measured(5, 40))])
-    told = studies_compared(first, second)
+    told = compare_studies(first, second)
 
     assert [pair.ratio is None for pair in told.pairs] == [False, True]
     assert told.agreement is not None
@@ -96,7 +96,7 @@ def test_what_one_side_did_not_measure_is_shown_and_not_counted(
 
 
 def test_answers_are_held_against_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    told = studies_compared(state_of(rates(10, 20)), state_of(rates(40, 30)))
+    told = compare_studies(state_of(rates(10, 20)), state_of(rates(40, 30)))
 
     assert [(one.name, one.first, one.second) for one in told.winners] == [("micro_batch", 2, 1)]
     assert told.ratio is not None
@@ -113,7 +113,7 @@ def test_environments_that_differ() -> None:
         hosts=2,
         versions=(("torch", "2.14.0"), ("triton", "3.9")),
     )
-    told = studies_compared(state_of(rates(10)), state_of(rates(10), other))
+    told = compare_studies(state_of(rates(10)), state_of(rates(10), other))
 
     assert {one.name: (one.first, one.second) for one in told.environment} == {
         "device_name": ("Xeon Platinum 8488C", "EPYC 9654"),
@@ -122,14 +122,14 @@ def test_environments_that_differ() -> None:
         "torch": ("2.13.0", "2.14.0"),
         "triton": (None, "3.9"),
     }
-    assert studies_compared(state_of(rates(10)), state_of(rates(10))).environment == ()
+    assert compare_studies(state_of(rates(10)), state_of(rates(10))).environment == ()
 
 
 def test_specifications_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     first = state_of(rates(10), tracking={"uri": "http://ann:secret@host/"})
     other = {"global_batch": 64, "sequence_length": 2048, "learning_rate": 0.5}
     second = state_of(rates(10), train=other, study={"folder": "elsewhere", "seed": 3})
-    told = studies_compared(first, second)
+    told = compare_studies(first, second)
     keys = {one.name: (one.first, one.second) for one in told.specification}
 
     assert keys.keys() == {"train.learning_rate", "study.seed", "tracking.uri"}
@@ -142,7 +142,7 @@ def test_specifications_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
     lost = [(plan, out_of_memory(90)) for plan in PLANS[2:4]]
-    told = studies_compared(state_of(rates(10, 20)), state_of(lost), ("", "a note"))
+    told = compare_studies(state_of(rates(10, 20)), state_of(lost), ("", "a note"))
     words = said(told, capsys)
 
     assert (told.pairs, told.agreement, told.ratio, told.winners) == ((), None, None, ())
@@ -153,7 +153,7 @@ def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_many_plans_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     many = [(a_plan(bucket_mib=25 + at, zero_stage=0), measured(10 + at, 40)) for at in range(20)]
-    told = studies_compared(state_of(many), state_of(many))
+    told = compare_studies(state_of(many), state_of(many))
 
     assert len(told.pairs) == 20
     assert "... and 8 more" in said(told, capsys)

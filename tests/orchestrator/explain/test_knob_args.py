@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.explain.context import knobs_asked, plan_asked
+from orchestrator.explain.context import knob_args, plan_asked
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
@@ -35,7 +35,7 @@ NAMES = [knob.name for knob in KNOBS]
     ],
 )  # fmt: skip
 def test_knobs_are_read(typed: list[str], asked: dict[str, Any]) -> None:
-    assert knobs_asked(typed) == asked
+    assert knob_args(typed) == asked
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_knobs_are_read(typed: list[str], asked: dict[str, Any]) -> None:
 )
 def test_what_is_no_knob_is_a_sentence(typed: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
-        knobs_asked(typed)
+        knob_args(typed)
 
 
 @pytest.mark.parametrize(

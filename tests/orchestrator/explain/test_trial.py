@@ -8,12 +8,18 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.validation import failures
-from orchestrator.explain.trial import LIKELY, Fate, Shortage, fate, trial_named
+from orchestrator.explain.trial import (
+    LIKELY,
+    Shortage,
+    TrialExplanation,
+    explain_trial,
+    trial_named,
+)
 from orchestrator.report.explain_text import (
-    fate_sentences,
-    remedies_sentence,
-    render_fate,
+    fixes_sentence,
+    render_trial,
     shortage_sentences,
+    trial_sentences,
 )
 from search_spaces.errors import StudyError
 from search_spaces.plan import Plan
@@ -32,10 +38,10 @@ from tests.orchestrator.records import every_outcome, make_oom
 LOST = a_plan(zero_stage=2, micro_batch=4)
 
 
-def fate_of(number: int, *tried: tuple[Plan, Outcome], blind: bool = False) -> Fate:
+def fate_of(number: int, *tried: tuple[Plan, Outcome], blind: bool = False) -> TrialExplanation:
     state = a_state(tried)
     ground = None if blind else a_ground(state)
-    return fate(state, trial_named(state, number), ground)
+    return explain_trial(state, trial_named(state, number), ground)
 
 
 def shortage_of(number: int, *tried: tuple[Plan, Outcome]) -> Shortage:
@@ -116,8 +122,8 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert hoped.fits >= LIKELY
     rates = [one.samples_per_second.value for one in short.remedies]
     assert rates == sorted(rates, reverse=True)
-    assert "of the values, 1 measured to fit" in remedies_sentence(short)
-    assert "2 plans ran out of memory too" in remedies_sentence(short)
+    assert "of the values, 1 measured to fit" in fixes_sentence(short)
+    assert "2 plans ran out of memory too" in fixes_sentence(short)
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
@@ -157,7 +163,7 @@ def test_a_snapshot_that_a_gpu_left_is_named(
     told = fate_of(1, *tried)
 
     assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
-    assert any("memory_viz" in sentence for sentence in fate_sentences(told))
+    assert any("memory_viz" in sentence for sentence in trial_sentences(told))
     assert fate_of(0, *tried).snapshot is None
 
 
@@ -179,7 +185,7 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     state = a_state(tried)
     for record in state.records:
-        Console(width=110).print(render_fate(fate(state, record, None, "no model here")))
+        Console(width=110).print(render_trial(explain_trial(state, record, None, "no model here")))
     said = capsys.readouterr().out
 
     assert "ValueError: [no head] size given" in said

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.explain.context import Ground
-from orchestrator.explain.untried import Untried, why_not_tried
-from orchestrator.forecast.table import size_up
+from orchestrator.explain.context import ForecastContext
+from orchestrator.explain.untried import UntriedExplanation, explain_untried
+from orchestrator.forecast.table import forecast_table
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
@@ -27,15 +27,15 @@ END = SweepEnded(reason="the budget of 3 trials is used", at=0.0)
 
 def grounded(
     tried: Sequence[tuple[Plan, Outcome]] = TRIED, limit_gib: float = 80, **changes: Any
-) -> Ground:
+) -> ForecastContext:
     ground = a_ground(replace(a_state(tried), **changes))
     question = ground.question.limited_to(int(limit_gib * GIB))
-    sized = size_up(question, 8, a_footprint, a_belief())
+    sized = forecast_table(question, 8, a_footprint, a_belief())
     return replace(ground, question=question, sized=sized)
 
 
-def told(asked: dict[str, Any], ground: Ground) -> Untried:
-    return why_not_tried(asked, ground)
+def told(asked: dict[str, Any], ground: ForecastContext) -> UntriedExplanation:
+    return explain_untried(asked, ground)
 
 
 def test_what_was_tried_names_its_trial() -> None:

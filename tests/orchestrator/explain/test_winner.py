@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.explain.effects import Change, worths
-from orchestrator.explain.winner import Won, why_it_won
+from orchestrator.explain.effects import Change, knob_effects
+from orchestrator.explain.winner import BestExplanation, explain_best
 from orchestrator.report.document import document
-from orchestrator.report.explain_text import rival_sentence, room_sentence
+from orchestrator.report.explain_text import competitor_sentence, room_sentence
 from tests.orchestrator.explain.values import (
     SPACE,
     a_ground,
@@ -29,10 +29,10 @@ TRIED = (
 )
 
 
-def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> Won:  # type: ignore[type-arg]
+def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> BestExplanation:  # type: ignore[type-arg]
     state = a_state(tried)
     assert state.best is not None
-    return why_it_won(state, state.best, a_ground(state) if with_forecasts else None)
+    return explain_best(state, state.best, a_ground(state) if with_forecasts else None)
 
 
 def test_the_baseline_goes_first_with_each_knob_alone() -> None:
@@ -49,7 +49,7 @@ def test_the_baseline_goes_first_with_each_knob_alone() -> None:
         Change(knob="zero_stage", ours=3, theirs=2),
         Change(knob="micro_batch", ours=4, theirs=1),
     )
-    stage, micro = rival.worths
+    stage, micro = rival.knob_effects
     # zero_stage 2 with micro-batch 4 was not tried: both are forecast
     assert (stage.change.knob, stage.trial) == ("zero_stage", None)
     assert stage.ratio is not None
@@ -64,7 +64,7 @@ def test_the_baseline_goes_first_with_each_knob_alone() -> None:
 
 def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
     lost = (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90))
-    worth = explained((*TRIED, lost)).rivals[0].worths[0]
+    worth = explained((*TRIED, lost)).rivals[0].knob_effects[0]
 
     assert (worth.change.knob, worth.trial, worth.told) == ("zero_stage", 6, "out_of_memory")
     assert worth.ratio is None
@@ -79,7 +79,7 @@ def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> No
     states = [a_state(each, space=space) for each in (tried, [*tried, beside])]
 
     forecast, known = (
-        worths(state.records[1], a_plan(**ddp), a_ground(state))[0] for state in states
+        knob_effects(state.records[1], a_plan(**ddp), a_ground(state))[0] for state in states
     )
     assert (forecast.change.knob, forecast.trial) == ("zero_stage", None)
     assert (known.change.knob, known.trial) == ("zero_stage", 2)
@@ -93,7 +93,7 @@ def test_a_baseline_that_was_not_measured_is_forecast() -> None:
 
     assert (rival.trial, rival.measured) == (0, False)
     assert rival.ratio is not None
-    assert "by forecast; its trial: out of device memory" in rival_sentence(rival)
+    assert "by forecast; its trial: out of device memory" in competitor_sentence(rival)
 
 
 def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
@@ -129,7 +129,7 @@ def test_without_forecasts_measurements_speak() -> None:
     won = explained(with_forecasts=False)
 
     assert won.rivals[0].ratio is not None
-    assert not won.rivals[0].worths
+    assert not won.rivals[0].knob_effects
     assert not won.rivals[0].terms
     assert won.rivals[0].phases
 

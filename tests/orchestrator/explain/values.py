@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import Ground
-from orchestrator.forecast.table import size_up
+from orchestrator.explain.context import ForecastContext
+from orchestrator.forecast.table import forecast_table
 from orchestrator.study.reader import stored_state
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
@@ -71,14 +71,14 @@ def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:
     return tuple(make_record(number, *each) for number, each in enumerate(tried))
 
 
-def a_ground(state: SweepState) -> Ground:
+def a_ground(state: SweepState) -> ForecastContext:
     """Its forecasts, which no trial has corrected."""
     question = a_question(spec=state.spec).limited_to(LIMIT)
-    return Ground(
+    return ForecastContext(
         state=state,
         records=state.records,
         question=question,
         belief=a_belief(),
         trace=a_footprint,
-        sized=size_up(question, 8, a_footprint, a_belief()),
+        sized=forecast_table(question, 8, a_footprint, a_belief()),
     )

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.export.source import Taken
-from orchestrator.export.verify import environment_of, judged, ranks_in
+from orchestrator.export.source import ExportSource
+from orchestrator.export.verify import check_run, environment_of, ranks_in
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Record
 from tests.orchestrator.records import make_measured
@@ -28,7 +28,7 @@ STEPS = 5
 CLIP = 3.0
 
 
-def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> Taken:
+def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> ExportSource:
     """The plan, as if it had been measured; `train` beside what the specification says of it."""
     outcome = make_measured(20.0, 0.3)
     spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
@@ -42,7 +42,7 @@ def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any
         ended_at=1.0,
         fingerprint=None,
     )
-    return Taken(
+    return ExportSource(
         study="nightly",
         spec=spec,
         model=prepare(spec),
@@ -59,7 +59,7 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
 
     A witness in its processes sees that they train as the plan says.
     """
-    kept = Exported.read(folder)
+    kept = ExportManifest.read(folder)
     sights = folder.with_name(f"{folder.name}-sights")
     sights.mkdir()
     given = environment_of(kept, sights)
@@ -78,7 +78,7 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    findings = judged(kept, sorted(ranks_in(sights), key=lambda rank: rank.settings.rank))
+    findings = check_run(kept, sorted(ranks_in(sights), key=lambda rank: rank.settings.rank))
     timed = ("losses", "samples/s")  # of a record that is made up
     differ = [one for one in findings if one.holds is False and one.what not in timed]
     assert not differ, differ

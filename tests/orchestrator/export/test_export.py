@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import FORMATS, exported
 from search_spaces.errors import UserError
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
@@ -189,7 +189,7 @@ def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_pa
         (tmp_path / "plimsoll.json").write_text(text)
 
     with pytest.raises(UserError, match=words):
-        Exported.read(tmp_path)
+        ExportManifest.read(tmp_path)
 
 
 def test_every_format_has_its_refusals() -> None:

@@ -23,7 +23,7 @@ from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
     INPUTS_VARIABLE,
-    Exported,
+    ExportManifest,
     code_folder,
     load_exported_spec,
     missing_input,
@@ -213,10 +213,10 @@ def test_a_job_of_a_cluster_carries_nothing(project: Path, tmp_path: Path) -> No
 
 def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:
     folder = export_of(a_spec(data={"files": ["data/a/one.txt"], "lengths": {}}), tmp_path)
-    assert changed_files(Exported.read(folder), folder) == ()
+    assert changed_files(ExportManifest.read(folder), folder) == ()
     (folder / "inputs" / "data" / "one.txt").write_text("other words")
 
-    assert changed_files(Exported.read(folder), folder) == ("inputs/data/one.txt",)
+    assert changed_files(ExportManifest.read(folder), folder) == ("inputs/data/one.txt",)
 
 
 def test_the_command_starts_the_folder_from_elsewhere() -> None:

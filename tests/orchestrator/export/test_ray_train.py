@@ -17,7 +17,7 @@ from orchestrator.export import ray_train
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from orchestrator.export.verify import environment_of
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -66,7 +66,7 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
 
 def watched(folder: Path) -> dict[str, str]:
     """For a cluster whose ranks the witness of `run_folder` is to see."""
-    given = environment_of(Exported.read(folder), folder.with_name(f"{folder.name}-sights"))
+    given = environment_of(ExportManifest.read(folder), folder.with_name(f"{folder.name}-sights"))
     modules = os.pathsep.join([given["PYTHONPATH"], str(ROOT)])
     return {"PYTHONPATH": modules, FOLDER_VARIABLE: given[FOLDER_VARIABLE]}
 

@@ -18,7 +18,7 @@ from benchmarks.rigs.ray_head import ray_head
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import exported
 from orchestrator.export.rayjob import job_name, memory_gib
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from search_spaces.trial import Fingerprint
 from tests.k8s import crd_check, operator_rules, policies, references
 from tests.k8s.containers import submitter_script
@@ -45,13 +45,13 @@ H100 = Fingerprint(
 )
 
 
-def on_gpus(what: Taken) -> Taken:
+def on_gpus(what: ExportSource) -> ExportSource:
     """As if it had been measured there."""
     record = dataclasses.replace(what.record, fingerprint=H100)
     return dataclasses.replace(what, device="cuda", record=record)
 
 
-def job_of(what: Taken) -> dict[str, Any]:
+def job_of(what: ExportSource) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(exported(what, "rayjob").files["rayjob.yaml"])
     return job
 
@@ -134,7 +134,7 @@ def test_memory_is_what_was_measured_or_what_the_host_holds() -> None:
     assert memory_gib(TAKEN["cpu"], 2) == 7  # 0.15 measured, 1 bare, 1 shared; 2 for Ray
 
 
-def large(what: Taken) -> Any:
+def large(what: ExportSource) -> Any:
     return dataclasses.replace(what.model, parameters=2**30, trainable=None)
 
 

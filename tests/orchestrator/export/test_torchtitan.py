@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from orchestrator.export.formats import exported
-from orchestrator.export.source import Taken
+from orchestrator.export.source import ExportSource
 from orchestrator.export.torchtitan import VERSION, every_nth, refusals
 from search_spaces.errors import UserError
 from search_spaces.settings.checkpointing import checkpointed_blocks, spread
@@ -31,7 +31,7 @@ FIELDS = json.loads(Path(__file__).with_name("torchtitan_fields.json").read_text
 STEEP = {"schedule": "cosine", "warmup_steps": 3, "total_steps": 9, "grad_clip": 1.0}
 
 
-def on_a_flavor(what: Taken, name: str, blocks: int) -> Taken:
+def on_a_flavor(what: ExportSource, name: str, blocks: int) -> ExportSource:
     """As if that preset had been measured, of which torchtitan has a flavor."""
     model = what.spec.model.model_copy(update={"name": name, "config": {}})
     facts = dataclasses.replace(what.model, blocks=blocks, block_parameters=(1,) * blocks)
@@ -59,7 +59,7 @@ STAGES, SCHEDULE = "pipeline_parallel_degree", "pipeline_parallel_schedule"
 SIZE = "pipeline_parallel_microbatch_size"
 
 
-def told(what: Taken) -> dict[str, Any]:
+def told(what: ExportSource) -> dict[str, Any]:
     return tomllib.loads(exported(what, "torchtitan").files["train.toml"])
 
 
@@ -149,7 +149,7 @@ def test_what_torchtitan_cannot_train_is_refused(knobs: dict[str, Any], words: s
         (taken_of(a_plan(**SPLIT), sequence_length=63), "63 is no multiple of tensor"),
     ],
 )
-def test_what_it_cannot_do_with_this_model_is_refused(what: Taken, words: str) -> None:
+def test_what_it_cannot_do_with_this_model_is_refused(what: ExportSource, words: str) -> None:
     with pytest.raises(UserError, match=f"cannot say the plan of trial 3: .*{words}"):
         exported(what, "torchtitan")
 

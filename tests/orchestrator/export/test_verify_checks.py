@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.export.verify import Finding, changed_files, judged, seen_losses, seen_speed
+from orchestrator.export.verify import Finding, changed_files, check_run, seen_losses, seen_speed
 from tests.orchestrator.export.values import LOSSES, a_run, an_export
 
 EXPORTED = an_export()
@@ -23,7 +23,7 @@ def found(findings: tuple[Finding, ...], what: str) -> Finding:
 
 
 def test_a_run_as_it_should_be_holds_in_everything() -> None:
-    findings = judged(EXPORTED, a_run(EXPORTED))
+    findings = check_run(EXPORTED, a_run(EXPORTED))
 
     assert {finding.holds for finding in findings} == {True}
     assert found(findings, "samples/s").seen.endswith("100 %")
@@ -48,22 +48,22 @@ def test_a_run_as_it_should_be_holds_in_everything() -> None:
     ],
 )
 def test_what_differs_is_told(seen: dict[str, Any], what: str) -> None:
-    assert wrong(judged(EXPORTED, a_run(EXPORTED, **seen))) == [what]
+    assert wrong(check_run(EXPORTED, a_run(EXPORTED, **seen))) == [what]
 
 
 def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:
     exported = an_export(knobs={"zero_stage": 3})
     sharded = {"wrapper": "fsdp2", "zero_stage": 3, "wrapped": (("Block", 4), ("Model", 1))}
 
-    assert not wrong(judged(exported, a_run(exported, **sharded)))
+    assert not wrong(check_run(exported, a_run(exported, **sharded)))
     whole = sharded | {"wrapped": (("Model", 1),)}
-    assert wrong(judged(exported, a_run(exported, **whole))) == ["sharded by themselves"]
+    assert wrong(check_run(exported, a_run(exported, **whole))) == ["sharded by themselves"]
     replicated = sharded | {"replicas": 2}
-    assert wrong(judged(exported, a_run(exported, **replicated))) == ["replicas"]
+    assert wrong(check_run(exported, a_run(exported, **replicated))) == ["replicas"]
 
 
 def test_a_rank_that_is_missing_is_told() -> None:
-    assert "ranks" in wrong(judged(EXPORTED, a_run(EXPORTED)[:1]))
+    assert "ranks" in wrong(check_run(EXPORTED, a_run(EXPORTED)[:1]))
 
 
 def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
@@ -73,11 +73,11 @@ def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
     silent = replace(ranks[0], steps=tuple(replace(s, loss=None) for s in ranks[0].steps))
     assert seen_losses([silent, ranks[1]]) == [10.0, *(loss + 1 for loss in LOSSES)]
     assert seen_losses([silent]) == []
-    assert found(judged(EXPORTED, [silent, silent]), "losses").holds is None
+    assert found(check_run(EXPORTED, [silent, silent]), "losses").holds is None
 
 
 def test_losses_of_other_data_are_not_compared() -> None:
-    finding = found(judged(EXPORTED, a_run(EXPORTED, off=5.0), ["train.py"]), "losses")
+    finding = found(check_run(EXPORTED, a_run(EXPORTED, off=5.0), ["train.py"]), "losses")
 
     assert finding.holds is None
     assert "train.py was changed" in finding.seen
@@ -85,11 +85,11 @@ def test_losses_of_other_data_are_not_compared() -> None:
 
 def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
     exported = an_export(knobs={"batching": "packed", "micro_batch": 1})
-    findings = judged(exported, a_run(exported, passes=exported.plan.accumulation - 1))
+    findings = check_run(exported, a_run(exported, passes=exported.plan.accumulation - 1))
 
     assert not wrong(findings)
     assert found(findings, "micro-batch").holds is None
-    more = judged(exported, a_run(exported, passes=exported.plan.accumulation + 1))
+    more = check_run(exported, a_run(exported, passes=exported.plan.accumulation + 1))
     assert wrong(more) == ["passes of a step"]
 
 

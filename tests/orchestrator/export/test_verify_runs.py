@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.export.verify import LOG_NAME, first_failure, witnessed
+from orchestrator.export.verify import LOG_NAME, first_failure, observed_run
 from search_spaces.errors import UserError
-from search_spaces.settings.observed_run import FAILURE, SeenFailure
+from search_spaces.settings.observed_run import FAILURE, ObservedFailure
 from tests.orchestrator.export.values import an_export
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ def run(folder: Path, script: str, *, seconds: float = 60.0, local: bool = True)
     """Losses that were seen of the script."""
     (folder / "train.py").write_text(script)
     exported = an_export(command=f"{sys.executable} train.py", local=local)
-    (rank,) = witnessed(exported, folder, steps=3, seconds=seconds)
+    (rank,) = observed_run(exported, folder, steps=3, seconds=seconds)
     assert (rank.settings.wrapper, rank.settings.rows) == ("none", 3)
     assert [step.passes for step in rank.steps] == [2, 2, 2]
     return [step.loss or 0.0 for step in rank.steps]
@@ -108,7 +108,7 @@ def test_the_rank_that_failed_tells_and_not_its_launcher(
     exported = an_export(command="torchrun --nproc-per-node 2 train.py")
 
     with pytest.raises(UserError) as failed:
-        witnessed(exported, tmp_path, steps=3, seconds=50)
+        observed_run(exported, tmp_path, steps=3, seconds=50)
 
     assert words in str(failed.value)
     assert len(str(failed.value).splitlines()) == 1
@@ -154,7 +154,7 @@ def test_of_a_log_the_rank_speaks_and_not_its_launcher(
 def test_the_first_of_two_ranks_that_failed_is_named(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("Connection closed by peer")
     for rank, at, error in ((0, 5.0, "RuntimeError: Connection closed"), (1, 4.5, "KeyError: 7")):
-        failure = SeenFailure(at=at, rank=rank, error=error, where="train.py, line 3")
+        failure = ObservedFailure(at=at, rank=rank, error=error, where="train.py, line 3")
         (tmp_path / f"{rank}.failed").write_bytes(FAILURE.dump_json(failure))
 
     assert first_failure(tmp_path) == "rank 1 failed with KeyError: 7 (train.py, line 3)"
@@ -182,7 +182,7 @@ def _children() -> list[psutil.Process]:
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="`no-such-launcher` cannot run: No such file"):
-        witnessed(an_export(command="no-such-launcher x"), tmp_path, steps=3, seconds=5)
+        observed_run(an_export(command="no-such-launcher x"), tmp_path, steps=3, seconds=5)
 
 
 def test_what_runs_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.export.verify import SeenRank
-from search_spaces.settings.export_manifest import Exported
-from search_spaces.settings.observed_run import SeenSettings, SeenStep
+from orchestrator.export.verify import ObservedRank
+from search_spaces.settings.export_manifest import ExportManifest
+from search_spaces.settings.observed_run import ObservedSettings, ObservedStep
 from search_spaces.trial import Estimate
 from tests.workers.values import a_plan
 
@@ -15,11 +15,11 @@ LOSSES = (4.0, 3.0, 2.0, 1.0)
 STEP_SECONDS = 0.5
 
 
-def an_export(**changed: Any) -> Exported:
+def an_export(**changed: Any) -> ExportManifest:
     """Of two ranks of DDP: 8 samples a step, so 16 samples/s."""
     plan = a_plan(**changed.pop("knobs", {}))
     rate = plan.global_batch / STEP_SECONDS
-    whole = Exported(
+    whole = ExportManifest(
         format="torchrun",
         study="nightly",
         trial=3,
@@ -43,8 +43,8 @@ def an_export(**changed: Any) -> Exported:
 
 
 def a_run(
-    exported: Exported, *, step_seconds: float = STEP_SECONDS, off: float = 0.0, **seen: Any
-) -> list[SeenRank]:
+    exported: ExportManifest, *, step_seconds: float = STEP_SECONDS, off: float = 0.0, **seen: Any
+) -> list[ObservedRank]:
     """Of both ranks, whose losses lie 1 above and below the mean; `off` is added to each."""
     settings = {
         "ranks": 2,
@@ -64,10 +64,12 @@ def a_run(
     passes = seen.get("passes", exported.plan.accumulation)
     losses = (9.0, *LOSSES)
     return [
-        SeenRank(
-            settings=SeenSettings(rank=rank, **settings),
+        ObservedRank(
+            settings=ObservedSettings(rank=rank, **settings),
             steps=tuple(
-                SeenStep(at=step_seconds * number, passes=passes, loss=loss + off + 2 * rank - 1)
+                ObservedStep(
+                    at=step_seconds * number, passes=passes, loss=loss + off + 2 * rank - 1
+                )
                 for number, loss in enumerate(losses)
             ),
         )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.forecast.breakdown import Explained, explained
+from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.request import Question
-from orchestrator.forecast.table import Sized, host_bytes, size_plan
-from orchestrator.forecast.tiling import Waste, wasteful_sizes
+from orchestrator.forecast.request import PlanningRequest
+from orchestrator.forecast.table import ForecastTable, host_bytes, size_plan
+from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
 from search_spaces.hardware import known_device
 from search_spaces.plan import Plan
 from tests.orchestrator.forecast.values import (
@@ -49,7 +49,7 @@ def a_plan(**knobs: Any) -> Plan:
     )
 
 
-def one(plan: Plan, question: Question | None = None, **sizes: int) -> Sized:
+def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> ForecastTable:
     return size_plan(question or a_question(), plan, partial(a_footprint, **sizes), a_belief())
 
 
@@ -62,7 +62,7 @@ def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
     by_engine = {}
     for engine in ("torch", "deepspeed"):
         sized = size_plan(a_question(), a_plan(engine=engine), a_footprint, belief)
-        by_engine[engine] = dict(explained(sized, 0, belief).memory_doubts)
+        by_engine[engine] = dict(breakdown(sized, 0, belief).memory_doubts)
 
     assert by_engine["torch"]["one plan from the next"] > 0.9
     assert by_engine["deepspeed"].get("one plan from the next", 0.0) < 0.9
@@ -107,7 +107,7 @@ def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     """Forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-    told = explained(one(a_plan()), 0, a_belief())
+    told = breakdown(one(a_plan()), 0, a_belief())
 
     tokens = 8 * TOKENS  # of one device in a step
     assert _figure(told, "matmul", "work of a device") == pytest.approx(
@@ -120,7 +120,7 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
 
 def test_recomputation_adds_a_third() -> None:
     """All blocks once more forward: 8 FLOPs a parameter and token of the blocks."""
-    told = explained(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
+    told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
 
     tokens = 8 * TOKENS
     assert _figure(told, "matmul", "work of a device") == pytest.approx(
@@ -128,7 +128,7 @@ def test_recomputation_adds_a_third() -> None:
     )
 
 
-def _figure(told: Explained, term: str, name: str) -> float:
+def _figure(told: Breakdown, term: str, name: str) -> float:
     (found,) = (
         quantity.value
         for one in told.time
@@ -142,7 +142,7 @@ def _figure(told: Explained, term: str, name: str) -> float:
 GPT2 = {"hidden": 768, "depth": 12}
 
 
-def gpt2(vocabulary: int) -> tuple[Waste, ...]:
+def gpt2(vocabulary: int) -> tuple[TileWaste, ...]:
     names = {vocabulary: "vocab_size"}
     return wasteful_sizes(_gpt2(vocabulary), 0, names, H100.multiprocessors, a_belief())
 
@@ -152,7 +152,7 @@ def _share_in_matmuls(vocabulary: int) -> float:
     return told.by_term(0)["matmul"] / float(told.step_seconds[0])
 
 
-def _gpt2(vocabulary: int) -> Sized:
+def _gpt2(vocabulary: int) -> ForecastTable:
     parameters = 12 * 12 * 768**2
     model = facts(
         blocks=12, block_parameters=(12 * 768**2,) * 12, embedding_parameters=vocabulary * 768,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.forecast.calibration import learned_from, study_device
-from orchestrator.forecast.table import Sized, size_up
-from search_spaces.costs.calibration import Belief
+from orchestrator.forecast.calibration import calibrated, study_device
+from orchestrator.forecast.table import ForecastTable, forecast_table
+from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import StudyError
 from search_spaces.trial import Estimate, Record
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
@@ -19,11 +19,11 @@ SLOWER, LARGER = 1.3, 1.1
 
 
 @pytest.fixture(scope="module")
-def before() -> Sized:
-    return size_up(a_question(), 8, a_footprint, a_belief())
+def before() -> ForecastTable:
+    return forecast_table(a_question(), 8, a_footprint, a_belief())
 
 
-def measured(sized: Sized, row: int) -> Record:
+def measured(sized: ForecastTable, row: int) -> Record:
     """A trial that took longer and more than forecast."""
     told = sized.forecasts
     seconds = float(told.step_seconds[row]) * SLOWER
@@ -36,18 +36,18 @@ def measured(sized: Sized, row: int) -> Record:
     return make_record(row, sized.plan(row), outcome)
 
 
-def learned(records: tuple[Record, ...]) -> Belief:
+def learned(records: tuple[Record, ...]) -> Calibration:
     question = a_question()
-    return learned_from(
+    return calibrated(
         a_belief(), records, model=question.model, device=question.device, trace=a_footprint
     )
 
 
-def test_forecasts_move_towards_what_was_measured(before: Sized) -> None:
+def test_forecasts_move_towards_what_was_measured(before: ForecastTable) -> None:
     rows = [0, len(before.table) // 2, len(before.table) - 1]
     belief = learned(tuple(measured(before, row) for row in rows))
 
-    after = size_up(a_question(), 8, a_footprint, belief).forecasts
+    after = forecast_table(a_question(), 8, a_footprint, belief).forecasts
 
     told = before.forecasts
     longer = after.step_seconds[rows] / told.step_seconds[rows]
@@ -59,14 +59,14 @@ def test_forecasts_move_towards_what_was_measured(before: Sized) -> None:
     assert np.median(after.step_deviation) < 0.8 * np.median(told.step_deviation)
 
 
-def test_trials_that_were_not_measured_teach_nothing(before: Sized) -> None:
+def test_trials_that_were_not_measured_teach_nothing(before: ForecastTable) -> None:
     failed = make_record(0, before.plan(0), make_oom())
 
     assert learned((failed,)) == a_belief()
     assert learned(()) == a_belief()
 
 
-def test_a_study_says_what_it_ran_on(before: Sized) -> None:
+def test_a_study_says_what_it_ran_on(before: ForecastTable) -> None:
     spec = a_question().spec
     record = measured(before, 0)
 

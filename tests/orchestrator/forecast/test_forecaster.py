@@ -15,15 +15,15 @@ from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState, begin
 from orchestrator.forecast.forecaster import MOST_RECORDS, Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
-from search_spaces.costs.calibration import shipped_belief
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts, ModelFacts, told_apart
+from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
 from search_spaces.hardware import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.trial import Expectation, Record
+from search_spaces.trial import PlanForecast, Record
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,
@@ -70,11 +70,11 @@ def _no_devices_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def forecaster(model: ModelFacts, footprint: Footprint) -> Forecaster:
     return Forecaster(
-        model=model, device=find_device("cpu"), footprint=footprint, belief=shipped_belief()
+        model=model, device=find_device("cpu"), footprint=footprint, belief=shipped_calibration()
     )
 
 
-def expected(forecaster: Forecaster, plan: Plan, records: Sequence[Record] = ()) -> Expectation:
+def expected(forecaster: Forecaster, plan: Plan, records: Sequence[Record] = ()) -> PlanForecast:
     found = forecaster.expectation(plan, records, LIMIT_BYTES)
     assert found is not None
     return found
@@ -160,7 +160,7 @@ def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Sp
     assert fits[1] == pytest.approx(0.5, abs=0.01)
 
 
-def _width(found: Expectation) -> float:
+def _width(found: PlanForecast) -> float:
     rate = found.samples_per_second
     return math.log(rate.high / rate.low)
 
@@ -184,7 +184,7 @@ def state_of(space: Space, records: Sequence[Record] = ()) -> SweepState:
 def forecasts_of(
     model: ModelFacts, found: Footprint | None, cluster: ClusterFacts = CLUSTER
 ) -> TracedForecasts:
-    return TracedForecasts(SPEC, model, cluster, shipped_belief(), lambda: found)
+    return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
 
 
 def test_nothing_is_expected_before_the_trace_has_ended(
@@ -192,7 +192,7 @@ def test_nothing_is_expected_before_the_trace_has_ended(
 ) -> None:
     traced: list[Footprint] = []
     forecasts = TracedForecasts(
-        SPEC, model, CLUSTER, shipped_belief(), lambda: traced[0] if traced else None
+        SPEC, model, CLUSTER, shipped_calibration(), lambda: traced[0] if traced else None
     )
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
@@ -259,7 +259,7 @@ def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Sp
     def poll() -> Footprint | None:
         raise UserError("aten.nonzero needs values")
 
-    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_belief(), poll)
+    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert forecasts.problem() == "trials have no forecast: aten.nonzero needs values"
@@ -271,7 +271,7 @@ def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Sp
     def poll() -> Footprint | None:
         raise ZeroDivisionError("float division by zero")
 
-    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_belief(), poll)
+    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert "ZeroDivisionError: float division by zero" in (forecasts.problem() or "")
@@ -285,7 +285,8 @@ def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint:
     device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
     whole, filled = (
         expected(
-            Forecaster(model=model, device=device, footprint=one, belief=shipped_belief()), plan
+            Forecaster(model=model, device=device, footprint=one, belief=shipped_calibration()),
+            plan,
         )
         for one in (alike, varied)
     )
@@ -309,10 +310,10 @@ KINDS = make_spec(
 def kinds(model: ModelFacts, footprint: Footprint) -> tuple[TracedForecasts, SweepState]:
     """Forecasts before any trial, and the state of a sweep whose plans tell two kinds apart."""
     facts = ClusterFacts(device="cuda", slots=4, memory_limit_bytes=None)
-    facts = told_apart(facts, KINDS, lambda _: (2, 2))
+    facts = split_by_accelerator(facts, KINDS, lambda _: (2, 2))
     table = sweep_space(KINDS, model, facts)
     wanted = trace(KINDS, variants_of(table.table), device="cuda")
-    forecasts = TracedForecasts(KINDS, model, facts, shipped_belief(), lambda: wanted)
+    forecasts = TracedForecasts(KINDS, model, facts, shipped_calibration(), lambda: wanted)
     state = replace(state_of(table), spec=KINDS, memory_limit_bytes=None)
     return forecasts, state
 
@@ -325,7 +326,10 @@ def test_each_kind_has_the_forecasts_of_its_device(
     plan = next(plan for plan in state.space.candidates if plan.accelerator == "H100")
     for kind, device, limit in (("H100", "H100", 40 * 2**30), ("pool-b", "V100-32", None)):
         alone = Forecaster(
-            model=model, device=find_device(device), footprint=footprint, belief=shipped_belief()
+            model=model,
+            device=find_device(device),
+            footprint=footprint,
+            belief=shipped_calibration(),
         )
         wanted = alone.expectation(replace(plan, accelerator=kind), (), limit)
         assert wanted is not None

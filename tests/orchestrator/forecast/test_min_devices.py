@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast.alternatives import MOST_RANKS, fewest, sizes_between
+from orchestrator.forecast.alternatives import MOST_RANKS, min_devices, sizes_between
 
 
 def test_counts_that_people_use() -> None:
@@ -28,7 +28,7 @@ def test_finds_the_least_count_at_which_it_fits(
         asked.append(ranks)
         return ranks >= least
 
-    found = fewest(fits, start=start, whole=whole, named=tuple(named))
+    found = min_devices(fits, start=start, whole=whole, named=tuple(named))
 
     powers = {2**power for power in range(14)}
     usual = set(sizes_between(1, 8192, whole)) | powers | set(named)
@@ -43,11 +43,11 @@ def test_nothing_is_enough() -> None:
         asked.append(ranks)
         return False
 
-    assert fewest(never, start=8, whole=8, named=(8, 24)) is None
+    assert min_devices(never, start=8, whole=8, named=(8, 24)) is None
     assert max(asked) <= MOST_RANKS
 
 
 def test_a_count_that_the_user_named_is_found_where_no_power_of_two_fits() -> None:
-    found = fewest(lambda ranks: ranks == 40, start=8, whole=8, named=(40,))
+    found = min_devices(lambda ranks: ranks == 40, start=8, whole=8, named=(40,))
 
     assert found == 40

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from orchestrator.forecast.alternatives import needed_bytes
-from orchestrator.forecast.planner import Planned, Planner, planned_from_json, planned_to_json
-from orchestrator.forecast.request import SURE_TO_FIT, Question
-from orchestrator.forecast.table import Sized, expected, keeps_line, size_up
+from orchestrator.forecast.planner import (
+    Planner,
+    PlanningReport,
+    planned_from_json,
+    planned_to_json,
+)
+from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest
+from orchestrator.forecast.table import ForecastTable, expected, forecast_table, within_line
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware import known_device
 from search_spaces.rules.registry import refusal
@@ -19,20 +24,20 @@ from search_spaces.spec.schema import GIB
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
 
 
-def sized(question: Question, ranks: int = 8) -> Sized:
-    return size_up(question, ranks, a_footprint, a_belief())
+def sized(question: PlanningRequest, ranks: int = 8) -> ForecastTable:
+    return forecast_table(question, ranks, a_footprint, a_belief())
 
 
-def planned(**fields: Any) -> Planned:
+def planned(**fields: Any) -> PlanningReport:
     return Planner(a_question(**fields), a_footprint, a_belief()).plan()
 
 
 @pytest.fixture(scope="module")
-def answer() -> Planned:
+def answer() -> PlanningReport:
     return planned(ranks=(8, 16), price_per_hour=2.0)
 
 
-def test_recommends_the_fastest_of_all_that_keep_the_line(answer: Planned) -> None:
+def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport) -> None:
     whole = sized(a_question())
     told = whole.forecasts
 
@@ -68,7 +73,7 @@ def test_a_lower_line_leaves_out_what_is_above_it() -> None:
     assert all(told.peak_bytes.value <= halved.line_bytes for told in halved.answer.best)
 
 
-def test_counts_cover_all_legal_plans(answer: Planned) -> None:
+def test_counts_cover_all_legal_plans(answer: PlanningReport) -> None:
     whole = sized(a_question())
     told = answer.answer
     assert told.plans == len(whole.table) == len(answer.cloud)
@@ -76,7 +81,7 @@ def test_counts_cover_all_legal_plans(answer: Planned) -> None:
     assert told.fitting + told.hopeless + told.unhosted <= told.plans
 
 
-def test_parts_add_up_to_the_whole(answer: Planned) -> None:
+def test_parts_add_up_to_the_whole(answer: PlanningReport) -> None:
     for told in (*answer.answer.best, *answer.front):
         assert sum(seconds for _, seconds in told.seconds) == pytest.approx(told.step_seconds.value)
         assert sum(size for _, size in told.held_bytes) == pytest.approx(told.peak_bytes.value)
@@ -85,7 +90,7 @@ def test_parts_add_up_to_the_whole(answer: Planned) -> None:
         assert told.samples_per_second.low < rate < told.samples_per_second.high
 
 
-def test_prices_are_those_of_the_devices_hours(answer: Planned) -> None:
+def test_prices_are_those_of_the_devices_hours(answer: PlanningReport) -> None:
     for size in answer.sizes:
         assert size.best
         rate = size.best[0].samples_per_second.value
@@ -113,14 +118,14 @@ def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
         assert size.price_per_billion_tokens == pytest.approx(1e9 / tokens / 3600 * size.ranks * 2)
 
 
-def test_fits_from_the_fewest_on_and_on_no_fewer(answer: Planned) -> None:
+def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None:
     assert answer.fewest_ranks is not None
     assert sized(a_question(), answer.fewest_ranks).keeps.any()
     if answer.fewest_ranks > 1:
         assert not sized(a_question(), answer.fewest_ranks // 2).keeps.any()
 
 
-def test_the_answer_is_read_back_from_json(answer: Planned) -> None:
+def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
     assert planned_from_json(planned_to_json(answer)) == answer
 
 
@@ -146,8 +151,8 @@ def test_what_is_needed_is_just_enough(headroom: float) -> None:
 
     for row in np.linspace(0, len(told) - 1, 20).astype(int):
         one = told.take(np.array([row]))
-        assert keeps_line(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
-        assert not keeps_line(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
+        assert within_line(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
+        assert not within_line(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
 
 
 def test_a_count_on_which_no_plan_is_legal_is_told_and_not_raised() -> None:

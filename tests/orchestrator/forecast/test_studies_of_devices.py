@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.api import find_study
-from orchestrator.forecast.calibration import taught_by
+from orchestrator.forecast.calibration import calibrated_for_sweep
 from orchestrator.forecast.forecaster import Forecaster
 from orchestrator.study.study import Study
 from orchestrator.sweep import sweep_space
-from search_spaces.costs.calibration import Belief, shipped_belief
+from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.facts import ClusterFacts
 from search_spaces.hardware import find_device
@@ -43,7 +43,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
     return spec
 
 
-def speed(spec: SweepSpec, belief: Belief) -> float:
+def speed(spec: SweepSpec, belief: Calibration) -> float:
     """Samples per second that are expected of the baseline."""
     model = describe(spec.model, spec.train)
     table = sweep_space(spec, model, CLUSTER).table
@@ -57,13 +57,13 @@ def speed(spec: SweepSpec, belief: Belief) -> float:
 
 
 def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
-    before = shipped_belief()
-    after = taught_by(before, find_study("slow.yaml"), spec, "other")
+    before = shipped_calibration()
+    after = calibrated_for_sweep(before, find_study("slow.yaml"), spec, "other")
 
     assert speed(spec, after) < speed(spec, before) / 10
 
 
 def test_a_sweep_does_not_learn_from_its_own_records_twice(spec: SweepSpec) -> None:
-    before = shipped_belief()
+    before = shipped_calibration()
 
-    assert taught_by(before, find_study("slow.yaml"), spec, "slow") == before
+    assert calibrated_for_sweep(before, find_study("slow.yaml"), spec, "slow") == before

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.forecast.request import Question
-from search_spaces.costs.calibration import Belief, Scales
+from orchestrator.forecast.request import PlanningRequest
+from search_spaces.costs.calibration import Calibration, Scales
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Matmul, Part, Pass, Variant
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients
@@ -138,9 +138,9 @@ def a_spec(**sections: Any) -> SweepSpec:
     return SweepSpec.model_validate(tree | sections)
 
 
-def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) -> Question:
+def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) -> PlanningRequest:
     device = known_device(gpu)
-    return Question(
+    return PlanningRequest(
         **{
             "spec": a_spec(),
             "model": facts(),
@@ -152,9 +152,9 @@ def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) 
     )
 
 
-def a_belief() -> Belief:
+def a_belief() -> Calibration:
     """Coefficients as they stand in the code, whatever was fitted since."""
-    return Belief(
+    return Calibration(
         time=TimeCoefficients(),
         time_scales=Scales.before(0.15, (0.2,) * len(TERMS), 0.05),
         memory=MemoryCoefficients(),

@@ -14,7 +14,7 @@ from benchmarks.search.races import Race
 from benchmarks.search.run import Results
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
-from orchestrator.report.page_data import Told
+from orchestrator.report.page_data import ReportData
 from orchestrator.report.plan_page import planned_page
 from orchestrator.report.sweep_page import report_page
 from search_spaces.spec.schema import GIB
@@ -34,9 +34,9 @@ def every_page() -> dict[str, str]:
     validated = hostile(proven((3.0, 2.0, 1.0)))
     nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
     return {
-        "sweep": report_page(Told(state=forecasts, ground=a_ground(forecasts))),
-        "validated": report_page(Told(state=validated, ground=None, note=HOSTILE)),
-        "no answer": report_page(Told(state=nothing_fits, ground=None)),
+        "sweep": report_page(ReportData(state=forecasts, ground=a_ground(forecasts))),
+        "validated": report_page(ReportData(state=validated, ground=None, note=HOSTILE)),
+        "no answer": report_page(ReportData(state=nothing_fits, ground=None)),
         "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
         "no plan": plan_page((1,), limit_bytes=GIB),
         "regret": regret_page(races()),

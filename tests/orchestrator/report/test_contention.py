@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.sweep_text import beside_sentence
+from orchestrator.report.sweep_text import contention_sentence
 from tests.orchestrator.records import make_measured, make_state
 
 
@@ -37,12 +37,12 @@ def after(alone: float, *, apart: bool = False, proven: bool = True) -> SweepSta
     ],
 )
 def test_a_proof_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
-    assert words in beside_sentence(after(alone))
+    assert words in contention_sentence(after(alone))
 
 
 def test_nothing_is_told_of_trials_that_ran_alone() -> None:
-    assert not beside_sentence(after(50.0, apart=True))
+    assert not contention_sentence(after(50.0, apart=True))
 
 
 def test_without_a_proof_it_is_not_known() -> None:
-    assert "is not known" in beside_sentence(after(50.0, proven=False))
+    assert "is not known" in contention_sentence(after(50.0, proven=False))

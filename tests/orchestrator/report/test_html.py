@@ -18,7 +18,7 @@ from jinja2 import UndefinedError
 from orchestrator.report import html
 from orchestrator.report.charts import Figure, hover_text
 from orchestrator.report.html import Table, render_page
-from orchestrator.report.page_data import Told
+from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import a_ground, a_state
 from tests.orchestrator.report.pages import HOSTILE, figures_of, words_of
@@ -71,7 +71,7 @@ def test_the_pages_have_every_chart(pages: dict[str, str]) -> None:
 
 def test_pages_are_small(pages: dict[str, str]) -> None:
     many = a_state(TRIED * 100)
-    long = report_page(Told(state=many, ground=a_ground(many)))
+    long = report_page(ReportData(state=many, ground=a_ground(many)))
 
     assert len(figures_of(long)["trials"]["data"][1]["x"]) == 400
     assert max(len(page.encode()) for page in (long, *pages.values())) < MOST_BYTES

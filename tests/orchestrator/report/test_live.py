@@ -11,7 +11,7 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
-from orchestrator.report.live import LiveView, PlainView, make_view, memory_bar, picture
+from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, memory_bar
 from orchestrator.report.live import lines as plain_lines_of
 from tests.orchestrator.records import (
     BEGAN,
@@ -37,7 +37,7 @@ def busy_state() -> SweepState:
 
 def shown(state: SweepState, width: int, height: int = 24, after: float = 134) -> str:
     console = Console(width=width, height=height, record=True, file=io.StringIO())
-    console.print(picture(state, now=BEGAN + after, width=width, height=height))
+    console.print(dashboard(state, now=BEGAN + after, width=width, height=height))
     return console.export_text()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.report.page_data import Told, ablation, accounting, comparisons, loss_curves
+from orchestrator.report.page_data import ReportData, ablation, accounting, comparisons, loss_curves
 from orchestrator.report.sweep_charts import change_words, lost
 from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import out_of_memory
@@ -125,7 +125,7 @@ def test_losses_of_the_proof_are_drawn_on_those_of_the_reference() -> None:
 
     assert curves is not None
     assert (curves.ours, curves.theirs, curves.reference) == ((3.0, 2.0, 1.0), (3.0, 2.0, 1.0), 0)
-    page = report_page(Told(state=state, ground=None))
+    page = report_page(ReportData(state=state, ground=None))
     assert "Trial 1 is the answer, proven in workers of its own" in words_of(page)
     assert len(figures_of(page)["losses"]["data"]) == 2
 
@@ -133,7 +133,7 @@ def test_losses_of_the_proof_are_drawn_on_those_of_the_reference() -> None:
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     state = proven((3.0, 2.5, 1.0))
 
-    words = words_of(report_page(Told(state=state, ground=None)))
+    words = words_of(report_page(ReportData(state=state, ground=None)))
     assert not words.startswith("Trial 1 is the answer")
     assert "the proof of trial 1 failed: its losses are up to 17 % apart" in words.replace(
         "the proof of trial 1 failed: failed:", "the proof of trial 1 failed:"

@@ -13,7 +13,7 @@ from rich.console import Console
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.format import proof_sentences, proof_words
-from orchestrator.report.live import lines, picture
+from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import proof_metrics, proof_tags
@@ -192,7 +192,7 @@ def ended(state: SweepState, number: int, outcome: Any) -> TrialEnded:
 def test_the_live_picture_of_proofs(width: int, height: int) -> None:
     _, state = started(after_proof(searched(), 2, make_oom(phase="evaluation")), 1)
     console = Console(width=width, height=height, record=True, file=io.StringIO())
-    console.print(picture(state, now=BEGAN + 130, width=width, height=height))
+    console.print(dashboard(state, now=BEGAN + 130, width=width, height=height))
     shown = console.export_text()
 
     assert len(shown.splitlines()) <= height
@@ -207,7 +207,7 @@ def test_a_full_picture_still_fits() -> None:
     outcomes = [make_measured(20.0), *[make_measured(30.0 + n) for n in range(14)]]
     state = after_proof(searched(outcomes), 14, HOLDS)
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(picture(state, now=BEGAN + 130, width=80, height=24))
+    console.print(dashboard(state, now=BEGAN + 130, width=80, height=24))
 
     assert isinstance(state.proofs[0].outcome, Measured)
     assert len(console.export_text().splitlines()) <= 24

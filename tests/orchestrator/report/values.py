@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.page_data import Told
+from orchestrator.report.page_data import ReportData
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
@@ -23,11 +23,11 @@ TRIED: tuple[tuple[Plan, Outcome], ...] = (
 )
 
 
-def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> Told:
+def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> ReportData:
     state = a_state(tried)
     if forecasts:
-        return Told(state=state, ground=a_ground(state))
-    return Told(state=state, ground=None, note="mymodel.py is not there")
+        return ReportData(state=state, ground=a_ground(state))
+    return ReportData(state=state, ground=None, note="mymodel.py is not there")
 
 
 def proven(losses: tuple[float, ...]) -> SweepState:

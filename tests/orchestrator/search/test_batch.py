@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.search.acquisition import Aim
-from orchestrator.search.observations import Sight
-from orchestrator.search.search import Choice, Options, Search
+from orchestrator.search.acquisition import SearchObjective
+from orchestrator.search.observations import Observation
+from orchestrator.search.search import CandidatePool, Search, Suggestion
 from tests.orchestrator.search.test_search import LOG_RATE, LOG_SHARE, PLACES, sight_of
 
 RNG = np.random.default_rng(3)
@@ -15,9 +15,9 @@ ROWS = [0, 30, 78, 101, 140]
 OFF = LOG_RATE + RNG.normal(0, 0.2, len(LOG_RATE))  # no two candidates alike
 
 
-def options(aim: Aim) -> Options:
+def options(aim: SearchObjective) -> CandidatePool:
     parts = 0.1 * RNG.random((len(PLACES), 3))
-    return Options(
+    return CandidatePool(
         features=PLACES,
         log_rate=OFF,
         log_share=LOG_SHARE,
@@ -29,9 +29,9 @@ def options(aim: Aim) -> Options:
 
 
 def one_by_one(
-    search: Search, sights: list[Sight], free: np.ndarray, pending: list[int], count: int
-) -> list[Choice]:
-    free, pending, choices = free.copy(), list(pending), list[Choice]()
+    search: Search, sights: list[Observation], free: np.ndarray, pending: list[int], count: int
+) -> list[Suggestion]:
+    free, pending, choices = free.copy(), list(pending), list[Suggestion]()
     for _ in range(count):
         choices.append(search.next(sights, free, pending))
         free[choices[-1].row] = False
@@ -39,11 +39,18 @@ def one_by_one(
     return choices
 
 
-@pytest.mark.parametrize("aim", [Aim(), Aim(of="room"), Aim(price=np.linspace(0, 1, len(PLACES)))])
+@pytest.mark.parametrize(
+    "aim",
+    [
+        SearchObjective(),
+        SearchObjective(of="room"),
+        SearchObjective(price=np.linspace(0, 1, len(PLACES))),
+    ],
+)
 @pytest.mark.parametrize("pending", [[], [5, 60]])
 @pytest.mark.parametrize("tried", [0, len(ROWS)])
 def test_they_are_those_of_one_fit_after_the_other(
-    aim: Aim, pending: list[int], tried: int
+    aim: SearchObjective, pending: list[int], tried: int
 ) -> None:
     told, sights = options(aim), [sight_of(row, noise=0.05) for row in ROWS[:tried]]
     free = np.ones(len(PLACES), dtype=bool)
@@ -63,6 +70,6 @@ def test_there_are_no_more_than_are_free() -> None:
     free = np.zeros(len(PLACES), dtype=bool)
     free[[3, 77]] = True
 
-    found = Search(options(Aim()), 0).several(9, [sight_of(0)], free)
+    found = Search(options(SearchObjective()), 0).several(9, [sight_of(0)], free)
 
     assert {choice.row for choice in found} == {3, 77}

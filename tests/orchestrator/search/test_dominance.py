@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.search.base import with_hope
+from orchestrator.search.base import drop_dominated
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome, TimedOut
 from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record
@@ -31,7 +31,7 @@ def test_more_of_everything_is_hopeless(plan: Plan, hope: bool) -> None:
     other = make_plan(micro_batch=1, accumulation=16)
     record = make_record(0, FAILED, make_oom())
 
-    assert list(with_hope([plan, other], [record])) == ([plan, other] if hope else [other])
+    assert list(drop_dominated([plan, other], [record])) == ([plan, other] if hope else [other])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_host_full_of_offloaded_activations_says_nothing_of_fewer(
     other = make_plan(micro_batch=1, accumulation=8, checkpoint_ratio=0.5)
     record = make_record(0, failed, make_oom(where=where))
 
-    assert (fewer in with_hope([fewer, other], [record])) is hope
+    assert (fewer in drop_dominated([fewer, other], [record])) is hope
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_host_full_of_offloaded_activations_says_nothing_of_fewer(
 def test_only_memory_tells(outcome: Outcome) -> None:
     more = make_plan(micro_batch=8, accumulation=2)
 
-    assert list(with_hope([more], [make_record(0, FAILED, outcome)])) == [more]
+    assert list(drop_dominated([more], [make_record(0, FAILED, outcome)])) == [more]
 
 
 plans = st.builds(
@@ -75,7 +75,7 @@ plans = st.builds(
 def test_something_is_always_left(untried: list[Plan], failed: list[Plan]) -> None:
     """What is known is no proof: where nothing has hope, all may still be tried."""
     records = [make_record(number, plan, make_oom()) for number, plan in enumerate(failed)]
-    hopeful = list(with_hope(untried, records))
+    hopeful = list(drop_dominated(untried, records))
 
     assert hopeful
     assert [plan for plan in untried if plan in hopeful] == hopeful

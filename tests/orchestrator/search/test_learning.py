@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 import pytest
 
-from orchestrator.core.objective import Goal
-from orchestrator.search.base import AbstractProposer, Known
+from orchestrator.core.objective import Objective
+from orchestrator.search.base import AbstractProposer, SearchState
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
 from search_spaces.space import Space
@@ -41,14 +41,14 @@ class Run:
 def proposer_of(space: Space, sampler: Sampler, seed: int) -> AbstractProposer:
     if sampler == "plimsoll":
         return PlimsollProposer(space, make_spec(), seed)
-    return OptunaProposer(space, sampler, Goal(headroom=HEADROOM), seed)
+    return OptunaProposer(space, sampler, Objective(headroom=HEADROOM), seed)
 
 
 def search(space: Space, sampler: Sampler, seed: int, trials: int) -> Run:
     proposer = proposer_of(space, sampler, seed)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(trials):
-        known = Known(records=records, free=free)
+        known = SearchState(records=records, free=free)
         plan = proposer.propose(known).plan if number else space.baseline
         free[space.table.rows_of(plan)] = False
         records.append(make_record(number, plan, outcome_of(plan)))
@@ -95,7 +95,7 @@ def test_where_nothing_fits_it_goes_where_less_is_wanted(space: Space, sampler: 
     proposer = proposer_of(space, sampler, seed=0)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(40):
-        plan = proposer.propose(Known(records=records, free=free)).plan
+        plan = proposer.propose(SearchState(records=records, free=free)).plan
         free[space.table.rows_of(plan)] = False
         records.append(make_record(number, plan, make_oom(1 + 2 * share_of_limit(plan))))
     late = [share_of_limit(record.plan) for record in records[-LEARNED:]]

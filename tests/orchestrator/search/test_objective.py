@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.core.objective import Goal
-from orchestrator.search.observations import Sight
-from orchestrator.search.plimsoll import aim_of
-from orchestrator.search.surrogate import Belief
+from orchestrator.core.objective import Objective
+from orchestrator.search.observations import Observation
+from orchestrator.search.plimsoll import search_objective
+from orchestrator.search.surrogate import Prediction
 from search_spaces.plan_table import PlanTable
 from search_spaces.trial import Measured
 from tests.orchestrator.records import make_measured, make_plan, make_record, make_spec
@@ -22,12 +22,12 @@ PRICED = {"price_per_gpu_hour": 2.0}
 ROWS = np.arange(len(PLANS))
 
 
-def goal_of(**objective: Any) -> Goal:
-    return Goal.of(make_spec(cluster=PRICED, objective=objective))
+def goal_of(**objective: Any) -> Objective:
+    return Objective.of(make_spec(cluster=PRICED, objective=objective))
 
 
-def belief(logs: list[float]) -> Belief:
-    return Belief(np.array(logs), np.full(len(logs), 0.01))
+def belief(logs: list[float]) -> Prediction:
+    return Prediction(np.array(logs), np.full(len(logs), 0.01))
 
 
 def shares(outcomes: tuple[Measured, ...]) -> list[float]:
@@ -41,7 +41,7 @@ def rates(outcomes: tuple[Measured, ...]) -> list[float]:
 @pytest.mark.parametrize("metric", ["samples_per_second", "samples_per_price"])
 def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
     goal = goal_of(metric=metric)
-    aim = aim_of(goal, PlanTable.of(PLANS))
+    aim = search_objective(goal, PlanTable.of(PLANS))
 
     expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
 
@@ -59,14 +59,14 @@ def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
 )
 @pytest.mark.parametrize("headroom", [0.05, 0.5])
 def test_what_answers_is_what_falls_short_of_nothing(
-    least: dict[str, float], headroom: float
+    lower_bound: dict[str, float], headroom: float
 ) -> None:
     """Samples for 1: 36,000, 27,000 and 22,500."""
-    goal = goal_of(at_least=least, headroom=headroom)
-    aim = aim_of(goal, PlanTable.of(PLANS))
+    goal = goal_of(at_least=lower_bound, headroom=headroom)
+    aim = search_objective(goal, PlanTable.of(PLANS))
 
     for row, (plan, outcome) in enumerate(zip(PLANS, OUTCOMES, strict=True)):
-        sight = Sight(row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row])
+        sight = Observation(row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row])
         record = make_record(0, plan, outcome)
         assert aim.answered(sight) is goal.feasible(record)
 
@@ -76,9 +76,9 @@ def test_each_kind_of_nodes_has_its_price() -> None:
     spec = make_spec(
         cluster={"accelerators": kinds, **PRICED}, objective={"metric": "samples_per_price"}
     )
-    goal = Goal.of(spec)
+    goal = Objective.of(spec)
     plans = [make_plan(accelerator=name) for name in ("H100", "A100", "H100")]
-    aim = aim_of(goal, PlanTable.of(plans))
+    aim = search_objective(goal, PlanTable.of(plans))
     expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
 
     ranks = plans[0].world_size

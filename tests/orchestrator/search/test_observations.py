@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.search.observations import sight_of
+from orchestrator.search.observations import observation_of
 from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, TimedOut
 from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record, make_spec
 
@@ -14,13 +14,13 @@ SPEC = make_spec(objective={"max_seconds": 10})
 
 
 def sight(outcome: Outcome):  # type: ignore[no-untyped-def]
-    return sight_of(make_record(0, make_plan(), outcome), 7, SPEC)
+    return observation_of(make_record(0, make_plan(), outcome), 7, SPEC)
 
 
 def test_a_measurement_shows_throughput_and_peak() -> None:
     seen = sight(make_measured(40.0, 0.6))
 
-    assert (seen.row, seen.fitted, seen.measured, seen.ran_out, seen.broke) == (
+    assert (seen.row, seen.fitted, seen.measured, seen.ran_out, seen.failed) == (
         *(7, True, True, False),
         False,
     )
@@ -33,7 +33,7 @@ def test_out_of_memory_is_a_bound_at_what_was_wanted() -> None:
     told, silent = sight(make_oom(1.3)), sight(make_oom(None))
 
     assert told.ran_out
-    assert not told.broke
+    assert not told.failed
     assert math.exp(told.log_share) == pytest.approx(1.3, rel=1e-6)
     assert silent.ran_out
     assert silent.log_share == 0.0
@@ -44,7 +44,7 @@ def test_no_end_in_time_bounds_the_throughput() -> None:
     seen = sight(TimedOut(deadline_seconds=100, detail="no end"))
 
     assert seen.too_slow
-    assert seen.broke
+    assert seen.failed
     assert not seen.measured
     assert math.exp(seen.log_rate) == pytest.approx(3 * 16 / 90)
 
@@ -53,7 +53,7 @@ def test_a_deadline_shorter_than_measuring_bounds_nothing() -> None:
     seen = sight(TimedOut(deadline_seconds=5, detail="no end"))
 
     assert seen.log_rate is None
-    assert seen.broke
+    assert seen.failed
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_deadline_shorter_than_measuring_bounds_nothing() -> None:
 def test_what_memory_of_the_device_does_not_explain_broke(outcome: Outcome) -> None:
     seen = sight(outcome)
 
-    assert seen.broke
+    assert seen.failed
     assert (seen.log_rate, seen.log_share, seen.ran_out) == (None, None, False)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from orchestrator.search import plimsoll
-from orchestrator.search.base import Known, hopeless_rows
-from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialSeconds
-from search_spaces.costs.forecast import Prospects
+from orchestrator.search.base import SearchState, dominated_rows
+from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Crashed, Measured, Record
@@ -25,14 +25,14 @@ def space() -> Space:
     return make_space(SPEC)
 
 
-def prospects_of(space: Space, *, factor: float = 1.0) -> Prospects:
+def prospects_of(space: Space, *, factor: float = 1.0) -> SearchPrior:
     """The truth times a factor, with a coefficient for all and one for what blocks hold."""
     plans = list(space.candidates)
     log_share = np.log([share_of_limit(plan) for plan in plans]) + np.log(factor)
     log_rate = np.log([rate(plan) for plan in plans]) + np.log(factor)
     batch = np.array([plan.micro_batch for plan in plans]) / 64
     parts = np.stack([np.full(len(plans), 0.2), 0.3 * batch], axis=1)
-    return Prospects(
+    return SearchPrior(
         log_rate=log_rate,
         rate_parts=parts,
         log_share=log_share,
@@ -41,11 +41,11 @@ def prospects_of(space: Space, *, factor: float = 1.0) -> Prospects:
     )
 
 
-def searched(space: Space, prospects: Prospects | None, trials: int) -> list[Record]:
+def searched(space: Space, prospects: SearchPrior | None, trials: int) -> list[Record]:
     proposer = PlimsollProposer(space, SPEC, seed=0)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(trials):
-        known = Known(records=records, free=free, prospects=prospects)
+        known = SearchState(records=records, free=free, prospects=prospects)
         proposal = proposer.propose(known)
         plan = proposal.plan if number else space.baseline
         assert free[space.table.rows_of(proposal.plan)].all()
@@ -87,8 +87,10 @@ def test_a_forecast_may_come_later(space: Space) -> None:
     free = np.ones(len(space.table), dtype=bool)
     free[space.table.rows_of(space.baseline)] = False
     record = make_record(0, space.baseline, outcome_of(space.baseline))
-    proposer.propose(Known(records=[record], free=free))
-    proposal = proposer.propose(Known(records=[record], free=free, prospects=prospects_of(space)))
+    proposer.propose(SearchState(records=[record], free=free))
+    proposal = proposer.propose(
+        SearchState(records=[record], free=free, prospects=prospects_of(space))
+    )
 
     assert rate(proposal.plan) > 2 * rate(space.baseline)
     assert share_of_limit(proposal.plan) <= 0.95
@@ -102,7 +104,7 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     told = replace(told, log_rate=told.log_rate + 0.5 * eager)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(7):
-        plan = proposer.propose(Known(records=records, free=free, prospects=told)).plan
+        plan = proposer.propose(SearchState(records=records, free=free, prospects=told)).plan
         free[space.table.rows_of(plan)] = False
         broke = Crashed(cause="exception", rank=0, phase="forward", detail="no kernel")
         outcome = broke if plan.attention == "eager" else outcome_of(plan)
@@ -123,7 +125,7 @@ def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
     records = [make_record(0, space.baseline, outcome_of(space.baseline))]
     free[space.table.rows_of(space.baseline)] = False
     for _ in range(8):
-        known = Known(records=records, free=free, running=tuple(running), prospects=told)
+        known = SearchState(records=records, free=free, running=tuple(running), prospects=told)
         plan = proposer.propose(known).plan
         free[space.table.rows_of(plan)] = False
         running.append(plan)
@@ -157,7 +159,7 @@ def test_what_is_left_is_bounded(space: Space) -> None:
         free = np.ones(len(space.table), dtype=bool)
         for record in records:
             free[space.table.rows_of(record.plan)] = False
-        left = proposer.left(Known(records=records, free=free, prospects=told))
+        left = proposer.regret_bound(SearchState(records=records, free=free, prospects=told))
         untried = [space.table.plan(row) for row in np.flatnonzero(free)]
         fitting = [rate(plan) for plan in untried if share_of_limit(plan) <= 0.95]
         assert left is not None
@@ -169,7 +171,7 @@ def test_what_is_left_is_bounded(space: Space) -> None:
 
 def test_other_workers_cost_their_start() -> None:
     space = make_space(make_spec(space={"data": [1, 2]}))
-    seconds = TrialSeconds(space.table, SPEC.objective)
+    seconds = TrialCost(space.table, SPEC.objective)
     there = next(plan for plan in space.candidates if plan.world_size == 2)
     record = make_record(0, there, make_measured())
     takes = seconds.of(None, [record], there)
@@ -192,7 +194,7 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
         proposer, left, plans = PlimsollProposer(space, SPEC, seed=0), free.copy(), list[Plan]()
         records = [baseline]
         for _ in range(3):
-            known = Known(
+            known = SearchState(
                 records=records, free=left, running=tuple(running + plans), prospects=prospects
             )
             plans.append(proposer.propose(known).plan)
@@ -212,16 +214,16 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
 def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) -> None:
     """As when a sweep is stopped after an out-of-memory that all the rest needs more than."""
     failed = make_record(1, space.table.plan(0), make_oom())
-    rest = hopeless_rows(space.table, failed)
+    rest = dominated_rows(space.table, failed)
     free = np.zeros(len(space.table), dtype=bool)
     free[rest] = True
     free[space.table.rows_of(failed.plan)] = False
     assert free.any()
     measured = make_record(0, space.baseline, make_measured(10.0))
-    known = Known(records=[measured, failed], free=free, prospects=prospects_of(space))
+    known = SearchState(records=[measured, failed], free=free, prospects=prospects_of(space))
     proposer = PlimsollProposer(space, SPEC, seed=0)
 
-    left = proposer.left(known)
+    left = proposer.regret_bound(known)
 
     assert left is not None
     assert left >= 1.0

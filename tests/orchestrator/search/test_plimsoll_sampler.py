@@ -197,9 +197,9 @@ def test_points_are_as_far_apart_as_their_values() -> None:
 
 
 def test_a_reason_names_what_is_tested() -> None:
-    from orchestrator.search.search import Choice
+    from orchestrator.search.search import Suggestion
 
-    choice = Choice(row=1, fits=0.91, worth=0.1, saving=0.01, gain=0.06, best=0)
+    choice = Suggestion(row=1, fits=0.91, worth=0.1, saving=0.01, gain=0.06, best=0)
 
     assert (
         sentence(choice, {"stage": 0, "ratio": 0.5}, {"stage": 0, "ratio": 1.0})

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestrator.search.acquisition import Aim
-from orchestrator.search.observations import Sight, rates, shares
-from orchestrator.search.search import Options, Search
+from orchestrator.search.acquisition import SearchObjective
+from orchestrator.search.observations import Observation, rates, shares
+from orchestrator.search.search import CandidatePool, Search
 from orchestrator.search.surrogate import Surrogate
 
 # two knobs of twelve steps: speed grows with both, memory too
@@ -23,14 +23,16 @@ BEST = float(LOG_RATE[~RAN_OUT].max())
 SEEDS = range(5)
 
 
-def sight_of(row: int, *, noise: float = 0.0) -> Sight:
+def sight_of(row: int, *, noise: float = 0.0) -> Observation:
     if RAN_OUT[row]:
-        return Sight(row=row, log_share=0.0, ran_out=True)
-    return Sight(row=row, log_rate=float(LOG_RATE[row]) + noise, log_share=float(LOG_SHARE[row]))
+        return Observation(row=row, log_share=0.0, ran_out=True)
+    return Observation(
+        row=row, log_rate=float(LOG_RATE[row]) + noise, log_share=float(LOG_SHARE[row])
+    )
 
 
-def searched(options: Options, seed: int, trials: int) -> list[int]:
-    search, sights, rows = Search(options, seed), list[Sight](), list[int]()
+def searched(options: CandidatePool, seed: int, trials: int) -> list[int]:
+    search, sights, rows = Search(options, seed), list[Observation](), list[int]()
     free = np.ones(len(PLACES), dtype=bool)
     for _ in range(trials):
         row = search.next(sights, free).row
@@ -46,8 +48,8 @@ def trials_to_best(rows: list[int], within: float = 0.02) -> int:
     return near.index(True) + 1 if any(near) else len(rows) + 1
 
 
-def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> Options:
-    return Options(features=PLACES, log_rate=log_rate, log_share=log_share)
+def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> CandidatePool:
+    return CandidatePool(features=PLACES, log_rate=log_rate, log_share=log_share)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -121,7 +123,7 @@ def test_trials_under_way_are_spread_where_nothing_is_known() -> None:
     """All are forecast the same: what one will tell of its neighbours is not asked for again."""
     flat = told(np.zeros(len(PLACES)), np.full(len(PLACES), -2.0))
     search, free, middle = Search(flat, 0), np.ones(len(PLACES), dtype=bool), 78
-    first = Sight(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
+    first = Observation(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
     free[middle] = False
     pending: list[int] = []
     for _ in range(6):
@@ -168,13 +170,15 @@ def test_costly_trials_must_gain_more() -> None:
     cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
     seconds = np.ones(len(PLACES))
     seconds[cheap.row] = 1000.0
-    options = Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds)
+    options = CandidatePool(
+        features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds
+    )
 
     assert Search(options, 0).next([sight_of(0)], free).row != cheap.row
 
 
 def test_a_plan_that_is_over_the_line_is_no_best() -> None:
-    over = Sight(row=3, log_rate=9.0, log_share=0.01)
+    over = Observation(row=3, log_rate=9.0, log_share=0.01)
     free = np.ones(len(PLACES), dtype=bool)
 
     choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([over, sight_of(0)], free)
@@ -183,7 +187,9 @@ def test_a_plan_that_is_over_the_line_is_no_best() -> None:
 
 
 def test_sights_that_say_nothing_are_no_evidence() -> None:
-    rows, seen = shares([Sight(row=1), Sight(row=2, fitted=True), Sight(row=3, ran_out=True)])
+    rows, seen = shares(
+        [Observation(row=1), Observation(row=2, fitted=True), Observation(row=3, ran_out=True)]
+    )
 
     assert rows.tolist() == [2, 3]
     assert seen.side.tolist() == [-1, 1]
@@ -194,7 +200,7 @@ def test_a_useless_forecast_loses_its_weight() -> None:
     rows = rng.permutation(len(PLACES))[:40]
     useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
     useful = Surrogate(PLACES, LOG_RATE, 1.0)
-    sights = [Sight(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
+    sights = [Observation(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
     blind, sure = useless.learn(*rates(sights)), useful.learn(*rates(sights))
 
     assert blind.structure.slope == 1.0
@@ -216,7 +222,7 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
     free[[row for row, _ in readings]] = False
     search = Search(told(LOG_RATE, LOG_SHARE), 0)
 
-    choice, left = search.next(sights, free), search.left(sights, free)
+    choice, left = search.next(sights, free), search.regret_bound(sights, free)
 
     assert choice.best == fast
     assert choice.gain is not None
@@ -243,8 +249,8 @@ def feasible_best(value: np.ndarray, allowed: np.ndarray) -> float:
 def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
     """A sixth of the candidates is as fast as asked; within 2 % of the smallest peak of those."""
     least = np.full(len(PLACES), 0.35)
-    aim = Aim(of="room", least=least)
-    options = Options(features=PLACES, log_rate=None, log_share=None, aim=aim)
+    aim = SearchObjective(of="room", lower_bound=least)
+    options = CandidatePool(features=PLACES, log_rate=None, log_share=None, aim=aim)
     best = feasible_best(-LOG_SHARE, LOG_RATE >= 0.35)
 
     rows = searched(options, seed, 16)
@@ -257,7 +263,9 @@ def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
 def test_the_price_of_each_candidate_counts(seed: int) -> None:
     """What the first knob gains in speed costs more than it is worth."""
     price = 1.5 * PLACES[:, 0]
-    options = Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=Aim(price=price))
+    options = CandidatePool(
+        features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=SearchObjective(price=price)
+    )
 
     rows = searched(options, seed, 3)
 
@@ -271,13 +279,18 @@ def test_how_much_better_a_price_may_get_is_bounded() -> None:
     value = np.where(RAN_OUT, -np.inf, LOG_RATE - price)
     last = int(value.argmax())
     search = Search(
-        Options(features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=Aim(price=price))
+        CandidatePool(
+            features=PLACES,
+            log_rate=LOG_RATE,
+            log_share=LOG_SHARE,
+            aim=SearchObjective(price=price),
+        )
     )
     free = np.zeros(len(PLACES), dtype=bool)
     free[last] = True
     sights = [sight_of(row) for row in range(len(PLACES)) if row != last]
 
-    left = search.left(sights, free)
+    left = search.regret_bound(sights, free)
 
     gain = value[last] - np.sort(value)[-2]
     assert left is not None
@@ -287,14 +300,14 @@ def test_how_much_better_a_price_may_get_is_bounded() -> None:
 def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
     """All are twice as fast as the measured one, and expected at nearly three times the limit."""
     count = 3000
-    options = Options(
+    options = CandidatePool(
         features=np.linspace(0, 1, count)[:, None],
         log_rate=np.where(np.arange(count) > 0, np.log(2), 0.0),
         log_share=np.where(np.arange(count) > 0, 1.0, -0.5),
     )
     free = np.arange(count) > 0
 
-    left = Search(options).left([Sight(row=0, log_rate=0.0, log_share=-0.5)], free)
+    left = Search(options).regret_bound([Observation(row=0, log_rate=0.0, log_share=-0.5)], free)
 
     assert left is not None
     assert left < 1.1
@@ -317,7 +330,7 @@ def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> N
         ]
         free = np.ones(len(PLACES), dtype=bool)
         free[tried] = False
-        found.append(Search(told(LOG_RATE, LOG_SHARE)).left(sights, free))
+        found.append(Search(told(LOG_RATE, LOG_SHARE)).regret_bound(sights, free))
 
     left = np.array(found, dtype=float)
     assert left.mean() < 1.35

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import Sight, rates
-from orchestrator.search.surrogate import Structure, Surrogate
+from orchestrator.search.observations import Observation, rates
+from orchestrator.search.surrogate import KernelParams, Surrogate
 
 # six knobs of two and three values
 PLACES = np.array(
@@ -30,7 +30,7 @@ def test_what_a_forecast_misjudges_of_a_knob_is_learned_from_a_few_trials() -> N
         forecast = 0.3 * PLACES @ rng.normal(size=6)
         truth = forecast + 0.6 * PLACES[:, 0] - 0.5 * PLACES[:, 3]
         rows = rng.permutation(len(PLACES))[:8]
-        sights = [Sight(row=int(row), log_rate=float(truth[row])) for row in rows]
+        sights = [Observation(row=int(row), log_rate=float(truth[row])) for row in rows]
         rest = np.setdiff1d(np.arange(len(PLACES)), rows)
 
         believed = Surrogate(PLACES, forecast, 1.0).learn(*rates(sights)).of(rest)
@@ -49,10 +49,10 @@ def test_noise_that_values_do_not_tell_is_learned_and_explains_no_steady_ones(se
     hill = -2.0 * ((places - 0.6) ** 2).sum(axis=1)
     rows = rng.permutation(len(places))[:24]
 
-    def learned(off: Numbers) -> Structure:
+    def learned(off: Numbers) -> KernelParams:
         surrogate = Surrogate(places, forecast, 1.0, noises=(0.0, 0.1, 0.3))
         sights = [
-            Sight(row=int(row), log_rate=float((forecast + off)[row]), rate_noise=0.03)
+            Observation(row=int(row), log_rate=float((forecast + off)[row]), rate_noise=0.03)
             for row in rows
         ]
         return surrogate.learn(*rates(sights)).structure

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.transfer import OTHER_HOSTS, OTHER_SOFTWARE, SAME, differences, doubt
+from orchestrator.search.transfer import (
+    OTHER_HOSTS,
+    OTHER_SOFTWARE,
+    SAME,
+    differences,
+    transfer_std,
+)
 from search_spaces.trial import Fingerprint
 from tests.orchestrator.records import CPU_FINGERPRINT as OURS
 
@@ -28,7 +34,7 @@ FAR = replace(OURS, hosts=2)
     ],
 )
 def test_the_more_differs_the_less_it_holds(theirs: Fingerprint | None, off: float | None) -> None:
-    assert doubt(theirs, OURS) == (None if off is None else pytest.approx(off))
+    assert transfer_std(theirs, OURS) == (None if off is None else pytest.approx(off))
 
 
 def test_what_differs_is_named() -> None:

@@ -1,4 +1,4 @@
-"""`Patience`, by a clock of its own."""
+"""`RetryPolicy`, by a clock of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.study.retry import Away, Clock, Patience
+from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 
 
 class Hours:
@@ -19,9 +19,9 @@ class Hours:
         self.now += seconds
 
 
-def patience(hours: Hours, seconds: float) -> tuple[Patience, list[str]]:
+def patience(hours: Hours, seconds: float) -> tuple[RetryPolicy, list[str]]:
     said: list[str] = []
-    made = Patience("the store", seconds, Clock(now=lambda: hours.now, sleep=hours.sleep))
+    made = RetryPolicy("the store", seconds, Clock(now=lambda: hours.now, sleep=hours.sleep))
     made.say = said.append
     return made, said
 
@@ -31,7 +31,7 @@ def away_for(hours: Hours, seconds: float) -> Callable[[int], int]:
 
     def act(attempt: int) -> int:
         if hours.now < until:
-            raise Away("connection refused")
+            raise Unavailable("connection refused")
         return attempt
 
     return act
@@ -71,11 +71,11 @@ def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
     hours = Hours()
     ours, _ = patience(hours, 60)
     gone = away_for(hours, 1000)
-    with pytest.raises(Away):
+    with pytest.raises(Unavailable):
         ours.call(gone)
     assert sum(hours.pauses) == 60
 
-    with pytest.raises(Away):
+    with pytest.raises(Unavailable):
         ours.call(gone)
     assert sum(hours.pauses) == 60
 
@@ -87,9 +87,9 @@ def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
 def test_in_a_hurry_nothing_is_waited_for() -> None:
     hours = Hours()
     ours, _ = patience(hours, 60)
-    ours.hurry()
+    ours.give_up_waiting()
 
-    with pytest.raises(Away):
+    with pytest.raises(Unavailable):
         ours.call(away_for(hours, 1))
     assert hours.pauses == []
 

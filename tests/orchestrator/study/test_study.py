@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.core.objective import Goal, best
+from orchestrator.core.objective import Objective, best
 from orchestrator.study.reader import load_records
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
@@ -107,7 +107,7 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     below, above = stored(spec)
     assert below.constraints["memory"] < 0 < above.constraints["memory"]
     assert above.value == 44.0  # it was measured, and is kept as such
-    top = best(study.records(), Goal.of(spec))
+    top = best(study.records(), Objective.of(spec))
     assert top is not None
     assert top.number == below.number
     optunas_own = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
@@ -354,7 +354,7 @@ def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
 
     study = open_study(strict)
     run(study, 2)
-    top = best(study.records(), Goal(headroom=0.5))
+    top = best(study.records(), Objective(headroom=0.5))
     assert top is not None
     assert isinstance(top.outcome, Measured)
     assert top.outcome.memory.share <= 0.5
@@ -459,7 +459,7 @@ def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path)
 
     run(study, 20)
 
-    top = best(study.records(), Goal.of(spec))
+    top = best(study.records(), Objective.of(spec))
     least = min(share_of_limit(plan) for plan in space.candidates if rate(plan) >= 40.0)
     assert top is not None
     assert share_of_limit(top.plan) <= least + (0.02 if sampler == "plimsoll" else 0.15)

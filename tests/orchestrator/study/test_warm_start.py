@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.search.base import Known
+from orchestrator.search.base import SearchState
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
 from orchestrator.study.study import Study
@@ -57,7 +57,7 @@ def searched(space: Space, before: EarlierStudy, trials: int) -> tuple[list[Reco
     proposer = PlimsollProposer(space, SPEC, 0, [before])
     free, records, reasons = np.ones(len(space.table), dtype=bool), list[Record](), list[str]()
     for number in range(trials):
-        proposal = proposer.propose(Known(records=records, free=free))
+        proposal = proposer.propose(SearchState(records=records, free=free))
         plan = proposal.plan if number else space.baseline
         reasons.append(proposal.why)
         free[space.table.rows_of(plan)] = False
@@ -189,7 +189,7 @@ def test_what_was_measured_on_one_kind_of_nodes_is_evidence_of_that(
     free = space.table.is_value("accelerator", "A100")
     free[space.table.rows_of(here[0])] = False
 
-    proposal = proposer.propose(Known(records=[first], free=free))
+    proposal = proposer.propose(SearchState(records=[first], free=free))
 
     assert proposal.plan.accelerator == "A100"
     assert ("study before measured it before" in proposal.why) is counts

@@ -21,9 +21,9 @@ from orchestrator.tracking.metrics import (
     RUNNING,
     TRIALS,
     WAIT_SECONDS,
-    Meter,
     Metric,
     Reading,
+    Utilization,
     current,
     happened,
     proof_state,
@@ -119,7 +119,7 @@ def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
 def test_what_is_under_way_is_told_at_any_time() -> None:
     start = TrialStarted(number=3, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN + 40)
     state = replace(make_state([make_measured()]), running=(start,))
-    told = list(current(Meter(groups=8), state, BEGAN + 50))
+    told = list(current(Utilization(groups=8), state, BEGAN + 50))
 
     assert value(told, RUNNING) == 1
     assert value(told, GROUPS) == 8
@@ -153,7 +153,7 @@ def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
     told = [
         *(reading for end in ends for reading in happened(end)),
         *standing(state),
-        *current(Meter(groups=1, first_at=BEGAN), state, BEGAN + 500),
+        *current(Utilization(groups=1, first_at=BEGAN), state, BEGAN + 500),
     ]
 
     assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)

@@ -15,12 +15,12 @@ import yaml
 
 from orchestrator import load_best
 from orchestrator.report.format import fixed_knobs, plan_words
-from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts, Provenance
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import Exported
+from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Record
 from tests.orchestrator.records import (
@@ -87,10 +87,10 @@ def log(
     ended: bool = True,
     model: ModelFacts | None = None,
     provenances: Sequence[Provenance] = (),
-) -> MlflowListener:
+) -> MlflowCallback:
     """Runs a sweep past a listener."""
     said: list[str] = []
-    listener = MlflowListener(model, say=said.append, head_start_seconds=0, provenances=provenances)
+    listener = MlflowCallback(model, say=said.append, head_start_seconds=0, provenances=provenances)
     events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
     for event, state in events:
         listener.on_event(event, state)
@@ -242,7 +242,7 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert {path.name for path in exports.iterdir()} >= {"torchrun", "accelerate", "ray-train"}
     for folder_of_one in exports.iterdir():
         assert load_best(folder_of_one).plan == records[2].plan
-    command = Exported.read(exports / "torchrun").command
+    command = ExportManifest.read(exports / "torchrun").command
     assert (exports / "torchrun" / command.split()[-1]).is_file()
 
 
@@ -332,7 +332,7 @@ def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
     spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
     (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")
     said: list[str] = []
-    listener = MlflowListener(say=said.append, last_seconds=0.1, head_start_seconds=0)
+    listener = MlflowCallback(say=said.append, last_seconds=0.1, head_start_seconds=0)
     records = make_records(make_space(spec), [make_measured(20.0), make_oom()])
     for event, state in sweep(spec, make_space(spec), records):
         listener.on_event(event, state)
@@ -347,7 +347,7 @@ def test_no_event_waits_for_the_store(folder: Path) -> None:
     """The store is locked while the sweep runs: who waits for it is told so after 5 s."""
     spec = spec_in(folder)
     log(spec, [], study="locked")
-    listener = MlflowListener()
+    listener = MlflowCallback()
     records = make_records(make_space(spec), every_outcome())
     with closing(sqlite3.connect(folder / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -361,7 +361,7 @@ def test_no_event_waits_for_the_store(folder: Path) -> None:
 
 
 def test_a_listener_that_heard_of_nothing_closes() -> None:
-    MlflowListener().close()
+    MlflowCallback().close()
 
 
 def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) -> None:
@@ -495,7 +495,7 @@ def test_a_bucket_that_refuses_costs_the_sweep_nothing(
     spec = spec_in(folder)
     client_of(spec).create_experiment("bucket", artifact_location="s3://bucket/0")
     said: list[str] = []
-    listener = MlflowListener(say=said.append, last_seconds=0.1, head_start_seconds=0)
+    listener = MlflowCallback(say=said.append, last_seconds=0.1, head_start_seconds=0)
     for event, state in sweep(spec, make_space(spec), [], study="bucket"):
         listener.on_event(event, state)
     listener.close()

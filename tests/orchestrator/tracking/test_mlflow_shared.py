@@ -18,7 +18,7 @@ from benchmarks.rigs.mlflow_server import mlflow_server, serves
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.events import SweepEnded, TrialEnded
 from orchestrator.study.study import check_study
-from orchestrator.tracking.mlflow_callback import MlflowListener
+from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
@@ -42,11 +42,11 @@ def shared(uri: str, folder: str = "runs") -> SweepSpec:
 
 def logged(
     spec: SweepSpec, study: str, between: Callable[[int], None] = lambda _: None
-) -> MlflowListener:
+) -> MlflowCallback:
     """Runs a sweep of five trials past a listener; `between` is told each trial that ended."""
     # in the end, a server of a busy machine is tried for longer than users are made to wait
     patience = {"close_seconds": 2 * SERVER_SECONDS, "last_seconds": SERVER_SECONDS}
-    listener = MlflowListener(say=lambda _: None, head_start_seconds=0, **patience)
+    listener = MlflowCallback(say=lambda _: None, head_start_seconds=0, **patience)
     records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(5)])
     for event, state in sweep(spec, make_space(spec), records, study=study):
         listener.on_event(event, state)

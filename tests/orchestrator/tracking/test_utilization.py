@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.tracking.metrics import Meter, busy_share, metered
+from orchestrator.tracking.metrics import Utilization, busy_share, utilization
 from search_spaces.trial import Cancelled
 from tests.orchestrator.records import (
     BEGAN,
@@ -49,15 +49,15 @@ def ended(number: int, at: float, waited: float | None) -> TrialEnded:
     return TrialEnded(record=record, at=BEGAN + at, waited_seconds=waited)
 
 
-def after(first: SweepStarted, *events: Event) -> tuple[Meter, SweepState]:
+def after(first: SweepStarted, *events: Event) -> tuple[Utilization, SweepState]:
     state = begin(first)
-    meter = metered(Meter(), first, state)
+    meter = utilization(Utilization(), first, state)
     for event in events:
-        meter, state = metered(meter, event, state), advance(state, event)
+        meter, state = utilization(meter, event, state), advance(state, event)
     return meter, state
 
 
-def share(meter: Meter, state: SweepState, at: float) -> float | None:
+def share(meter: Utilization, state: SweepState, at: float) -> float | None:
     return busy_share(meter, state, BEGAN + at)
 
 

@@ -7,7 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from search_spaces.costs.calibration import belief_from_json, belief_to_json, shipped_belief
+from search_spaces.costs.calibration import (
+    calibration_from_json,
+    calibration_to_json,
+    shipped_calibration,
+)
 from search_spaces.costs.forecast import forecast, model_flops
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -21,7 +25,7 @@ LIMIT = 8 * GIB
 
 def test_terms_and_categories_add_up() -> None:
     plans = work(a_plan(), a_plan(data=8, zero_stage=3), a_plan(pipeline=2, tensor=2))
-    found = forecast(plans, shipped_belief(), LIMIT)
+    found = forecast(plans, shipped_calibration(), LIMIT)
 
     for row in range(3):
         assert sum(found.by_term(row).values()) == pytest.approx(found.step_seconds[row])
@@ -48,7 +52,7 @@ def test_split_plans_have_the_same_model_flops() -> None:
 
 
 def test_a_better_device_is_faster_and_a_smaller_limit_fits_less() -> None:
-    belief = shipped_belief()
+    belief = shipped_calibration()
     a100, h100 = (
         forecast(work(a_plan(micro_batch=8), device=known_device(name)), belief, LIMIT)
         for name in ("A100-80GB", "H100-80GB")
@@ -69,7 +73,7 @@ def test_many_plans_are_forecast_as_each_alone_is() -> None:
         for z in (0, 3)
         for r in (0.0, 0.5)
     ]
-    belief = shipped_belief()
+    belief = shipped_calibration()
     many = forecast(work(*plans), belief, LIMIT)
     alone = together([work(plan) for plan in plans])
 
@@ -80,7 +84,7 @@ def test_many_plans_are_forecast_as_each_alone_is() -> None:
 def test_more_than_one_chunk_is_forecast_like_one() -> None:
     few = work(a_plan(micro_batch=1), a_plan(micro_batch=2))
     many = few.take(np.arange(140_000) % 2)
-    belief = shipped_belief()
+    belief = shipped_calibration()
 
     found = forecast(many, belief, LIMIT)
     np.testing.assert_allclose(found.step_seconds[-2:], forecast(few, belief, LIMIT).step_seconds)
@@ -88,7 +92,7 @@ def test_more_than_one_chunk_is_forecast_like_one() -> None:
 
 def test_records_pull_the_forecast_to_what_was_measured() -> None:
     plans = work(*(a_plan(micro_batch=m) for m in (1, 2, 4, 8)))
-    before = shipped_belief()
+    before = shipped_calibration()
     first = forecast(plans, before, LIMIT)
     truth, held = first.step_seconds * 1.4, first.peak_bytes * 1.1
     after = before.learned(plans.take(np.array([0, 3])), truth[[0, 3]], held[[0, 3]])
@@ -100,18 +104,18 @@ def test_records_pull_the_forecast_to_what_was_measured() -> None:
 
 
 def test_a_belief_is_kept_as_json() -> None:
-    belief = shipped_belief()
+    belief = shipped_calibration()
 
-    assert belief_from_json(belief_to_json(belief)) == belief
+    assert calibration_from_json(calibration_to_json(belief)) == belief
 
 
 def test_the_shipped_belief_says_what_it_was_fitted_to() -> None:
-    assert "published sources" in shipped_belief().provenance
+    assert "published sources" in shipped_calibration().provenance
 
 
 def test_a_record_of_a_cpu_teaches_less() -> None:
     plans = [work(a_plan(), device=known_device(name)) for name in ("A100-80GB", "cpu")]
-    before = shipped_belief()
+    before = shipped_calibration()
     left = []
     for plan in plans:
         first = forecast(plan, before, LIMIT)
@@ -122,7 +126,7 @@ def test_a_record_of_a_cpu_teaches_less() -> None:
 
 
 def test_memory_of_plimsolls_own_loop_is_surer() -> None:
-    belief = replace(shipped_belief(), own_sureness=0.1)
+    belief = replace(shipped_calibration(), own_sureness=0.1)
     own, other = work(a_plan()), work(a_plan(engine="deepspeed"))
 
     sure, unsure = (forecast(one, belief, LIMIT).peak_deviation[0] for one in (own, other))

@@ -15,8 +15,8 @@ from search_spaces.costs.footprint import (
     Peak,
     Variant,
 )
-from search_spaces.costs.plan_encoding import executions_of
-from search_spaces.costs.plan_features import Executions
+from search_spaces.costs.plan_encoding import plan_features
+from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.workload import Work, work_of
 from search_spaces.facts import ModelFacts
 from search_spaces.hardware import Device, known_device
@@ -115,9 +115,9 @@ def a_plan(**knobs: Any) -> Plan:
     return Plan(**(full | knobs))
 
 
-def executions(*plans: Plan) -> Executions:
-    return executions_of(PlanTable.of(plans), FACTS, FOOTPRINT)
+def executions(*plans: Plan) -> PlanFeatures:
+    return plan_features(PlanTable.of(plans), FACTS, FOOTPRINT)
 
 
 def work(*plans: Plan, footprint: Footprint = FOOTPRINT, device: Device = DEVICE) -> Work:
-    return work_of(footprint, device, executions_of(PlanTable.of(plans), FACTS, footprint))
+    return work_of(footprint, device, plan_features(PlanTable.of(plans), FACTS, footprint))

@@ -41,7 +41,7 @@ def test_its_words_agree_with_the_knob(knob: Knob) -> None:
     lossy = [value for value in values if knob.lossy(value, a_spec())]
 
     assert bool(words.lossy) == bool(lossy)
-    assert bool(words.matters) == (knob.matters is not always)
+    assert bool(words.is_active) == (knob.is_active is not always)
     assert words.engines in ("both", *get_args(Engine))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.sequence_packing import filled_of
+from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
@@ -79,7 +79,7 @@ def test_rows_are_as_full_as_those_of_the_workers(
         batching=batching,
     )
 
-    (share,) = filled_of(PlanTable.of([plan]), footprint())
+    (share,) = fill_ratios(PlanTable.of([plan]), footprint())
 
     assert share == pytest.approx(seen(plan), rel=0.06)
 
@@ -88,4 +88,4 @@ def test_samples_of_one_length_fill_their_rows() -> None:
     plans = PlanTable.of([a_plan(micro_batch=2, accumulation=8, batching="padded", data=1)])
     alike = Footprint(model="any", digest="", tokens=9, depth=1, tied_parameters=0, variants=())
 
-    assert filled_of(plans, alike).tolist() == [1.0]
+    assert fill_ratios(plans, alike).tolist() == [1.0]

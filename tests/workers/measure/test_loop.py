@@ -91,7 +91,7 @@ def feed(clock: Clock, takes: Takes) -> Callable[[int], StepBatches]:
 def measure(
     takes: Takes,
     group: dist.ProcessGroup | None = None,
-    rival: Estimate | None = None,
+    incumbent: Estimate | None = None,
     **objective: float,
 ) -> Series:
     clock = Clock()
@@ -101,7 +101,7 @@ def measure(
         ObjectiveSpec.model_validate(objective),
         group,
         HostStopwatch(clock),
-        rival,
+        incumbent,
     )
     assert isinstance(series, Series)
     assert len(series.losses) == sum(window.steps for window in series.windows)
@@ -157,7 +157,7 @@ RIVAL = Estimate(value=0.2, low=0.19, high=0.21)
     ],
 )
 def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> None:
-    series = measure(always(seconds), rival=RIVAL, interval=ALWAYS_TIGHT, min_steps=6)
+    series = measure(always(seconds), incumbent=RIVAL, interval=ALWAYS_TIGHT, min_steps=6)
 
     assert (len(series.windows), series.beaten) == (steps, beaten)
 
@@ -165,7 +165,7 @@ def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> 
 def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
     """The interval of few steps spans all of them: one as fast as the rival leaves it open."""
     takes = [0.25, 0.2] * 4
-    series = measure(takes.__getitem__, rival=RIVAL, interval=0.01, min_steps=6, max_steps=8)
+    series = measure(takes.__getitem__, incumbent=RIVAL, interval=0.01, min_steps=6, max_steps=8)
 
     assert len(series.windows) == 8
     assert not series.beaten
@@ -178,7 +178,7 @@ def test_near_ties_are_measured_to_half_the_interval() -> None:
         return 0.2 if step % 2 else 0.22
 
     alone = measure(takes, interval=0.06, min_steps=6, max_steps=40)
-    tie = measure(takes, rival=RIVAL, interval=0.06, min_steps=6, max_steps=40)
+    tie = measure(takes, incumbent=RIVAL, interval=0.06, min_steps=6, max_steps=40)
 
     assert len(alone.windows) == 6
     assert len(tie.windows) == 40
@@ -306,7 +306,7 @@ def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
     """Nothing trains as fast as the rival; the other rank stops with the first."""
     rival = Estimate(value=1e-6, low=1e-6, high=1e-6)
     spec = a_spec(objective={"interval": 1e-6, "max_steps": 1000})
-    outcome = pair.run(replace(a_request(spec), rival=rival))
+    outcome = pair.run(replace(a_request(spec), incumbent=rival))
 
     assert isinstance(outcome, Measured)
     assert outcome.beaten

@@ -13,7 +13,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.hardware import device_to_yaml, known_device, load_device_file
 from search_spaces.hardware.files import REQUIRED
 from tests.workers.probe.values import ON_A_GPU, TINY
-from workers.probe.config import Findings, usual_effort
+from workers.probe.config import ProbeResult, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 from workers.probe.rates import best_seconds, bus_bandwidth
@@ -27,7 +27,7 @@ def children() -> set[int | None]:
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> ProbeResult:
     folder = tmp_path_factory.mktemp("drive")
     before = children()
     found = probe_ranks(TINY, drive=folder)
@@ -38,7 +38,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
 
 
 @pytest.mark.slow
-def test_every_shape_and_precision_is_measured(findings: Findings) -> None:
+def test_every_shape_and_precision_is_measured(findings: ProbeResult) -> None:
     measured = {point[:4] for point in findings.matmul_points}
 
     assert measured == {(name, *shape) for name in TINY.precisions for shape in TINY.shapes}
@@ -46,7 +46,7 @@ def test_every_shape_and_precision_is_measured(findings: Findings) -> None:
 
 
 @pytest.mark.slow
-def test_every_collective_is_measured_at_every_size(findings: Findings) -> None:
+def test_every_collective_is_measured_at_every_size(findings: ProbeResult) -> None:
     measured = {point[:3] for point in findings.collective_points}
     collectives = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -55,7 +55,7 @@ def test_every_collective_is_measured_at_every_size(findings: Findings) -> None:
 
 @pytest.mark.slow
 def test_a_cpu_becomes_a_device_that_a_user_could_have_written(
-    findings: Findings, tmp_path: Path
+    findings: ProbeResult, tmp_path: Path
 ) -> None:
     device = describe(findings, TINY, when="2026-01-31")
     path = tmp_path / "cpu.yaml"
@@ -158,7 +158,7 @@ def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
 
 
 def test_the_usual_probe_covers_what_forecasts_ask_for() -> None:
-    effort = usual_effort()
+    effort = default_config()
     square = [shape for shape in effort.shapes if len(set(shape)) == 1]
 
     assert len(square) >= 6

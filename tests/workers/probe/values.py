@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workers.probe.config import Effort, Findings
+from workers.probe.config import ProbeConfig, ProbeResult
 
-TINY = Effort(
+TINY = ProbeConfig(
     device_type="cpu",
     ranks=2,
     threads=1,
@@ -19,7 +19,7 @@ TINY = Effort(
     timeout_seconds=120.0,
 )
 
-ON_A_GPU = Findings(
+ON_A_GPU = ProbeResult(
     device_name="NVIDIA H100 80GB HBM3",
     memory_bytes=85_000_000_000,
     multiprocessors=132,

@@ -20,7 +20,7 @@ _HERE = str(Path(__file__).parent)
 
 if _folder := os.environ.get("PLIMSOLL_WITNESS"):
     record_failures(Path(_folder))
-register_post_import_hook("workers.run_recorder.step_recorder:ride_along", "torch")
+register_post_import_hook("workers.run_recorder.step_recorder:record_steps", "torch")
 
 _others = [entry for entry in sys.path if entry != _HERE]
 _own = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
