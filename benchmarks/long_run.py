@@ -64,7 +64,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
                 "bucket_mib": list(range(1, 65)),
             },
             "objective": {"max_seconds": 0.05, "interval": 0.5},
-            "proof": {"enabled": False},
+            "validation": {"enabled": False},
             "budget": {"trials": trials, "minutes": 600},
             "study": {"folder": folder, "warm_start": False},
         }

@@ -52,7 +52,7 @@ def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
                 "loader_workers": [0, 1, 2, 4],
             },
             "budget": {"trials": trials, "minutes": 1e6},
-            "proof": {"enabled": False},
+            "validation": {"enabled": False},
             "study": {"folder": folder, "warm_start": False},
         }
     )

@@ -62,7 +62,7 @@ def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
                 "loader_workers": [0, 1, 2, 4],
             },
             "budget": {"trials": trials},
-            "proof": {"enabled": False},
+            "validation": {"enabled": False},
             "study": {"folder": folder, "warm_start": False},
         }
     )

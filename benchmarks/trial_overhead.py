@@ -52,7 +52,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
             "train": {"global_batch": 32, "sequence_length": 64, "precision": "fp32"},
             "objective": {"max_seconds": 1.0, "interval": 0.1},
             "budget": {"trials": trials},
-            "proof": {"enabled": False},  # it runs in workers of its own
+            "validation": {"enabled": False},  # it runs in workers of its own
             "study": {"folder": folder, "name": "overhead"},
         }
     )
@@ -137,13 +137,14 @@ def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, 
     Args:
         trials: On a warm group, the first of which does not count.
         cold: Trials that are started cold.
-        spec: Another model and machine than `spec_for` has, whose study, budget and proof it gets.
+        spec: Another model and machine than `spec_for` has, whose study, budget and validation it
+            gets.
     """
     import ray
 
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         small = spec_for(folder, trials)
-        kept = {"study": small.study, "budget": small.budget, "proof": small.proof}
+        kept = {"study": small.study, "budget": small.budget, "validation": small.validation}
         spec = small if spec is None else spec.model_copy(update=kept)
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         watch = Stopwatch()

@@ -15,8 +15,8 @@ from orchestrator.core.budget import (
     incumbent,
     next_action,
     not_worth_it,
-    proof_deadline_seconds,
     trial_deadline_seconds,
+    validation_deadline_seconds,
 )
 from orchestrator.core.events import (
     Event,
@@ -106,9 +106,9 @@ class Driver(AbstractDriver):
     def propose(
         self, _: Sequence[Placement] = (), kinds: Collection[str] | None = None
     ) -> Assignment | Later | None:
-        """The next trial, or a proof when the core says that it is enough; None after that.
+        """The next trial, or a validation when the core says that it is enough; None after that.
 
-        A proof, which has the cluster to itself, waits until no trial is under way. If given,
+        A validation, which has the cluster to itself, waits until no trial is under way. If given,
         `kinds` are those of which nodes are free, while there are none of the others.
         """
         if self._stopped:
@@ -164,25 +164,25 @@ class Driver(AbstractDriver):
         return self._assignment(request, deadline_seconds)
 
     def _conclude_search(self, reason: str, now: float) -> Assignment | Later | None:
-        """What is left to prove, then the end. No trial follows, whatever a proof shows."""
+        """What is left to validate, then the end. No trial follows, whatever a validation shows."""
         self._searched = reason
         if self.state.running:
             return Later()
-        if (trial := self.state.to_prove) is not None:
-            return self._prove(trial, now)
+        if (trial := self.state.to_validate) is not None:
+            return self._validate(trial, now)
         self.end(reason)
         return None
 
-    def _prove(self, trial: Record, now: float) -> Assignment:
-        deadline_seconds = proof_deadline_seconds(self.state, trial)
+    def _validate(self, trial: Record, now: float) -> Assignment:
+        deadline_seconds = validation_deadline_seconds(self.state, trial)
         self._emit(
             TrialStarted(
                 number=trial.number,
                 plan=trial.plan,
-                why=f"proof of trial {trial.number}",
+                why=f"validation of trial {trial.number}",
                 deadline_seconds=deadline_seconds,
                 at=now,
-                proof=True,
+                validation=True,
             )
         )
         request = TrialRequest(
@@ -191,7 +191,7 @@ class Driver(AbstractDriver):
             spec=self.state.for_workers,
             # the first rank may write a checkpoint while all others wait for it
             collective_seconds=deadline_seconds,
-            proof=True,
+            validation=True,
         )
         return self._assignment(request, deadline_seconds)
 
@@ -201,7 +201,7 @@ class Driver(AbstractDriver):
             device=self._cluster.device,
             deadline_seconds=deadline_seconds,
             folder=str(Path.cwd()),
-            fresh=request.proof,
+            fresh=request.validation,
         )
 
     def conclude(self, report: TrialReport) -> None:
@@ -218,7 +218,7 @@ class Driver(AbstractDriver):
         trial = self._running(report.number)
         if not self._runs_again(trial, report.outcome):
             # what the trial itself taught is in no record yet: late as it is, this was expected
-            forecast = trial.forecast or (None if trial.proof else self._expected(trial.plan))
+            forecast = trial.forecast or (None if trial.validation else self._expected(trial.plan))
             handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
             self._tell(report.record_of(trial, forecast), handed_out + report.workers_seconds)
         self.note(*report.notes)
@@ -228,12 +228,12 @@ class Driver(AbstractDriver):
         trial = self._running(number)
         if not self._runs_again(trial, RUNNER_DIED):
             record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
-            self._tell(replace(record, forecast=trial.forecast, proof=trial.proof))
+            self._tell(replace(record, forecast=trial.forecast, validation=trial.validation))
         self.note(*notes)
 
     def _runs_again(self, trial: TrialStarted, outcome: Outcome) -> bool:
         """Closes a trial that is run once more, if its outcome asks for that."""
-        second = trial.proof or trial.retry_of is not None
+        second = trial.validation or trial.retry_of is not None
         if not failure_decision(outcome, second=second).again:
             return False
         self.interrupt(trial.number, f"trial {trial.number} {sentence(outcome)}")
@@ -246,13 +246,13 @@ class Driver(AbstractDriver):
     def interrupt(self, number: int, reason: str, *, again: bool = True) -> None:
         """Closes a trial that ended by no doing of its plan's, which is run once more."""
         trial, self._searched = self._running(number), None  # which may have counted on it
-        if again and not trial.proof:  # one that is not there is asked for again anyway
+        if again and not trial.validation:  # one that is not there is asked for again anyway
             left = InterruptedTrial(number=number, plan=trial.plan, retry_of=None)
             self._retries.append((left, reason))
         self._close(trial, reason)
 
     def exhaust(self, reason: str) -> None:
-        """Lets no trial follow those that are under way; a proof may."""
+        """Lets no trial follow those that are under way; a validation may."""
         self._searched = reason
 
     def give_up(self, number: int, reason: str) -> None:
@@ -260,7 +260,7 @@ class Driver(AbstractDriver):
         trial = self._running(number)
         self._close(trial, reason)
         self._searched = reason
-        if trial.proof:
+        if trial.validation:
             self.end(reason)
 
     def cancel(self, reason: str) -> None:
@@ -270,10 +270,10 @@ class Driver(AbstractDriver):
         self.end(reason)
 
     def _close(self, trial: TrialStarted, reason: str) -> None:
-        self._study.abandon(trial.number)  # nothing if it is a proof: its trial has ended
+        self._study.abandon(trial.number)  # nothing if it is a validation: its trial has ended
         now, outcome = self._clock(), Cancelled(detail=reason)
         record = closed(trial.number, trial.plan, outcome, trial.why, at=now)
-        self._emit(TrialEnded(record=replace(record, proof=trial.proof), at=now))
+        self._emit(TrialEnded(record=replace(record, validation=trial.validation), at=now))
 
     def note(self, *texts: str) -> None:
         """Passes on what a person should read."""
@@ -308,8 +308,8 @@ class Driver(AbstractDriver):
         return next(trial for trial in self.state.running if trial.number == number)
 
     def _tell(self, record: Record, waited_seconds: float | None = None) -> None:
-        if record.proof:
-            self._study.keep_proof(record)
+        if record.validation:
+            self._study.keep_validation(record)
         else:
             self._study.tell(record)
         self._emit(TrialEnded(record=record, at=self._clock(), waited_seconds=waited_seconds))
@@ -396,7 +396,7 @@ class PlacingDriver(AbstractDriver):
         plan, running, up = given.request.plan, list(self._running.values()), self._up()
         here = on_kind(up, plan.accelerator)
         wanted = [one for kind, one in self._wanted.items() if kind not in self._left_out]
-        if given.request.proof:  # which runs alone
+        if given.request.validation:  # which runs alone
             wanted = [replace(self._wanted[plan.accelerator], groups=1)]
         self._nodes.want([shortfall(one, up, [*running, *idle]) for one in wanted])
         shunned = self._shunned.get(plan.key, frozenset[str]())
@@ -484,7 +484,7 @@ class PlacingDriver(AbstractDriver):
             f" (cluster.wait_minutes): there is {capacity_words(self._up())}"
         )
         self._left_out.add(plan.accelerator)
-        if given.request.proof or self._left_out == self._wanted.keys():
+        if given.request.validation or self._left_out == self._wanted.keys():
             self._driver.give_up(number, reason)
         else:
             self._driver.note(f"plans for {plan.accelerator} are left out: {reason}")

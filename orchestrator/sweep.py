@@ -104,7 +104,7 @@ def run_sweep(
             records=study.records(),
             memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
             at=time.time(),
-            proofs=study.proofs(),
+            validations=study.validations(),
             groups=groups,
         )
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)

@@ -36,12 +36,14 @@ def experiment_name(spec: SweepSpec, study: str) -> str:
     return spec.tracking.experiment or os.environ.get(EXPERIMENT_VARIABLE) or study
 
 
-def snapshot_of(spec: SweepSpec, study: str, number: int, *, proof: bool = False) -> Path | None:
+def snapshot_of(
+    spec: SweepSpec, study: str, number: int, *, validation: bool = False
+) -> Path | None:
     """Torch's picture of the memory that a trial ran out of; None if there is none here.
 
     It is a pickle: nothing of ours reads it.
     """
-    stem = Path(snapshot_stem(spec, study, number, proof))
+    stem = Path(snapshot_stem(spec, study, number, validation))
     return next(iter(sorted(stem.parent.glob(f"{stem.name}.rank-*.pickle"))), None)
 
 

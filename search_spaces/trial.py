@@ -132,8 +132,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProofRun:
-    """What a proof did beside the measured steps, within the same memory limit.
+class ValidationRun:
+    """What a validation did beside the measured steps, within the same memory limit.
 
     `worst_steps` are optimizer steps on the longest samples there are: the first of all steps and
     some behind the measured ones, the last of them after the checkpoint.
@@ -169,7 +169,7 @@ class Measured:
     measured_steps: int
     losses: tuple[float, ...]  # of each optimizer step, warm-up included
     costs: Costs
-    proof: ProofRun | None = None  # None in a trial that only measured
+    validation: ValidationRun | None = None  # None in a trial that only measured
     beaten: bool = False
     seconds_by_step: tuple[float, ...] = ()
 
@@ -298,8 +298,8 @@ class TrialRequest:
 
     `collective_seconds` bounds how long a rank waits for the others in a collective. `incumbent` is
     what a step of the best plan so far takes, in seconds: a trial that is slower beyond doubt ends
-    early, one that is as fast is measured more exactly. None: there is none to beat. A proof is a
-    trial that does more, as `spec.proof` says.
+    early, one that is as fast is measured more exactly. None: there is none to beat. A validation
+    is a trial that does more, as `spec.validation` says.
     """
 
     number: int
@@ -307,7 +307,7 @@ class TrialRequest:
     spec: SweepSpec
     collective_seconds: float = 60.0
     incumbent: Estimate | None = None
-    proof: bool = False
+    validation: bool = False
 
     @property
     def snapshot(self) -> str | None:
@@ -316,12 +316,14 @@ class TrialRequest:
         Only where the specification names the study, which one that a person runs may not.
         """
         name = self.spec.study.name
-        return None if name is None else snapshot_stem(self.spec, name, self.number, self.proof)
+        return (
+            None if name is None else snapshot_stem(self.spec, name, self.number, self.validation)
+        )
 
 
-def snapshot_stem(spec: SweepSpec, study: str, number: int, proof: bool = False) -> str:
+def snapshot_stem(spec: SweepSpec, study: str, number: int, validation: bool = False) -> str:
     """How the file begins in which a trial that ran out of a GPU's memory leaves its snapshot."""
-    kind = "proof" if proof else "trial"
+    kind = "validation" if validation else "trial"
     return str(Path(spec.study.folder, study, "snapshots", f"{kind}-{number}"))
 
 
@@ -386,7 +388,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One finished trial of a study, or the proof of the plan of trial `number`."""
+    """One finished trial of a study, or the validation of the plan of trial `number`."""
 
     number: int
     plan: Plan
@@ -396,7 +398,7 @@ class Record:
     ended_at: float
     fingerprint: Fingerprint | None
     forecast: PlanForecast | None = None  # None where nothing could be forecast
-    proof: bool = False
+    validation: bool = False
 
 
 def closed(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:

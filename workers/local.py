@@ -25,13 +25,13 @@ from workers.prepare import prepare
 from workers.probe.doctor import lacks
 from workers.worker import Worker, pick_device
 
-_PROOF_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint
+_VALIDATION_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint
 
 
-def run_standalone(spec: SweepSpec, plan: Plan, *, proof: bool = False) -> Outcome | None:
+def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> Outcome | None:
     """Runs one plan in the ranks that were started; None on all ranks but the first.
 
-    As a proof it runs longer, evaluates and saves.
+    As a validation it runs longer, evaluates and saves.
 
     Raises:
         ClusterError: If the plan needs another number of ranks than were started.
@@ -58,9 +58,9 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, proof: bool = False) -> Outco
     with _process_group(spec, world_size):
         worker = Worker.start(spec.on(plan.accelerator))
         warm_up(spec, worker)
-        request = TrialRequest(number=0, plan=plan, spec=spec, proof=proof)
-        if proof:
-            request = replace(request, collective_seconds=_PROOF_SECONDS)
+        request = TrialRequest(number=0, plan=plan, spec=spec, validation=validation)
+        if validation:
+            request = replace(request, collective_seconds=_VALIDATION_SECONDS)
         outcome = run_trial(request, worker)
     return outcome if first else None
 

@@ -22,8 +22,8 @@ from search_spaces.trial import (
     Estimate,
     Measured,
     MemoryReading,
-    ProofRun,
     TrialRequest,
+    ValidationRun,
 )
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
@@ -46,8 +46,8 @@ CLOSER = 0.5  # of the interval to which a trial measures
 
 
 def longer(spec: SweepSpec) -> ObjectiveSpec:
-    """How long a proof measures, and how exactly."""
-    objective, times = spec.objective, spec.proof.longer
+    """How long a validation measures, and how exactly."""
+    objective, times = spec.objective, spec.validation.longer
     return objective.model_copy(
         update={
             "min_steps": math.ceil(objective.min_steps * times),
@@ -64,7 +64,7 @@ def validate(
     spec: SweepSpec,
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
-) -> ProofRun | Diverged:
+) -> ValidationRun | Diverged:
     """Trains on the longest samples, evaluates, saves, and trains on them once more.
 
     Args:
@@ -95,7 +95,7 @@ def validate(
     for step, loss in enumerate(losses):
         if not math.isfinite(loss):
             return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
-    return ProofRun(
+    return ValidationRun(
         worst_steps=1 + len(parts),  # and that with which every trial begins
         evaluation_seconds=evaluation_seconds,
         evaluation_loss=None if silent else losses[-1],
@@ -167,7 +167,7 @@ def train_and_measure(
 ) -> Measured | Diverged:
     """Trains the request's plan and says what it measured, as this rank saw it.
 
-    A proof measures for longer and then does what `workers.trial` says.
+    A validation measures for longer and then does what `workers.trial` says.
 
     The model is built before the limit is in force. With engine torch each rank gives values to
     its own shard alone; DeepSpeed, and a function of the user's, start from the whole model on
@@ -196,22 +196,22 @@ def train_and_measure(
         _worst_step(training, feed, watch)
         worker.meter.check()
         sampler.begin()
-        objective = longer(spec) if request.proof else spec.objective
+        objective = longer(spec) if request.validation else spec.objective
         series = measure_steps(training, feed, objective, group, watch, request.incumbent)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
-        proof = None
-        if request.proof and isinstance(series, Series):
+        validation = None
+        if request.validation and isinstance(series, Series):
             # made here and not by loader processes, which give each step once and in order
             worst = partial(source.step, plan, data_rank, WORST_STEP)
-            proof = validate(training, worst, spec, group, watch)
+            validation = validate(training, worst, spec, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()
     if isinstance(series, Diverged):
         return series
-    if isinstance(proof, Diverged):
-        return replace(proof, step=len(series.losses) + proof.step)
+    if isinstance(validation, Diverged):
+        return replace(validation, step=len(series.losses) + validation.step)
     step = series.step_seconds
     per_token = flops.training_flops_per_token(spec)
     flops_per_step = per_token and per_token * series.tokens
@@ -237,7 +237,7 @@ def train_and_measure(
             compile_seconds=compiled,
         ),
         beaten=series.beaten,
-        proof=proof,
+        validation=validation,
     )
 
 

@@ -19,7 +19,7 @@ class Line:
 
     number: int
     plan: str  # its key
-    proof: bool
+    validation: bool
     samples_per_second: float
     at: float  # seconds since the epoch
 
@@ -66,12 +66,12 @@ def judge(
     its deadline is not lost either.
 
     Args:
-        records: The study's trials that have an outcome; no proofs.
+        records: The study's trials that have an outcome; no validations.
         journal: All that workers finished.
         injected: The faults, in their order.
         began: When trials began, as far as it is known; else as their records say.
     """
-    trials = [line for line in journal if not line.proof]
+    trials = [line for line in journal if not line.validation]
     by_number = {record.number: record for record in records}
     return Verdict(
         lost=tuple(_lost(trials, by_number, injected)),

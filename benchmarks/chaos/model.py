@@ -104,7 +104,7 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
         line = {
             "number": request.number,
             "plan": request.plan.key,
-            "proof": request.proof,
+            "validation": request.validation,
             "samples_per_second": outcome.samples_per_second.value,
             "at": time.time(),
         }

@@ -40,7 +40,7 @@ cluster: {{device: cpu, workers: 2, memory_gib: 0.5, wait_minutes: 5, start_minu
 train: {{global_batch: 64, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [{plans}]}}
 objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 budget: {{trials: 20, minutes: 60, trial_seconds: 25}}
 study: {{storage: "{storage}", folder: "{folder}/runs", wait_minutes: 2}}
 tracking: {tracking}

@@ -1,1 +1,1 @@
-"""The proof on a real GPU: nine programs, each of one command of less than ten minutes."""
+"""The validation on a real GPU: nine programs, each of one command of less than ten minutes."""

@@ -142,7 +142,7 @@ def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> ExportSource
         model=prepare(spec),
         record=record,
         outcome=report.outcome,
-        proof=None,
+        validation=None,
         device=report.fingerprint.device,
         hosts=1,
     )

@@ -45,7 +45,7 @@ def spec_of(case: Case, length: int, *, tiny: bool) -> SweepSpec:
     quick = {"max_seconds": 0.3, "min_steps": 6, "max_steps": 6}
     sections: dict[str, Mapping[str, Any]] = {
         "budget": {"trials": 3 if tiny else 10_000},  # so that time alone ends it
-        "proof": {"enabled": False},  # which the others do not have either
+        "validation": {"enabled": False},  # which the others do not have either
         "tracking": {"enabled": False},
     }
     if tiny:

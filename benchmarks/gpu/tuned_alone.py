@@ -51,7 +51,7 @@ def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:
             records=study.records(),
             memory_limit_bytes=here.memory_limit_bytes,
             at=began,
-            proofs=study.proofs(),
+            validations=study.validations(),
         )
         forecasts = TracedForecasts(spec, model, here, shipped_calibration(), poll)
         driver = Driver(study, here, (), begun, forecasts=forecasts)

@@ -36,7 +36,7 @@ class Searched:
 
 
 def ours(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
-    """`plimsoll tune` with its defaults, under Ray where that is there, without its proof."""
+    """`plimsoll tune` with its defaults, under Ray where that is there, without its validation."""
     with TemporaryDirectory(prefix="plimsoll-gpu-") as folder, config_home(asked) as home:
         study = spec.study.model_copy(update={"folder": folder, "name": NAME})
         mine = spec.model_copy(update={"study": study})

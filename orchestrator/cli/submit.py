@@ -92,7 +92,7 @@ def submit(
 
     _check_secrets(overrides or [])
     spec = with_budget(
-        load_spec(spec_path, overrides or ()), trials=trials, minutes=minutes, proof=None
+        load_spec(spec_path, overrides or ()), trials=trials, minutes=minutes, validation=None
     )
     code = code_version(working_dir)
     submission = Submission(

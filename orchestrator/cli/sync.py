@@ -20,9 +20,9 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     from orchestrator.study.locks import sole_driver
     from orchestrator.study.reader import (
         load_end,
-        load_proofs,
         load_provenances,
         load_records,
+        load_validations,
         stored_state,
     )
     from orchestrator.tracking.mlflow_callback import add_what_is_missing
@@ -31,22 +31,23 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     from search_spaces.spec.redaction import without_password
 
     model = _model(spec)
-    records, proofs = load_records(spec, name), load_proofs(spec, name)
-    state = stored_state(spec, name, records, proofs, load_end(spec, name))
+    records, validations = load_records(spec, name), load_validations(spec, name)
+    state = stored_state(spec, name, records, validations, load_end(spec, name))
     with sole_driver(spec, name):  # one that runs brings MLflow up by itself
         check_tracking(spec)
         added = add_what_is_missing(state, model, load_provenances(spec, name))
     store = without_password(store_uri(spec))
     if not as_json:
         say(
-            f"{store} holds the {len(records)} trials and {len(proofs)} proofs of {name}; {added}"
+            f"{store} holds the {len(records)} trials and {len(validations)} validations of"
+            f" {name}; {added}"
             " of them were missing."
         )
     content = {
         "study": name,
         "store": store,
         "trials": len(records),
-        "proofs": len(proofs),
+        "validations": len(validations),
         "added": added,
     }
     return Result(kind="sync", content=lambda: content)

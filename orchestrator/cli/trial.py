@@ -22,8 +22,11 @@ def trial(
     plan: Annotated[
         Path, typer.Option("--plan", metavar="FILE", help="The plan, a JSON file of its knobs.")
     ],
-    proof: Annotated[
-        bool, typer.Option("--proof", help="As a proof: longer, with evaluation and checkpoint.")
+    validation: Annotated[
+        bool,
+        typer.Option(
+            "--validation", help="As a validation: longer, with evaluation and checkpoint."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> Result | None:
@@ -33,7 +36,7 @@ def trial(
 
     from workers.local import run_standalone
 
-    outcome = run_standalone(spec, asked, proof=proof)
+    outcome = run_standalone(spec, asked, validation=validation)
     if outcome is None:  # rank 0 speaks for all
         return None
     if not as_json:

@@ -45,11 +45,11 @@ def tune(
             help="Print each event to stdout as a line of JSON, instead of view and report.",
         ),
     ] = False,
-    proof: Annotated[
+    validation: Annotated[
         bool | None,
         typer.Option(
-            "--proof/--no-proof",
-            help="Prove the best plan or not, in place of proof.enabled.",
+            "--validation/--no-validation",
+            help="Validate the best plan or not, in place of validation.enabled.",
             show_default=False,
         ),
     ] = None,
@@ -68,7 +68,7 @@ def tune(
     if events and as_json:
         raise UserError("--events and --json both want stdout: choose one")
     loaded = load_spec(spec_path, overrides or ())
-    spec = with_budget(loaded, trials=trials, minutes=minutes, proof=proof)
+    spec = with_budget(loaded, trials=trials, minutes=minutes, validation=validation)
     name = study_name(spec, spec_path)
 
     from orchestrator.forecast.calibration import calibrated_for_sweep

@@ -54,7 +54,7 @@ class RayMetrics(AbstractCallback):
         self._seen: tuple[Utilization, SweepState] | None = None
         self._metrics: dict[str, Any] = {}
         self._standing: tuple[Reading, ...] = ()
-        self._stood: tuple[object, object] | None = None  # records and proofs that they are of
+        self._stood: tuple[object, object] | None = None  # records and validations that they are of
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="plimsoll-metrics", daemon=True)
 
@@ -82,7 +82,7 @@ class RayMetrics(AbstractCallback):
             meter, state = self._seen
             # the same tuples as before hold the same records
             if self._stood is None or not _same(self._stood, state):
-                self._stood = (state.records, state.proofs)
+                self._stood = (state.records, state.validations)
                 self._standing = tuple(standing(state))
             self._tell(self._standing)
             self._tell(current(meter, state, self._clock()))
@@ -100,8 +100,8 @@ class RayMetrics(AbstractCallback):
 
 
 def _same(stood: tuple[object, object], state: SweepState) -> bool:
-    records, proofs = stood
-    return records is state.records and proofs is state.proofs
+    records, validations = stood
+    return records is state.records and validations is state.validations
 
 
 def _made(metric: Metric, state: SweepState) -> Any:

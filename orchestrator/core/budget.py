@@ -20,8 +20,8 @@ SLACK = 4.0
 # Steps outside of `objective.max_seconds`: the worst step, and the last two, which a measurement
 # may begin however slow they are
 _STEPS_BESIDE = 3
-# The same in a proof: four steps and an evaluation of the longest samples, and the last two
-_STEPS_BESIDE_PROOF = 7
+# The same in a validation: four steps and an evaluation of the longest samples, and the last two
+_STEPS_BESIDE_VALIDATION = 7
 _SLOW_DISK = 50e6  # bytes per second that all ranks together write of a checkpoint
 
 
@@ -155,10 +155,10 @@ def trial_deadline_seconds(
     return min(cap, FLOOR_SECONDS + needed)
 
 
-def proof_deadline_seconds(state: SweepState, trial: Record) -> float:
-    """Hard limit of a proof, whatever is left of the sweep's own time.
+def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
+    """Hard limit of a validation, whatever is left of the sweep's own time.
 
-    At most so many times a trial's as a proof is longer; less if its trial tells that it needs
+    At most so many times a trial's as a validation is longer; less if its trial tells that it needs
     less, with `SLACK`, and time for a slow disk to take the checkpoint.
 
     Args:
@@ -170,11 +170,11 @@ def proof_deadline_seconds(state: SweepState, trial: Record) -> float:
     costs, held = outcome.costs, outcome.memory.anatomy
     # an evaluation compiles once more
     preparing = costs.build_seconds + 2 * costs.compile_seconds
-    steps = _STEPS_BESIDE_PROOF * outcome.step_seconds.high
+    steps = _STEPS_BESIDE_VALIDATION * outcome.step_seconds.high
     saving = trial.plan.world_size * (held.weights + held.optimizer_states) / _SLOW_DISK
-    measuring = spec.proof.longer * spec.objective.max_seconds
+    measuring = spec.validation.longer * spec.objective.max_seconds
     needed = FLOOR_SECONDS + SLACK * (preparing + steps) + measuring + saving
-    return min(spec.proof.longer * spec.budget.trial_seconds, needed)
+    return min(spec.validation.longer * spec.budget.trial_seconds, needed)
 
 
 def _preparing_seconds(state: SweepState, plan: Plan) -> float | None:

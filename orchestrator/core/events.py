@@ -17,7 +17,7 @@ LIKELY_TO_FIT = "likely to fit"  # with these words a reason says how likely tha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
-    """A driver took up the study; `records` is what earlier ones had measured, and proven."""
+    """A driver took up the study; `records` is what earlier ones had measured, and validated."""
 
     study: str
     spec: SweepSpec
@@ -25,7 +25,7 @@ class SweepStarted:
     records: tuple[Record, ...]
     memory_limit_bytes: int | None  # per rank; None until a trial tells the device's
     at: float
-    proofs: tuple[Record, ...] = ()
+    validations: tuple[Record, ...] = ()
     groups: int = 1  # trials that can be under way at the same time
 
 
@@ -40,10 +40,10 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan was handed out; or again, as the proof of the trial of that number.
+    """A plan was handed out; or again, as the validation of the trial of that number.
 
     `ask_seconds` is what choosing the plan took, forecasts and search together; None where there
-    was no choice: the first plan, one that is run once more, a proof.
+    was no choice: the first plan, one that is run once more, a validation.
     """
 
     number: int
@@ -52,14 +52,14 @@ class TrialStarted:
     deadline_seconds: float  # from `at` on; past it the trial is ended
     at: float
     forecast: PlanForecast | None = None  # None where nothing could be forecast by then
-    proof: bool = False
+    validation: bool = False
     ask_seconds: float | None = None
     retry_of: int | None = None  # the trial of the same plan that was cut short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """An outcome, of a trial or of a proof, came back and was told to the study.
+    """An outcome, of a trial or of a validation, came back and was told to the study.
 
     `waited_seconds` is from when it was handed out until its workers were ready for it: room was
     found, and workers started where there were none. None where nobody lived to tell.

@@ -54,7 +54,7 @@ class TrialReport:
             ended_at=self.ended_at,
             fingerprint=self.fingerprint,
             forecast=forecast,
-            proof=trial.proof,
+            validation=trial.validation,
         )
 
 

@@ -110,7 +110,7 @@ class Objective:
                 yield f"it reaches {told} {WORDS[metric]}, where {wanted}"
 
     def feasible(self, record: Record) -> bool:
-        """Whether a plan trains, leaves the head-room free and reaches what it must."""
+        """Whether a plan trains, leaves the headroom free and reaches what it must."""
         return isinstance(record.outcome, Measured) and not any(self.shortfalls(record))
 
 

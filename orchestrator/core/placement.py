@@ -296,7 +296,7 @@ def reason_to_change(needed: Processes, there: Processes, *, fresh: bool = False
         return f"the next plan needs processes started with {_words(needed.environment)}"
     if needed.placement != there.placement:
         return "the next plan runs on other nodes"
-    return "a proof runs in workers of its own" if fresh else None
+    return "a validation runs in workers of its own" if fresh else None
 
 
 def _words(environment: Environment) -> str:

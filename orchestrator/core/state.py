@@ -18,11 +18,11 @@ from orchestrator.core.events import (
 from orchestrator.core.objective import Objective, limit_of, score
 from orchestrator.core.validation import (
     candidates,
-    counts_as_proof,
+    counts_as_validation,
     failures,
-    next_proof,
-    proven_among,
+    next_validation,
     slowness,
+    validated_among,
 )
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Record
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class SweepState:
     """All that is known of a sweep at one moment.
 
-    `records` holds what earlier drivers measured too; `resumed` says how many those are. Proofs
-    stand apart, each under the number of its trial.
+    `records` holds what earlier drivers measured too; `resumed` says how many those are.
+    Validations stand apart, each under the number of its trial.
     """
 
     study: str
@@ -50,7 +50,7 @@ class SweepState:
     fingerprint: Fingerprint | None = None
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
-    proofs: tuple[Record, ...] = ()
+    validations: tuple[Record, ...] = ()
 
     @property
     def goal(self) -> Objective:
@@ -66,44 +66,48 @@ class SweepState:
 
     @property
     def best(self) -> Record | None:
-        """The trial of the proven plan, else the best feasible one.
+        """The trial of the validated plan, else the best feasible one.
 
-        One whose proof failed is neither.
+        One whose validation failed is neither.
         """
         equals, goal = self.equals, self.goal
-        proof = proven_among(equals, self.proofs)
+        validation = validated_among(equals, self.validations)
         wanted = max(equals, key=lambda record: score(record, goal), default=None)
-        return wanted if proof is None else next(r for r in equals if r.number == proof.number)
+        return (
+            wanted
+            if validation is None
+            else next(r for r in equals if r.number == validation.number)
+        )
 
     @property
     def equals(self) -> list[Record]:
-        """The best trials, which are statistically equal, in the order in which they are proven."""
-        return candidates(self.records, self.failed_proofs, self.goal)
+        """The best trials, statistically equal, in the order of their validation."""
+        return candidates(self.records, self.failed_validations, self.goal)
 
     @property
-    def proven(self) -> Record | None:
-        """The proof that holds, of one of the best plans."""
-        return proven_among(self.equals, self.proofs)
+    def validated(self) -> Record | None:
+        """The validation that holds, of one of the best plans."""
+        return validated_among(self.equals, self.validations)
 
     @property
-    def failed_proofs(self) -> Mapping[int, str]:
-        """The trials whose proof failed, each with the reason."""
-        return failures(self.proofs, self.records, self.space.baseline, self.spec)
+    def failed_validations(self) -> Mapping[int, str]:
+        """The trials whose validation failed, each with the reason."""
+        return failures(self.validations, self.records, self.space.baseline, self.spec)
 
-    def why_failed(self, proof: Record) -> str | None:
-        """Why this proof failed, though a later one of the same trial may hold; None if it did not.
+    def why_failed(self, validation: Record) -> str | None:
+        """Reason why this validation failed, even if a later one held; None if it held itself.
 
         One before the last of a trial was too slow: nothing else is repeated.
         """
-        same = (other for other in reversed(self.proofs) if other.number == proof.number)
-        if proof == next(same, proof):
-            return self.failed_proofs.get(proof.number)
-        return slowness(proof, self.records, self.spec)
+        same = (other for other in reversed(self.validations) if other.number == validation.number)
+        if validation == next(same, validation):
+            return self.failed_validations.get(validation.number)
+        return slowness(validation, self.records, self.spec)
 
     @property
-    def to_prove(self) -> Record | None:
-        """The trial whose plan is proven next, None if that is enough."""
-        return next_proof(self.records, self.proofs, self.space.baseline, self.spec)
+    def to_validate(self) -> Record | None:
+        """The trial whose plan is validated next, None if that is enough."""
+        return next_validation(self.records, self.validations, self.space.baseline, self.spec)
 
 
 def begin(event: SweepStarted) -> SweepState:
@@ -116,7 +120,7 @@ def begin(event: SweepStarted) -> SweepState:
         records=event.records,
         resumed=len(event.records),
         memory_limit_bytes=event.memory_limit_bytes,
-        proofs=event.proofs,
+        validations=event.validations,
     )
 
 
@@ -133,8 +137,10 @@ def advance(state: SweepState, event: Event) -> SweepState:
             return replace(
                 state,
                 running=tuple(trial for trial in state.running if trial.number != record.number),
-                records=state.records if record.proof else (*state.records, record),
-                proofs=(*state.proofs, record) if counts_as_proof(record) else state.proofs,
+                records=state.records if record.validation else (*state.records, record),
+                validations=(*state.validations, record)
+                if counts_as_validation(record)
+                else state.validations,
                 memory_limit_bytes=limit_of(record) or state.memory_limit_bytes,
             )
         case Noted():

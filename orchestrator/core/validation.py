@@ -1,7 +1,7 @@
-"""Whether a plan is proven, and which one is proven next: judged from records alone.
+"""Whether a plan is validated, and which one is validated next: judged from records alone.
 
-A proof is a record of its own beside that of its trial, whose number it has. What it is worth is
-derived each time from both, so that another head-room judges old proofs anew.
+A validation is a record of its own beside that of its trial, whose number it has. What it is worth
+is derived each time from both, so that another headroom judges old validations anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAME_LOSSY = 0.05  # 8-bit states, compressed gradients, another precision; drop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
-    """Losses of a proof beside those of a reference plan, on the same samples from the same seed.
+    """Losses of a validation and of a reference plan, on the same samples and from the same seed.
 
     `apart` is the largest difference over the largest loss.
     """
@@ -48,33 +48,33 @@ class LossCheck:
 
 
 def loss_check(
-    proof: Record,
+    validation: Record,
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
     doubted: Collection[int] = (),
 ) -> LossCheck | None:
-    """The proof's first losses beside a reference plan's; None if no other plan can tell.
+    """The validation's first losses beside a reference plan's; None if no other plan can tell.
 
     The reference is the lossless plan that was measured, over more than a few steps, and differs
     least from the plan that one would start with, which is that plan itself where it ran.
 
     Args:
-        proof: Of any plan.
+        validation: Of any plan.
         records: The trials.
         baseline: The plan that one would start with.
         spec: Says what is lossless.
-        doubted: Trials that are no reference, since their proof failed before.
+        doubted: Trials that are no reference, since their validation failed before.
     """
     others = [
         record
         for record in records
         if isinstance(record.outcome, Measured)
-        and record.plan != proof.plan
+        and record.plan != validation.plan
         and record.number not in doubted
         and is_lossless(record.plan, spec)
     ]
-    if not others or not isinstance(proof.outcome, Measured):
+    if not others or not isinstance(validation.outcome, Measured):
         return None
     reference = min(
         others,
@@ -84,12 +84,12 @@ def loss_check(
             record.number,
         ),
     )
-    steps, apart = loss_difference(_losses(proof), _losses(reference))
+    steps, apart = loss_difference(_losses(validation), _losses(reference))
     return LossCheck(
         reference=reference.number,
         steps=steps,
         apart=apart,
-        tolerance=loss_tolerance(proof.plan, proof.outcome, spec),
+        tolerance=loss_tolerance(validation.plan, validation.outcome, spec),
     )
 
 
@@ -103,68 +103,68 @@ def loss_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int
 
 def loss_tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
     """How far losses of a plan may lie from another's on the same samples, of the largest one."""
-    if not is_lossless(plan, spec) or (outcome.proof is not None and outcome.proof.draws):
+    if not is_lossless(plan, spec) or (outcome.validation is not None and outcome.validation.draws):
         return SAME_LOSSY
     return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
 
 
 def failure(
-    proof: Record,
+    validation: Record,
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
     doubted: Collection[int] = (),
 ) -> str | None:
-    """Why a proof does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
-    outcome = proof.outcome
+    """Why a validation does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
+    outcome = validation.outcome
     if not isinstance(outcome, Measured):
         return sentence(outcome)
-    if short := next(Objective.of(spec).shortfalls(proof), None):
+    if short := next(Objective.of(spec).shortfalls(validation), None):
         return short
-    check = loss_check(proof, records, baseline, spec, doubted)
+    check = loss_check(validation, records, baseline, spec, doubted)
     if check is not None and not check.holds:
         apart, may = 100 * check.apart, 100 * check.tolerance
         return (
             f"its losses are up to {apart:.2g} % apart from those of trial {check.reference} in"
             f" the first {check.steps} steps, where {may:g} % may be"
         )
-    return slowness(proof, records, spec)
+    return slowness(validation, records, spec)
 
 
-def slowness(proof: Record, records: Sequence[Record], spec: SweepSpec) -> str | None:
-    """What to say of a proof that was measured far below its trial's speed; None if it was not."""
-    trial = next((record for record in records if record.number == proof.number), None)
+def slowness(validation: Record, records: Sequence[Record], spec: SweepSpec) -> str | None:
+    """Sentence for a validation far slower than its trial; None for another."""
+    trial = next((record for record in records if record.number == validation.number), None)
     if trial is None or not isinstance(trial.outcome, Measured):
         return None
-    if not isinstance(proof.outcome, Measured):
+    if not isinstance(validation.outcome, Measured):
         return None
-    least = trial.outcome.samples_per_second.low * (1 - spec.proof.slower)
-    if proof.outcome.samples_per_second.high >= least:
+    least = trial.outcome.samples_per_second.low * (1 - spec.validation.slower)
+    if validation.outcome.samples_per_second.high >= least:
         return None
-    ours, theirs = throughput(proof), throughput(trial)
+    ours, theirs = throughput(validation), throughput(trial)
     return f"it ran at {ours:.4g} samples/s, its trial at {theirs:.4g}"
 
 
 def failures(
-    proofs: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
+    validations: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Mapping[int, str]:
-    """The trials whose proof failed, each with the reason; proofs in the order of their ends.
+    """Trials whose validation failed, each with the reason; validations in the order of their ends.
 
-    Of two proofs of a trial the later one counts.
+    Of two validations of a trial the later one counts.
     """
     failed: dict[int, str] = {}
-    for proof in proofs:
-        reason = failure(proof, records, baseline, spec, failed)
-        failed.pop(proof.number, None)
+    for validation in validations:
+        reason = failure(validation, records, baseline, spec, failed)
+        failed.pop(validation.number, None)
         if reason is not None:
-            failed[proof.number] = reason
+            failed[validation.number] = reason
     return failed
 
 
 def candidates(
     records: Iterable[Record], failed: Mapping[int, str], goal: Objective
 ) -> list[Record]:
-    """The best plan and its statistical equals, those aside whose proof failed.
+    """The best plan and its statistical equals, those aside whose validation failed.
 
     The one with most room first; where room is what is wanted, the fastest.
     """
@@ -173,48 +173,56 @@ def candidates(
     return sorted(equal, key=_slowness if goal.metric == "headroom" else _share)
 
 
-def next_proof(
-    records: Sequence[Record], proofs: Sequence[Record], baseline: Plan, spec: SweepSpec
+def next_validation(
+    records: Sequence[Record], validations: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Record | None:
-    """The trial whose plan is to be proven now; None if one is proven, or it was tried enough.
+    """The trial to validate now; None if one is validated already, or enough were tried.
 
-    A proof that failed by its speed alone is repeated once, since other work on the machine makes
-    it as slow. Tries count plans, and anew once other trials have ended.
+    A validation that failed by its speed alone is repeated once, since other work on the machine
+    makes it as slow. Tries count plans, and anew once other trials have ended.
     """
-    failed = failures(proofs, records, baseline, spec)
-    if spec.proof.enabled and (again := _once_slow(records, proofs, failed, spec)) is not None:
+    failed = failures(validations, records, baseline, spec)
+    if (
+        spec.validation.enabled
+        and (again := _once_slow(records, validations, failed, spec)) is not None
+    ):
         return again
     best = candidates(records, failed, Objective.of(spec))
-    if not spec.proof.enabled or not best or proven_among(best, proofs) is not None:
+    if not spec.validation.enabled or not best or validated_among(best, validations) is not None:
         return None
     last = max(record.ended_at for record in records)
-    tried = {proof.number for proof in proofs if proof.ended_at > last} & failed.keys()
-    return best[0] if len(tried) < spec.proof.tries else None
+    tried = {
+        validation.number for validation in validations if validation.ended_at > last
+    } & failed.keys()
+    return best[0] if len(tried) < spec.validation.tries else None
 
 
 def _once_slow(
-    records: Sequence[Record], proofs: Sequence[Record], failed: Mapping[int, str], spec: SweepSpec
+    records: Sequence[Record],
+    validations: Sequence[Record],
+    failed: Mapping[int, str],
+    spec: SweepSpec,
 ) -> Record | None:
-    """The trial of the last proof, if that failed by its speed alone and is the only one of it."""
-    if not proofs or failed.get(proofs[-1].number) is None:
+    """The trial of the last validation, if that failed by speed alone and was the trial's first."""
+    if not validations or failed.get(validations[-1].number) is None:
         return None
-    last = proofs[-1]
+    last = validations[-1]
     if failed[last.number] != slowness(last, records, spec):
         return None
-    if sum(proof.number == last.number for proof in proofs) > 1:
+    if sum(validation.number == last.number for validation in validations) > 1:
         return None
     return next((record for record in records if record.number == last.number), None)
 
 
-def proven_among(best: Sequence[Record], proofs: Sequence[Record]) -> Record | None:
-    """The proof of the first of these trials that has one; none of them has one that failed."""
-    known = {proof.number: proof for proof in proofs}
+def validated_among(best: Sequence[Record], validations: Sequence[Record]) -> Record | None:
+    """The validation of the first of these trials that has one; none of theirs failed."""
+    known = {validation.number: validation for validation in validations}
     return next((known[record.number] for record in best if record.number in known), None)
 
 
-def counts_as_proof(record: Record) -> bool:
-    """Whether a record is of a proof that came to an end; one that was stopped is run again."""
-    return record.proof and not isinstance(record.outcome, Cancelled)
+def counts_as_validation(record: Record) -> bool:
+    """True if the record is of a validation that ended; one that was stopped is run again."""
+    return record.validation and not isinstance(record.outcome, Cancelled)
 
 
 def _losses(record: Record) -> tuple[float, ...]:

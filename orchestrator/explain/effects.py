@@ -36,7 +36,7 @@ class KnobEffect:
     peak_bytes: float | None
     trial: int | None
     told: str = ""  # how the other plan's trial ended, if not with a measurement
-    keeps: bool | None = None  # whether the other plan is forecast to keep the head-room
+    keeps: bool | None = None  # whether the other plan is forecast to keep the headroom
 
 
 def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:

@@ -12,7 +12,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, times, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
-from orchestrator.report.format import lossy_words, number, outcome_words, proof_words
+from orchestrator.report.format import lossy_words, number, outcome_words, validation_words
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import snapshot_of
@@ -30,7 +30,7 @@ class OomFix:
     """A plan that differs in one knob and fits, or is likely to.
 
     `trial` is that in which it was measured to fit, with `measured` and the peak that was
-    held; None where `peak_bytes` and `fits` are forecast. `keeps` says whether the head-room
+    held; None where `peak_bytes` and `fits` are forecast. `keeps` says whether the headroom
     stays free too.
     """
 
@@ -230,9 +230,9 @@ def explain_trial(
 def _reasons(state: SweepState, record: Record) -> Iterator[str]:
     """Why it is the answer, or is not."""
     best, outcome = state.best, record.outcome
-    for proof in state.proofs:
-        if proof.number == record.number:
-            yield f"its proof {proof_words(proof, state)}"
+    for validation in state.validations:
+        if validation.number == record.number:
+            yield f"its validation {validation_words(validation, state)}"
     if best is not None and best.number == record.number:
         yield "it is the answer"
         return
@@ -240,7 +240,7 @@ def _reasons(state: SweepState, record: Record) -> Iterator[str]:
         yield from _unmeasured(outcome)
         return
     yield from state.goal.shortfalls(record)
-    if best is None or not state.goal.feasible(record) or record.number in state.failed_proofs:
+    if best is None or not state.goal.feasible(record) or record.number in state.failed_validations:
         return
     if record in state.equals:
         yield f"it is statistically equal to trial {best.number}, {_preferred(state, best)}"
@@ -255,8 +255,10 @@ def _reasons(state: SweepState, record: Record) -> Iterator[str]:
 
 
 def _preferred(state: SweepState, best: Record) -> str:
-    proven = state.proven is not None and state.proven.number == best.number
-    return "which is the one that was proven" if proven else "which was measured as the fastest"
+    validated = state.validated is not None and state.validated.number == best.number
+    return (
+        "which is the one that was validated" if validated else "which was measured as the fastest"
+    )
 
 
 def _unmeasured(outcome: object) -> Iterator[str]:

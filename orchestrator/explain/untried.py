@@ -179,7 +179,7 @@ def _memory(told: Expected, ground: ForecastContext) -> str:
     if peak.value > limit:
         return f"{words}, above the limit of {gib(limit)} GiB: {fits}"
     if peak.value > line:
-        return f"{words}, above the line of {gib(line)} GiB that the head-room leaves: {fits}"
+        return f"{words}, above the line of {gib(line)} GiB that the headroom leaves: {fits}"
     if told.fits < SURE_TO_FIT:
         return f"{words}, too near to the limit of {gib(limit)} GiB: {fits}"
     return ""

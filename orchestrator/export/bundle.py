@@ -94,7 +94,7 @@ def exported_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> ExportMa
         format=bundle.format,
         study=taken.study,
         trial=taken.record.number,
-        proven=taken.proof is not None,
+        validated=taken.validation is not None,
         command=bundle.command,
         environment=tuple(bundle.environment),
         device=taken.device,
@@ -120,7 +120,7 @@ def readme(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> str:
     """What a colleague has to know who was not there."""
     told, plan = taken.told, taken.plan
     rate = told.samples_per_second
-    how = "proven in workers of its own" if taken.proof else "measured in one trial"
+    how = "validated in workers of its own" if taken.validation else "measured in one trial"
     lines = [
         f"# {taken.spec.model.name}: trial {taken.record.number} of study {taken.study}",
         "",

@@ -14,14 +14,14 @@ from search_spaces.trial import Measured, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
-    """A measured plan of a study. `proof` is of this plan and holds; None where none does."""
+    """A measured plan of a study. `validation` is of this plan and holds; None where none does."""
 
     study: str
     spec: SweepSpec
     model: ModelFacts
     record: Record
     outcome: Measured
-    proof: Measured | None
+    validation: Measured | None
     device: str  # "cpu" or "cuda"
     hosts: int  # that its ranks ran on
 
@@ -33,7 +33,7 @@ class ExportSource:
     @property
     def told(self) -> Measured:
         """The longer of its measurements."""
-        return self.proof or self.outcome
+        return self.validation or self.outcome
 
 
 def chosen_record(state: SweepState, number: int | None) -> Record:
@@ -65,8 +65,12 @@ def chosen_record(state: SweepState, number: int | None) -> Record:
 def export_source(state: SweepState, record: Record, model: ModelFacts) -> ExportSource:
     """A measured trial of a sweep, as it is taken away."""
     assert isinstance(record.outcome, Measured)
-    proof = state.proven
-    proven = proof.outcome if proof is not None and proof.number == record.number else None
+    validation = state.validated
+    validated = (
+        validation.outcome
+        if validation is not None and validation.number == record.number
+        else None
+    )
     seen = record.fingerprint or state.fingerprint
     return ExportSource(
         study=state.study,
@@ -74,7 +78,7 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         model=model,
         record=record,
         outcome=record.outcome,
-        proof=proven if isinstance(proven, Measured) else None,
+        validation=validated if isinstance(validated, Measured) else None,
         device=seen.device if seen is not None else "cpu",
         hosts=seen.hosts if seen is not None else 1,
     )

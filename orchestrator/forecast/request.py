@@ -61,7 +61,7 @@ class PlanningRequest:
 
     @property
     def line_bytes(self) -> float:
-        """What the head-room leaves of the limit: the load line."""
+        """What the headroom leaves of the limit: the load line."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
 
     @property

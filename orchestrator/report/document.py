@@ -14,7 +14,7 @@ from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
 from orchestrator.report.format import lossy_words, outcome_words, plan_words
-from orchestrator.tracking.metrics import proof_state
+from orchestrator.tracking.metrics import validation_state
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
@@ -38,7 +38,7 @@ def document(shown: Explanation | Comparison) -> dict[str, Any]:
 
 
 def report_document(state: SweepState) -> dict[str, Any]:
-    """The report of a sweep: its answer, what equals it, every trial and every proof."""
+    """The report of a sweep: its answer, what equals it, every trial and every validation."""
     best, ended = state.best, state.ended
     return {
         "study": state.study,
@@ -49,11 +49,13 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "untried_plans": None if ended is None else ended.untried,
         "untried_at_most_ratio": None if ended is None else ended.left,
         "answer": None if best is None else _trial(best, state),
-        "proof": proof_state(state),
+        "validation": validation_state(state),
         "equal_trials": [record.number for record in state.equals],
         "outcomes": counts(state.records),
         "trials": [_trial(record, state) for record in state.records],
-        "proofs": [_trial(record, state) | _failure(record, state) for record in state.proofs],
+        "validations": [
+            _trial(record, state) | _failure(record, state) for record in state.validations
+        ],
     }
 
 
@@ -99,5 +101,5 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _failure(proof: Record, state: SweepState) -> dict[str, str | None]:
-    return {"failure": state.why_failed(proof)}
+def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
+    return {"failure": state.why_failed(validation)}

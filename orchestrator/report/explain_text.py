@@ -48,7 +48,7 @@ def room_sentence(won: BestExplanation) -> str:
     return (
         f"its peak of {gib(won.peak_bytes)} GiB leaves {gib(left)} of {gib(won.limit_bytes)} GiB a"
         f" rank free, {100 * left / won.limit_bytes:.0f} %, and"
-        f" {gib(line)} GiB below the line that the head-room draws"
+        f" {gib(line)} GiB below the line that the headroom draws"
     )
 
 

@@ -284,29 +284,29 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
 )
 
 
-def proof_words(proof: Record, state: SweepState) -> str:
-    """How a proof ended: `failed: why`, or `holds: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
-    outcome = proof.outcome
-    if (reason := state.why_failed(proof)) is not None:
+def validation_words(validation: Record, state: SweepState) -> str:
+    """How a validation ended: `failed: why`, or `holds: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
+    outcome = validation.outcome
+    if (reason := state.why_failed(validation)) is not None:
         return f"failed: {' '.join(reason.split())}"
     if not isinstance(outcome, Measured):
         return outcome_words(outcome)  # it was stopped
     memory, steps = outcome.memory, len(outcome.losses)
     told = f"{plural(steps, 'step')} at {spread(outcome.samples_per_second)} samples/s"
     told += f", peak {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
-    if (done := outcome.proof) is not None:
+    if (done := outcome.validation) is not None:
         told += (
             f", with {done.worst_steps} steps of the longest samples, an evaluation of them and a"
             f" checkpoint of {gib(done.checkpoint_bytes)} GiB in {done.checkpoint_seconds:.1f} s"
         )
-    return f"holds: {told}; {_losses(check_of(proof, state))}"
+    return f"holds: {told}; {_losses(check_of(validation, state))}"
 
 
-def check_of(proof: Record, state: SweepState) -> LossCheck | None:
-    """The proof's losses beside the reference's."""
-    before = [other.number for other in state.proofs if other.ended_at < proof.ended_at]
-    doubted = [number for number in before if number in state.failed_proofs]
-    return loss_check(proof, state.records, state.space.baseline, state.spec, doubted)
+def check_of(validation: Record, state: SweepState) -> LossCheck | None:
+    """The validation's losses beside the reference's."""
+    before = [other.number for other in state.validations if other.ended_at < validation.ended_at]
+    doubted = [number for number in before if number in state.failed_validations]
+    return loss_check(validation, state.records, state.space.baseline, state.spec, doubted)
 
 
 def _losses(check: LossCheck | None) -> str:
@@ -319,22 +319,23 @@ def _losses(check: LossCheck | None) -> str:
     )
 
 
-def proof_sentences(state: SweepState) -> Iterator[str]:
-    """Whether the best plan is proven and how, and which proofs failed; nothing without a best."""
+def validation_sentences(state: SweepState) -> Iterator[str]:
+    """Sentences on the validation of the best plan, and on those that failed; none without one."""
     if state.best is None:
         return
-    proof = state.proven
-    failed = [each for each in state.proofs if state.why_failed(each) is not None]
-    if proof is not None:
-        yield f"proven in workers of its own: the proof {proof_words(proof, state)}"
-    elif not state.spec.proof.enabled:
-        yield "not proven: proof.enabled is false"
-    elif state.to_prove is not None:
-        yield "not proven yet: `plimsoll tune` proves the best plan when its search is over"
+    validation = state.validated
+    failed = [each for each in state.validations if state.why_failed(each) is not None]
+    if validation is not None:
+        words = validation_words(validation, state)
+        yield f"validated in workers of its own: the validation {words}"
+    elif not state.spec.validation.enabled:
+        yield "not validated: validation.enabled is false"
+    elif state.to_validate is not None:
+        yield "not validated yet: `plimsoll tune` validates the best plan when its search is over"
     else:
-        yield f"not proven: {plural(len(failed), 'proof')} failed"
+        yield f"not validated: {plural(len(failed), 'validation')} failed"
     for each in failed:
-        yield f"the proof of trial {each.number} {proof_words(each, state)}"
+        yield f"the validation of trial {each.number} {validation_words(each, state)}"
 
 
 def count_words(count: int) -> str:

@@ -37,8 +37,8 @@ from orchestrator.report.format import (
     outcome_words,
     plan_words,
     plural,
-    proof_words,
     record_words,
+    validation_words,
 )
 from orchestrator.report.sweep_tables import baseline_record, progress, speedup
 from orchestrator.tracking.callback import AbstractCallback
@@ -73,7 +73,7 @@ def budget_bar(share: float, width: int, told: str) -> Text:
 
 
 def memory_bar(share: float, line: float, width: int, told: str) -> Text:
-    """Peak over limit with the line marked that the head-room draws.
+    """Peak over limit with the line marked that the headroom draws.
 
     Args:
         share: Peak over limit; beyond 1 the bar is full.
@@ -126,7 +126,7 @@ def _title(state: SweepState) -> RenderableType:
 def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, RenderableType]]:
     yield from _under_way(state, now)
     yield from _best(state)
-    yield from _proof(state)
+    yield from _validation(state)
     yield from _memory(state, width)
     used = progress(state, now)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
@@ -144,7 +144,7 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
         return
     *others, trial = state.running
     words = labelled_words(trial.plan, state.spec, omit=fixed_knobs(state.space))
-    what = "proof of trial" if trial.proof else "trial"
+    what = "validation of trial" if trial.validation else "trial"
     beside = f", {plural(len(others), 'trial')} beside it" if others else ""
     yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"), beside)
     spent, deadline = now - trial.at, trial.deadline_seconds
@@ -158,7 +158,7 @@ def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableT
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     best = state.best
     if best is None:
-        yield "best", Text("no plan yet that keeps the head-room", style="bright_black")
+        yield "best", Text("no plan yet that keeps the headroom", style="bright_black")
         return
     words = labelled_words(best.plan, state.spec, omit=fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
@@ -170,12 +170,12 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (over, "bold"))
 
 
-def _proof(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
-    if state.proofs:
-        last = state.proofs[-1]
+def _validation(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
+    if state.validations:
+        last = state.validations[-1]
         failed = state.why_failed(last) is not None
-        told = f"of trial {last.number} {proof_words(last, state)}"
-        yield "proof", Text(told, style="red" if failed else "green")
+        told = f"of trial {last.number} {validation_words(last, state)}"
+        yield "validation", Text(told, style="red" if failed else "green")
 
 
 def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType]]:
@@ -322,14 +322,14 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
                 f"{plural(ranks, 'worker')} ready on {plural(fingerprint.hosts, 'host')}:"
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
-        case TrialStarted(proof=True, number=number, plan=plan):
+        case TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_words(plan, state.spec)
-            yield f"proof of trial {number} starts, in workers of its own: {words}"
+            yield f"validation of trial {number} starts, in workers of its own: {words}"
         case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
             expected = f"; forecast {forecast_words(forecast, why)}" if forecast else ""
             yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({why}{expected})"
-        case TrialEnded(record=record) if record.proof:
-            yield _proof_ended(record, state)
+        case TrialEnded(record=record) if record.validation:
+            yield _validation_ended(record, state)
         case TrialEnded(record=record):
             yield _ended(record, state, event.at)
         case Noted(text=text):
@@ -361,7 +361,7 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
         share = f"{100 * memory.share:.0f} % of the limit"
         parts.append(f"peak {gib(memory.peak_bytes)} GiB{beside}, {share}")
         if memory.share > 1 - state.spec.objective.headroom:
-            parts.append("above the head-room line")
+            parts.append("above the headroom line")
         gain = speedup(record, baseline_record(state))
         if gain is not None and record.plan != state.space.baseline:
             parts.append(f"{gain.value:.2f} x the baseline")
@@ -374,22 +374,24 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
 
 
-def _proof_ended(proof: Record, state: SweepState) -> str:
-    told = f"the proof of trial {proof.number} {proof_words(proof, state)}"
-    if proof.number not in state.failed_proofs or (after := state.to_prove) is None:
+def _validation_ended(validation: Record, state: SweepState) -> str:
+    told = f"the validation of trial {validation.number} {validation_words(validation, state)}"
+    if validation.number not in state.failed_validations or (after := state.to_validate) is None:
         return told
-    if after.number == proof.number:
+    if after.number == validation.number:
         return f"{told}; once more, since other work on the machine makes it as slow"
-    return f"{told}; trial {after.number} is proven instead"
+    return f"{told}; trial {after.number} is validated instead"
 
 
 def _tally(state: SweepState) -> str:
     best = state.best
     told = counts_words(counts(state.records)) or "no trials"
     if best is None:
-        return f"{told}; no plan keeps the head-room"
-    proven = ", proven" if state.proven is not None else ""
-    return f"{told}; best is trial {best.number}{proven}: {labelled_words(best.plan, state.spec)}"
+        return f"{told}; no plan keeps the headroom"
+    validated = ", validated" if state.validated is not None else ""
+    return (
+        f"{told}; best is trial {best.number}{validated}: {labelled_words(best.plan, state.spec)}"
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -158,13 +158,13 @@ def _untried(ground: ForecastContext) -> Iterator[Count]:
     yield Count(plans=fits, what="not tried", why="forecast to fit")
     rest = int(free.sum()) - fits
     yield Count(
-        plans=rest, what="not tried", why="forecast not to keep the head-room, or not surely"
+        plans=rest, what="not tried", why="forecast not to keep the headroom, or not surely"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCurves:
-    """Losses of the answer's proof and of the reference's trial, optimizer step by step."""
+    """Losses of the answer's validation and of the reference's trial, optimizer step by step."""
 
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
@@ -174,15 +174,15 @@ class LossCurves:
 
 
 def loss_curves(state: SweepState) -> LossCurves | None:
-    """The proof's losses beside the reference's; None where there is no proof or no reference."""
-    proof = state.proven
-    check = None if proof is None else check_of(proof, state)
-    if proof is None or check is None or not isinstance(proof.outcome, Measured):
+    """Losses of the validation and its reference; None where one of them is missing."""
+    validation = state.validated
+    check = None if validation is None else check_of(validation, state)
+    if validation is None or check is None or not isinstance(validation.outcome, Measured):
         return None
     reference = next(record for record in state.records if record.number == check.reference)
     assert isinstance(reference.outcome, Measured)
     return LossCurves(
-        ours=proof.outcome.losses[: check.steps],
+        ours=validation.outcome.losses[: check.steps],
         theirs=reference.outcome.losses[: check.steps],
         reference=check.reference,
         tolerance=check.tolerance,

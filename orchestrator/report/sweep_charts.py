@@ -346,7 +346,7 @@ def terms_chart(told: ReportData, shown: Sequence[Record]) -> Figure:
 
 
 def losses_chart(curves: LossCurves) -> Figure:
-    """The proof's losses on those of the reference."""
+    """The validation's losses on those of the reference."""
     reference = f"trial {curves.reference}, the reference"
     layout: Layout = {
         "height": 340,
@@ -358,7 +358,7 @@ def losses_chart(curves: LossCurves) -> Figure:
     return {
         "data": [
             _losses(reference, curves.theirs, LINE_COLOUR, "solid", 11),
-            _losses("the answer, in its proof", curves.ours, BEST_COLOUR, "dot", 6),
+            _losses("the answer, in its validation", curves.ours, BEST_COLOUR, "dot", 6),
         ],
         "layout": layout,
     }

@@ -14,9 +14,9 @@ from orchestrator.report.format import (
     labelled_words,
     number,
     plural,
-    proof_sentences,
     record_words,
     spread,
+    validation_sentences,
 )
 from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.page_data import (
@@ -71,12 +71,16 @@ def _headline(told: ReportData) -> str:
     best = told.best
     if best is None:
         return f"{_sentence(answer(told.state))}"
-    proven = ", proven in workers of its own" if told.state.proven is not None else ", not proven"
+    validated = (
+        ", validated in workers of its own"
+        if told.state.validated is not None
+        else ", not validated"
+    )
     words = labelled_words(best.plan, told.state.spec)
     memory, outcome = memory_of(best), best.outcome
     assert isinstance(outcome, Measured)
     first = (
-        f"Trial {best.number} is the answer{proven}: {words} trains"
+        f"Trial {best.number} is the answer{validated}: {words} trains"
         f" {spread(outcome.samples_per_second)} samples/s with a peak of"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit."
     )
@@ -141,7 +145,7 @@ def _tiles(best: Record) -> Iterator[Tile]:
 
 
 def _grounds(state: SweepState) -> Iterator[str]:
-    yield from proof_sentences(state)
+    yield from validation_sentences(state)
     yield speedup_sentence(state)
     if equal := equals_sentence(state):
         yield equal.removeprefix("= ")  # the mark that the table of the terminal has
@@ -240,7 +244,7 @@ def _trials(state: SweepState) -> Table:
                 record_words(record),
                 record.why,
             )
-            for record in (*state.records, *state.proofs)
+            for record in (*state.records, *state.validations)
         ),
     )
 

@@ -99,9 +99,9 @@ def quotient(above: Estimate, below: Estimate) -> Estimate | None:
 
 
 def over_the_line(record: Record, headroom: float) -> float | None:
-    """Bytes wanted over those that the head-room leaves, less 1; None if nobody knows them.
+    """Bytes wanted over those that the headroom leaves, less 1; None if nobody knows them.
 
-    Negative where the plan keeps the head-room, 0.25 where it wanted a quarter too much.
+    Negative where the plan keeps the headroom, 0.25 where it wanted a quarter too much.
     """
     match record.outcome:
         case Measured(memory=memory):
@@ -113,7 +113,7 @@ def over_the_line(record: Record, headroom: float) -> float | None:
 
 
 def nearest(records: Iterable[Record], headroom: float) -> Record | None:
-    """The record that is least over the line, for when no plan keeps the head-room."""
+    """The record that is least over the line, for when no plan keeps the headroom."""
     known = [
         (excess, record.number, record)
         for record in records
@@ -206,8 +206,8 @@ def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: s
 def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if record.plan == state.space.baseline:
         yield "baseline"
-    if record.number in {proof.number for proof in state.proofs}:
-        yield "proof failed" if record.number in state.failed_proofs else "proven"
+    if record.number in {validation.number for validation in state.validations}:
+        yield "validation failed" if record.number in state.failed_validations else "validated"
     if lossy := lossy_words(record.plan, state.spec):
         yield f"lossy: {lossy}"
     outcome = record.outcome

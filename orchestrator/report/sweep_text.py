@@ -22,8 +22,8 @@ from orchestrator.report.format import (
     outcome_words,
     plan_words,
     plural,
-    proof_sentences,
     spread,
+    validation_sentences,
 )
 from orchestrator.report.sweep_tables import (
     anatomy_table,
@@ -90,18 +90,18 @@ def _nothing_feasible(state: SweepState) -> str:
 
 
 def all_failed(state: SweepState) -> str:
-    """That no feasible plan stood its proof, and why; empty if there was none, or one did."""
+    """That no feasible plan stood its validation, and why; empty if there was none, or one did."""
     if state.best is not None or best(state.records, state.goal) is None:
         return ""
     told = "; ".join(
-        f"the proof of trial {number} failed: {' '.join(reason.split())}"
-        for number, reason in state.failed_proofs.items()
+        f"the validation of trial {number} failed: {' '.join(reason.split())}"
+        for number, reason in state.failed_validations.items()
     )
-    return f"no plan that keeps the head-room stood its proof ({told})"
+    return f"no plan that keeps the headroom stood its validation ({told})"
 
 
 def short_of_goal(state: SweepState) -> str:
-    """What the fastest plan that keeps the head-room fails to reach; empty if there is none."""
+    """What the fastest plan that keeps the headroom fails to reach; empty if there is none."""
     goal = state.goal
     near = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
     short = None if near is None else next(goal.shortfalls(near), None)
@@ -250,19 +250,20 @@ def budget_sentence(state: SweepState) -> str:
 def contention_sentence(state: SweepState) -> str:
     """Whether trials disturbed each other; empty if none ran beside another.
 
-    Measured on the plans that were proven: their trials ran beside others, their proofs alone.
+    Measured on the plans that were validated: their trials ran beside others, their validations
+    alone.
     """
     if not any(_was_beside(record, state.records) for record in state.records):
         return ""
-    found = [(proof, ratio) for proof, ratio in _ratios(state) if ratio is not None]
+    found = [(validation, ratio) for validation, ratio in _ratios(state) if ratio is not None]
     if not found:
         return (
             "trials ran side by side; whether they disturbed each other is not known, for no plan"
-            " of such a trial was proven alone"
+            " of such a trial was validated alone"
         )
-    proof, ratio = found[-1]
+    validation, ratio = found[-1]
     told = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
-    beside = f"alone, trial {proof.number}'s plan ran at {told} its speed beside other trials"
+    beside = f"alone, trial {validation.number}'s plan ran at {told} its speed beside other trials"
     if ratio.low > 1:
         return (
             f"trials disturbed each other: {beside}; cluster.groups: 1 measures one at a time, and"
@@ -274,10 +275,10 @@ def contention_sentence(state: SweepState) -> str:
 
 
 def _ratios(state: SweepState) -> Iterator[tuple[Record, Estimate | None]]:
-    for proof in state.proofs:
-        trial = next((r for r in state.records if r.number == proof.number), None)
+    for validation in state.validations:
+        trial = next((r for r in state.records if r.number == validation.number), None)
         if trial is not None and _was_beside(trial, state.records):
-            yield proof, _ratio(proof, trial)
+            yield validation, _ratio(validation, trial)
 
 
 def _was_beside(record: Record, others: tuple[Record, ...]) -> bool:
@@ -290,10 +291,10 @@ def _was_beside(record: Record, others: tuple[Record, ...]) -> bool:
     return took > 0 and shared >= _BESIDE * took
 
 
-def _ratio(proof: Record, trial: Record) -> Estimate | None:
-    if not (isinstance(proof.outcome, Measured) and isinstance(trial.outcome, Measured)):
+def _ratio(validation: Record, trial: Record) -> Estimate | None:
+    if not (isinstance(validation.outcome, Measured) and isinstance(trial.outcome, Measured)):
         return None
-    alone, beside = proof.outcome.samples_per_second, trial.outcome.samples_per_second
+    alone, beside = validation.outcome.samples_per_second, trial.outcome.samples_per_second
     ratio = alone.value / beside.value
     wide = math.hypot(alone.relative_half_width, beside.relative_half_width)
     return Estimate(value=ratio, low=ratio * max(1 - wide, 0.0), high=ratio * (1 + wide))
@@ -358,7 +359,7 @@ def _heading(state: SweepState) -> Iterator[str]:
 def _answer(state: SweepState) -> Iterator[str]:
     yield answer(state)
     if state.best is not None:
-        yield from proof_sentences(state)
+        yield from validation_sentences(state)
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy

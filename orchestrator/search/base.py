@@ -59,7 +59,7 @@ class AbstractProposer(ABC):
 
 
 def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
-    """The plans that may fit; all of them if none is left, for what is known is no proof.
+    """The plans that may fit; all of them if none is left, for what is known is no validation.
 
     A plan is given up if it differs from one that ran out of memory only in knobs of which it
     is known in which direction memory grows, and each of them stands no lower.

@@ -26,7 +26,7 @@ CONSTRAINT = "memory"
 # Optuna 4 kept constraints under this key as a list, and optuna-dashboard 0.21 reads no other:
 # Optuna 5 keeps each under a key of its own ("constraints:memory"), which that version passes over
 LISTED = "constraints"
-_BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without head-room
+_BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without headroom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

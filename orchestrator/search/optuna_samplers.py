@@ -43,7 +43,7 @@ class OptunaProposer(AbstractProposer):
     The spaces of a sweep are discrete and full of holes: most combinations of knobs do not meet
     the global batch or break a rule, and a plan that was measured is not measured again. So the
     sampler learns and proposes in a mirror of the study, in memory, and only legal untried
-    plans reach the study itself. The mirror is made from records: it follows the head-room and the
+    plans reach the study itself. The mirror is made from records: it follows the headroom and the
     space of today, whatever those of the trials were. In it an out-of-memory trial has its
     constraint and the worst value measured so far, since samplers pass over trials without a
     value; the study itself holds no made-up value.

@@ -153,7 +153,7 @@ class PlimsollProposer(AbstractProposer):
         ground = self._learned(known)
         free = known.free & self._hopeful
         if not free[ground.pool].any():
-            free = known.free  # that a plan is hopeless is no proof
+            free = known.free  # that a plan is hopeless is no validation
         if not free[ground.pool].any():
             ground = self._ground = self._begun(known)
             ground.learn(known.records, self._spec, self._earlier)

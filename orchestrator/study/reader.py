@@ -10,7 +10,12 @@ import optuna
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.study.identity import subject_of
-from orchestrator.study.serialization import kept_end, kept_proofs, kept_provenances, records_of
+from orchestrator.study.serialization import (
+    kept_end,
+    kept_provenances,
+    kept_validations,
+    records_of,
+)
 from orchestrator.study.storage import (
     brief_storage,
     holds_studies,
@@ -37,13 +42,13 @@ def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
     return _load(spec, name, records_of)
 
 
-def load_proofs(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """The proofs that a study holds, for reports.
+def load_validations(spec: SweepSpec, name: str) -> tuple[Record, ...]:
+    """The validations that a study holds, for reports.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
-    return _load(spec, name, kept_proofs)
+    return _load(spec, name, kept_validations)
 
 
 def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
@@ -118,10 +123,10 @@ def stored_state(
     spec: SweepSpec,
     name: str,
     records: tuple[Record, ...],
-    proofs: tuple[Record, ...] = (),
+    validations: tuple[Record, ...] = (),
     ended: SweepEnded | None = None,
 ) -> SweepState:
-    """The state after these records and proofs, and the end; the space is what was tried of it.
+    """The state after these records, validations and the end; its space is what was tried of it.
 
     Raises:
         StudyError: If there are no records.
@@ -139,7 +144,7 @@ def stored_state(
         at=min(record.started_at for record in records),
     )
     state = begin(started)
-    for record in (*records, *proofs):
+    for record in (*records, *validations):
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
     return state if ended is None else advance(state, ended)
 
@@ -150,5 +155,5 @@ def load_state(spec: SweepSpec, name: str) -> SweepState:
     Raises:
         StudyError: If there is no such study, or it has no records.
     """
-    records, proofs = load_records(spec, name), load_proofs(spec, name)
-    return stored_state(spec, name, records, proofs, load_end(spec, name))
+    records, validations = load_records(spec, name), load_validations(spec, name)
+    return stored_state(spec, name, records, validations, load_end(spec, name))

@@ -15,7 +15,7 @@ from search_spaces.trial import Record
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
-_PREFIX = "proof of trial "
+_PREFIX = "validation of trial "
 _ENDED, _TRIALS = "ended", "trials"
 _KEY = "provenance"
 _PROVENANCES: TypeAdapter[tuple[Provenance, ...]] = TypeAdapter(tuple[Provenance, ...])
@@ -50,20 +50,20 @@ def ended_trials(study: optuna.Study) -> tuple[FrozenTrial, ...]:
     )
 
 
-def keep_proof(study: optuna.Study, proof: Record) -> None:
-    """Writes a proof down, beside an older one of the same trial; one commit."""
-    name = f"{_PREFIX}{proof.number} at {proof.started_at:.3f}"
-    study.set_user_attr(name, record_to_json(proof))
+def keep_validation(study: optuna.Study, validation: Record) -> None:
+    """Writes a validation down, beside an older one of the same trial; one commit."""
+    name = f"{_PREFIX}{validation.number} at {validation.started_at:.3f}"
+    study.set_user_attr(name, record_to_json(validation))
 
 
-def kept_proofs(study: optuna.Study) -> tuple[Record, ...]:
+def kept_validations(study: optuna.Study) -> tuple[Record, ...]:
     """All that were kept, in the order in which they ended."""
     found = (
         record_from_json(value)
         for name, value in study.user_attrs.items()
         if name.startswith(_PREFIX)
     )
-    return tuple(sorted(found, key=lambda proof: proof.ended_at))
+    return tuple(sorted(found, key=lambda validation: validation.ended_at))
 
 
 def keep_end(study: optuna.Study, ended: SweepEnded) -> None:

@@ -30,10 +30,10 @@ from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
     RECORD,
     keep_end,
-    keep_proof,
     keep_provenance,
-    kept_proofs,
+    keep_validation,
     kept_provenances,
+    kept_validations,
     record_of,
     record_to_json,
     records_of,
@@ -191,15 +191,15 @@ class Study:
         """Every trial that ended with a record, by number."""
         return tuple(sorted(self._records, key=lambda record: record.number))
 
-    def proofs(self) -> tuple[Record, ...]:
-        """Every proof that came to an end, in their order."""
+    def validations(self) -> tuple[Record, ...]:
+        """Every validation that came to an end, in their order."""
         with self._losses():
-            return self._ledger.call(kept_proofs)
+            return self._ledger.call(kept_validations)
 
-    def keep_proof(self, proof: Record) -> None:
-        """Writes a proof down; its trial has ended and stays as it is."""
-        with self._losses(proof):
-            self._ledger.call(lambda study: keep_proof(study, proof))
+    def keep_validation(self, validation: Record) -> None:
+        """Writes a validation down; its trial has ended and stays as it is."""
+        with self._losses(validation):
+            self._ledger.call(lambda study: keep_validation(study, validation))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Writes down user, code and data of a driver that begins.
@@ -337,8 +337,8 @@ class Study:
         """Tells what an earlier driver could not, of trials that nobody has ended since."""
         running = {trial.number: trial for trial in self._ledger.running()}
         for record in read_spool(self._untold):
-            if record.proof:
-                self._ledger.call(partial(keep_proof, proof=record))
+            if record.validation:
+                self._ledger.call(partial(keep_validation, validation=record))
                 continue
             left = running.pop(record.number, None)
             if left is not None and left.user_attrs.get(_PLAN) == record.plan.as_dict():

@@ -30,7 +30,7 @@ from orchestrator.core.objective import throughput
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import outcome_words, plan_words
 from orchestrator.tracking.callback import AbstractCallback
-from orchestrator.tracking.metrics import ProofState, proof_state
+from orchestrator.tracking.metrics import ValidationState, validation_state
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory
@@ -85,11 +85,11 @@ class GroupStartedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStartedLine(AbstractLine):
-    """A trial, or a proof, was handed out."""
+    """A trial, or a validation, was handed out."""
 
     event: Literal["trial_started"] = "trial_started"
     trial: int
-    proof: bool
+    validation: bool
     plan: str
     plan_key: str
     ranks: int
@@ -102,11 +102,11 @@ class TrialStartedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEndedLine(AbstractLine):
-    """A trial, or a proof, ended."""
+    """A trial, or a validation, ended."""
 
     event: Literal["trial_ended"] = "trial_ended"
     trial: int
-    proof: bool
+    validation: bool
     plan_key: str
     outcome: str
     detail: str
@@ -146,7 +146,7 @@ class SweepEndedLine(AbstractLine):
     best_samples_per_second: float | None = None
     best_plan: str | None = None
     best_plan_key: str | None = None
-    proof: ProofState
+    validation: ValidationState
 
 
 Line = (
@@ -215,7 +215,7 @@ def _trial_started(event: TrialStarted, common: dict[str, Any]) -> TrialStartedL
     return TrialStartedLine(
         **common,
         trial=event.number,
-        proof=event.proof,
+        validation=event.validation,
         plan=plan_words(plan),
         plan_key=plan.key,
         ranks=plan.world_size,
@@ -231,7 +231,7 @@ def _trial_ended(event: TrialEnded, state: SweepState, common: dict[str, Any]) -
     return TrialEndedLine(
         **common,
         trial=record.number,
-        proof=record.proof,
+        validation=record.validation,
         plan_key=record.plan.key,
         outcome=record.outcome.kind,
         detail=without_secrets(outcome_words(record.outcome)),
@@ -278,7 +278,7 @@ def _sweep_ended(event: SweepEnded, state: SweepState, common: dict[str, Any]) -
         trials=len(state.records),
         untried=event.untried,
         left=event.left,
-        proof=proof_state(state),
+        validation=validation_state(state),
         **_best(state),
     )
 

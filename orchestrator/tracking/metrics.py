@@ -13,12 +13,12 @@ from typing import Literal
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
 from orchestrator.core.objective import record_of, score, throughput
 from orchestrator.core.state import SweepState
-from orchestrator.core.validation import next_proof
+from orchestrator.core.validation import next_validation
 from search_spaces.trial import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric
-ProofState = Literal["off", "open", "proven", "failed"]
-PROOF_STATES: tuple[ProofState, ...] = ("off", "open", "proven", "failed")
+ValidationState = Literal["off", "open", "validated", "failed"]
+VALIDATION_STATES: tuple[ValidationState, ...] = ("off", "open", "validated", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Reading:
 TRIALS = Metric(
     name="plimsoll_trials",
     kind="counter",
-    help="Trials that ended under this driver, by outcome; proofs are left out",
+    help="Trials that ended under this driver, by outcome; validations are left out",
     labels=("outcome",),
 )
 ASK_SECONDS = Metric(
@@ -123,7 +123,7 @@ WAIT_SECONDS = Metric(
     buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
 )
 RUNNING = Metric(
-    name="plimsoll_trials_running", kind="gauge", help="Trials and proofs that are under way"
+    name="plimsoll_trials_running", kind="gauge", help="Trials and validations that are under way"
 )
 GROUPS = Metric(
     name="plimsoll_groups", kind="gauge", help="Trials that can be under way at the same time"
@@ -154,10 +154,10 @@ OUT_OF_MEMORY_SHARE = Metric(
     kind="gauge",
     help="Share of the study's trials that ran out of memory",
 )
-PROOF_STATE = Metric(
-    name="plimsoll_proof_state",
+VALIDATION_STATE = Metric(
+    name="plimsoll_validation_state",
     kind="gauge",
-    help="1 for the state that the proof of the best plan is in, 0 for the others",
+    help="1 for the state that the validation of the best plan is in, 0 for the others",
     labels=("state",),
 )
 METRICS = (
@@ -171,7 +171,7 @@ METRICS = (
     BASELINE_RATE,
     BEST_OBJECTIVE,
     OUT_OF_MEMORY_SHARE,
-    PROOF_STATE,
+    VALIDATION_STATE,
 )
 
 
@@ -181,7 +181,7 @@ def happened(event: Event) -> Iterator[Reading]:
         case TrialStarted(ask_seconds=float(taken)):
             yield Reading(metric=ASK_SECONDS, value=taken)
         case TrialEnded(record=record, waited_seconds=waited):
-            if not record.proof:
+            if not record.validation:
                 yield Reading(metric=TRIALS, value=1, labels=(("outcome", record.outcome.kind),))
             if waited is not None:
                 yield Reading(metric=WAIT_SECONDS, value=waited)
@@ -198,7 +198,7 @@ def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Readi
 
 
 def standing(state: SweepState) -> Iterator[Reading]:
-    """What changes when a trial or a proof ends; goes through all records.
+    """What changes when a trial or a validation ends; goes through all records.
 
     What is not known yet is left out: nothing was measured, or no plan is feasible.
     """
@@ -214,20 +214,20 @@ def standing(state: SweepState) -> Iterator[Reading]:
         yield Reading(metric=BEST_RATE, value=throughput(best))
         reached = (("metric", goal.metric),)
         yield Reading(metric=BEST_OBJECTIVE, value=score(best, goal), labels=reached)
-    ours = proof_state(state)
-    for each in PROOF_STATES:
-        yield Reading(metric=PROOF_STATE, value=float(each == ours), labels=(("state", each),))
+    ours = validation_state(state)
+    for each in VALIDATION_STATES:
+        yield Reading(metric=VALIDATION_STATE, value=float(each == ours), labels=(("state", each),))
 
 
-def proof_state(state: SweepState) -> ProofState:
-    """How the best plan's proof stands.
+def validation_state(state: SweepState) -> ValidationState:
+    """How the best plan's validation stands.
 
     `off` where the specification wants none, `failed` where as many have failed as may be tried,
     or no plan is left; `open` while one is still to come.
     """
-    if not state.spec.proof.enabled:
+    if not state.spec.validation.enabled:
         return "off"
-    if state.proven is not None:
-        return "proven"
-    after = next_proof(state.records, state.proofs, state.space.baseline, state.spec)
-    return "failed" if after is None and state.failed_proofs else "open"
+    if state.validated is not None:
+        return "validated"
+    after = next_validation(state.records, state.validations, state.space.baseline, state.spec)
+    return "failed" if after is None and state.failed_validations else "open"

@@ -10,7 +10,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.export.formats import every_export
 from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
-from orchestrator.report.format import counts_words, proof_sentences
+from orchestrator.report.format import counts_words, validation_sentences
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
@@ -83,7 +83,7 @@ def answer_markdown(state: SweepState) -> str:
     sentences = [answer(state)]
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state)]
-        sentences += [*proof_sentences(state), equals_sentence(state)]
+        sentences += [*validation_sentences(state), equals_sentence(state)]
         sentences += [contention_sentence(state), regret_sentence(state)]
     sentences.append(forecast_sentence(state))
     told = counts_words(counts(state.records)) or "none"

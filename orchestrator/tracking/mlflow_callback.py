@@ -153,7 +153,7 @@ class MlflowCallback(AbstractCallback):
 def add_what_is_missing(
     state: SweepState, model: ModelFacts | None, provenances: Sequence[Provenance] = ()
 ) -> int:
-    """Writes all trials and proofs that MLflow does not hold, and the answer.
+    """Writes all trials and validations that MLflow does not hold, and the answer.
 
     Returns:
         How many there were.

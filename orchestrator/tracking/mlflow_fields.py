@@ -14,8 +14,8 @@ from orchestrator.report.format import (
     lossy_words,
     outcome_words,
     plan_words,
-    proof_words,
     strategy,
+    validation_words,
 )
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.report.sweep_text import answer
@@ -88,7 +88,7 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 def trial_name(record: Record, state: SweepState) -> str:
     """The run's name in MLflow's tables and legends: the plan, less what all plans share."""
     said = plan_words(record.plan, omit=fixed_knobs(state.space))
-    return f"{'proof: ' if record.proof else ''}{said}"
+    return f"{'validation: ' if record.validation else ''}{said}"
 
 
 def trial_status(record: Record) -> str:
@@ -236,22 +236,22 @@ def _gib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / GIB
 
 
-def proof_tags(record: Record, state: SweepState) -> Mapping[str, str]:
-    """Tells a proof's run from a trial's, and how it ended."""
-    if not record.proof:
+def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
+    """Tells a validation's run from a trial's, and how it ended."""
+    if not record.validation:
         return {"kind": "trial"}
     return {
-        "kind": "proof",
-        "proof_of": str(record.number),
-        "proof_holds": str(state.why_failed(record) is None).lower(),
-        "reason": proof_words(record, state),
+        "kind": "validation",
+        "validation_of": str(record.number),
+        "validation_holds": str(state.why_failed(record) is None).lower(),
+        "reason": validation_words(record, state),
     }
 
 
-def proof_metrics(record: Record, state: SweepState) -> Mapping[str, float]:
-    """What a proof measured that a trial does not; nothing for a trial."""
+def validation_metrics(record: Record, state: SweepState) -> Mapping[str, float]:
+    """What a validation measured that a trial does not; nothing for a trial."""
     outcome = record.outcome
-    if not isinstance(outcome, Measured) or (done := outcome.proof) is None:
+    if not isinstance(outcome, Measured) or (done := outcome.validation) is None:
         return {}
     check = check_of(record, state)
     found = {
@@ -303,12 +303,12 @@ def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
 
 
 def sweep_tags(state: SweepState) -> dict[str, str]:
-    """What the sweep came to, in the columns of its trials, and which trial was proven."""
-    proof, top = state.proven, state.best
+    """What the sweep came to, in the columns of its trials, and which trial was validated."""
+    validation, top = state.validated, state.best
     tags = {
         "kind": "sweep",
         "reason": answer(state)[:MAX_TAG],
-        "proven": "no" if proof is None else f"trial {proof.number}",
+        "validated": "no" if validation is None else f"trial {validation.number}",
     }
     # empty, and not left out: an earlier end of the same study may have named one
     return tags | {"lossy": "" if top is None else lossy_words(top.plan, state.spec)}

@@ -18,9 +18,9 @@ from orchestrator.tracking import mlflow_artifacts, mlflow_fields
 from orchestrator.tracking.mlflow_client import STUDY_TAG, SWEEP_TAG, of_study, open_client
 from orchestrator.tracking.mlflow_fields import (
     dataset_input,
-    proof_metrics,
-    proof_tags,
     source_tags,
+    validation_metrics,
+    validation_tags,
 )
 from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
@@ -93,21 +93,21 @@ class StudyWriter:
         self._write_artifacts(mlflow_artifacts.at_start(state.spec))
 
     def missing(self, state: SweepState) -> int:
-        """How many records and proofs have no run that is whole."""
-        every = {_identity(record) for record in (*state.records, *state.proofs)}
+        """How many records and validations have no run that is whole."""
+        every = {_identity(record) for record in (*state.records, *state.validations)}
         return len(every - self._written)
 
     def add_missing(self, state: SweepState) -> None:
-        """Adds a run for each record and proof that has none, and the sweep's figures after it."""
+        """Adds a run for each record and validation that lacks one, and the sweep's figures."""
         for index, record in enumerate(state.records):
             if _identity(record) not in self._written:
                 self._add_trial(record, state)
                 self._written.add(_identity(record))
                 self._add_progress(state, index)
-        for proof in state.proofs:
-            if _identity(proof) not in self._written:
-                self._add_trial(proof, state)
-                self._written.add(_identity(proof))
+        for validation in state.validations:
+            if _identity(validation) not in self._written:
+                self._add_trial(validation, state)
+                self._written.add(_identity(validation))
 
     def describe_workers(self, state: SweepState) -> None:
         """Adds what the workers' machine is to the mlflow_artifacts, when that is news."""
@@ -217,7 +217,7 @@ class StudyWriter:
 
     def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
         """Adds torch's picture of the memory that ran out, where a GPU left one."""
-        found = snapshot_of(state.spec, self._study, record.number, proof=record.proof)
+        found = snapshot_of(state.spec, self._study, record.number, validation=record.validation)
         if found is not None:
             self._client.log_artifact(run_id, str(found))
 
@@ -226,7 +226,7 @@ class StudyWriter:
             return begun
         tags = {
             **mlflow_fields.trial_tags(record, state.spec, self._study),
-            **proof_tags(record, state),
+            **validation_tags(record, state),
             **source_tags(source),
             "mlflow.parentRunId": self._parent,
         }
@@ -284,7 +284,10 @@ def _has_ended(run: Run) -> bool:
 
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     ended = _ms(record.ended_at)
-    figures = {**mlflow_fields.trial_metrics(record, state.goal), **proof_metrics(record, state)}
+    figures = {
+        **mlflow_fields.trial_metrics(record, state.goal),
+        **validation_metrics(record, state),
+    }
     for name, value in figures.items():
         yield Metric(name, value, ended, 0)
     for name, step, value, moment in mlflow_fields.series(record):

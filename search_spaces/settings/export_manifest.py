@@ -76,7 +76,7 @@ class ExportManifest:
     format: str
     study: str
     trial: int
-    proven: bool
+    validated: bool
     command: str
     environment: tuple[tuple[str, str], ...]
     device: str  # "cpu" or "cuda"

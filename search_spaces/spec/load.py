@@ -160,9 +160,9 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
 
 
 def with_budget(
-    spec: SweepSpec, *, trials: int | None, minutes: float | None, proof: bool | None = None
+    spec: SweepSpec, *, trials: int | None, minutes: float | None, validation: bool | None = None
 ) -> SweepSpec:
-    """The specification with another budget, and with or without a proof; None leaves it.
+    """The specification with another budget, and with or without a validation; None leaves it.
 
     Raises:
         SpecError: If a value is no budget.
@@ -171,8 +171,8 @@ def with_budget(
     changes = {name: value for name, value in given.items() if value is not None}
     tree = spec.model_dump()
     tree["budget"].update(changes)
-    if proof is not None:
-        tree["proof"]["enabled"] = proof
+    if validation is not None:
+        tree["validation"]["enabled"] = validation
     return _validated(tree, source="command line", known=())
 
 

@@ -14,11 +14,11 @@ from search_spaces.spec.sections import (
     ClusterSpec,
     Count,
     ObjectiveSpec,
-    ProofSpec,
     Seconds,
     Section,
     Seed,
     TrainSpec,
+    ValidationSpec,
 )
 from search_spaces.spec.space_section import SpaceSpec
 
@@ -180,7 +180,7 @@ class SweepSpec(Section):
     space: SpaceSpec = SpaceSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()
-    proof: ProofSpec = ProofSpec()
+    validation: ValidationSpec = ValidationSpec()
     study: StudySpec = StudySpec()
     tracking: TrackingSpec = TrackingSpec()
 

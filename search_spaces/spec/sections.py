@@ -165,7 +165,7 @@ class ClusterSpec(Section):
 
 
 class AtLeastSpec(Section):
-    """What a plan must reach to be an answer, beside the head-room."""
+    """What a plan must reach to be an answer, beside the headroom."""
 
     samples_per_second: float | None = Field(
         default=None, gt=0, description="of all ranks together; nothing: no such limit"
@@ -225,26 +225,27 @@ class ObjectiveSpec(Section):
         return self.metric == "samples_per_price" or self.at_least.samples_per_price is not None
 
 
-class ProofSpec(Section):
+class ValidationSpec(Section):
     """When the search is over, the best plan is run once more, beyond `budget.minutes`."""
 
     enabled: bool = Field(
         default=True,
-        description="prove the best plan (`plimsoll tune --no-proof` does not): in workers of its"
-        " own, longer, the longest samples first, with an evaluation pass and a checkpoint, its"
-        " losses held against another plan's",
+        description="validate the best plan (`plimsoll tune --no-validation` does not): in workers"
+        " of its own, longer, the longest samples first, with an evaluation pass and a checkpoint;"
+        " its losses are compared with another plan's",
     )
     tries: Count = Field(
-        default=3, description="plans that are proven at most, one after the other until one holds"
+        default=3,
+        description="plans that are validated at most, one after the other until one holds",
     )
     longer: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=3.0,
-        description="how many times the steps and seconds of a trial a proof may take,"
+        description="how many times the steps and seconds of a trial a validation may take,"
         " to half of objective.interval",
     )
     slower: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.1,
-        description="a proof fails if its speed lies this share below its trial's,"
+        description="a validation fails if its speed lies this share below its trial's,"
         " both intervals allowed for",
     )
     folder: str | None = Field(

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from orchestrator.tracking.metrics import LABELS, METRICS, PROOF_STATES
+from orchestrator.tracking.metrics import LABELS, METRICS, VALIDATION_STATES
 from tests.dashboard import DASHBOARD, expressions, names_and_labels, queries
 
 EXPORTED = {
@@ -89,7 +89,7 @@ def test_panels_have_numbers_of_their_own_and_lie_beside_each_other() -> None:
     assert max(x for x, _ in cells) < 24  # Grafana's columns
 
 
-def test_the_proofs_panel_says_which_states_there_are() -> None:
-    panel = next(panel for panel in DASHBOARD["panels"] if panel["title"] == "Proof")
+def test_the_validations_panel_says_which_states_there_are() -> None:
+    panel = next(panel for panel in DASHBOARD["panels"] if panel["title"] == "Validation")
 
-    assert all(state in panel["description"] for state in PROOF_STATES)
+    assert all(state in panel["description"] for state in VALIDATION_STATES)

@@ -70,7 +70,7 @@ def make_spec(**sections: Any) -> SweepSpec:
         "cluster": {"workers": 2, "memory_gib": 0.5},
         "train": {"global_batch": 16, "sequence_length": 128, "precision": "fp32"},
         "budget": {"trials": 24, "minutes": 10, "trial_seconds": 60},
-        "proof": {"enabled": False},
+        "validation": {"enabled": False},
     }
     return SweepSpec.model_validate({**base, **sections})
 
@@ -280,10 +280,10 @@ def sweep(
         study=study,
         spec=spec,
         space=space,
-        records=tuple(record for record in before if not record.proof),
+        records=tuple(record for record in before if not record.validation),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=BEGAN,
-        proofs=tuple(record for record in before if record.proof),
+        validations=tuple(record for record in before if record.validation),
     )
     state = begin(began)
     yield began, state

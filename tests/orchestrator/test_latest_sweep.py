@@ -135,8 +135,11 @@ def test_why_nothing_was_found() -> None:
         make_state([make_measured(18.0, 0.99)])
     )
     state = make_state([make_measured(18.0)])
-    state = replace(state, proofs=(replace(state.records[0], proof=True, outcome=make_oom()),))
+    state = replace(
+        state, validations=(replace(state.records[0], validation=True, outcome=make_oom()),)
+    )
     assert why_nothing(state) == (
-        "No plan was found: no plan that keeps the head-room stood its proof (the proof of trial 0"
+        "No plan was found: no plan that keeps the headroom stood its validation (the validation"
+        " of trial 0"
         " failed: out of device memory in forward, wanted 130 % of the limit)."
     )

@@ -68,13 +68,15 @@ def test_alone_it_prints_the_outcome_and_nothing_else_on_stdout(folder: Path) ->
 
 
 @pytest.mark.thorough
-def test_a_proof_evaluates_and_saves(folder: Path) -> None:
-    proof = run(folder, ["plimsoll", *arguments(folder, data=1, micro_batch=4), "--proof"])
-    outcome = outcome_in(proof)
+def test_a_validation_evaluates_and_saves(folder: Path) -> None:
+    validation = run(
+        folder, ["plimsoll", *arguments(folder, data=1, micro_batch=4), "--validation"]
+    )
+    outcome = outcome_in(validation)
 
     assert isinstance(outcome, Measured), outcome
-    assert outcome.proof is not None
-    assert outcome.proof.checkpoint_bytes > 0
+    assert outcome.validation is not None
+    assert outcome.validation.checkpoint_bytes > 0
     assert not list(folder.rglob("plimsoll-checkpoint*"))
 
 

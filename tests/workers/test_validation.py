@@ -1,6 +1,7 @@
-"""A proof under every engine and technique: longer, longest samples again, evaluation, checkpoint.
+"""Validations under every engine and technique: longer, longest samples, evaluation, checkpoint.
 
-Real ranks over gloo. A proof's first losses are those of a trial, so that both can be compared.
+Real ranks over gloo. A validation's first losses are those of a trial, so that both can be
+compared.
 """
 
 from __future__ import annotations
@@ -82,22 +83,22 @@ LOSSY: dict[str, dict[str, Any]] = {
 }
 
 
-def a_proof(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
+def a_validation(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
     """Half as long again as a trial; checkpoints lie in the folder."""
-    proof = spec.proof.model_copy(update={"longer": 1.5, "folder": str(folder)})
-    spec = spec.model_copy(update={"proof": proof})
+    validation = spec.validation.model_copy(update={"longer": 1.5, "folder": str(folder)})
+    spec = spec.model_copy(update={"validation": validation})
     request = a_request(spec, collective_seconds=COLLECTIVE_SECONDS, **knobs)
-    return dataclasses.replace(request, proof=True)
+    return dataclasses.replace(request, validation=True)
 
 
-def assert_proven(
+def assert_validated(
     outcome: Outcome, tolerance: float = LOSS_TOLERANCE, *, copies: float = 1.0
 ) -> Measured:
-    """What every proof of the tiny Llama shows; `copies` of it are in the checkpoint."""
+    """What every validation of the tiny Llama shows; `copies` of it are in the checkpoint."""
     assert isinstance(outcome, Measured), outcome
     assert outcome.losses[:STEPS] == pytest.approx(reference_losses(), rel=tolerance)
     assert len(outcome.losses) == STEPS * 3 // 2
-    done = outcome.proof
+    done = outcome.validation
     assert done is not None
     assert done.worst_steps == 4
     assert done.evaluation_loss is not None
@@ -113,8 +114,8 @@ def assert_proven(
 def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> float:
     """Of one rank alone."""
     folder = tmp_path_factory.mktemp("alone")
-    outcome = groups.of(1).run(a_proof(a_spec(), folder, data=1, micro_batch=4))
-    done = assert_proven(outcome).proof
+    outcome = groups.of(1).run(a_validation(a_spec(), folder, data=1, micro_batch=4))
+    done = assert_validated(outcome).validation
     assert done is not None
     assert done.evaluation_loss is not None
     return done.evaluation_loss
@@ -131,14 +132,16 @@ def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) ->
 def test_every_engine_evaluates_and_saves(
     groups: Groups, evaluation_loss: float, ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    outcome = groups.of(ranks).run(a_proof(a_spec(), tmp_path, **knobs))
+    outcome = groups.of(ranks).run(a_validation(a_spec(), tmp_path, **knobs))
 
     # both ends of a pipeline hold the tied embedding; ZeRO 1 and 2 write the weights twice
     twice = knobs.get("pipeline", 1) > 1 or knobs.get("zero_stage") in (1, 2)
     twice &= knobs.get("engine") == "deepspeed" or "pipeline" in knobs
-    proven = assert_proven(outcome, copies=4 / 3 if twice else 1)
-    assert proven.proof is not None
-    assert proven.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=LOSS_TOLERANCE)
+    validated = assert_validated(outcome, copies=4 / 3 if twice else 1)
+    assert validated.validation is not None
+    assert validated.validation.evaluation_loss == pytest.approx(
+        evaluation_loss, rel=LOSS_TOLERANCE
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,24 +152,26 @@ def test_lossy_plans_evaluate_and_save_too(
 ) -> None:
     if knobs.get("optimizer") == "adamw_8bit" and (lack := eight_bit_lack()):
         pytest.skip(lack)
-    outcome = pair.run(a_proof(a_spec(), tmp_path, **knobs))
+    outcome = pair.run(a_validation(a_spec(), tmp_path, **knobs))
 
     assert isinstance(outcome, Measured), outcome
     assert outcome.losses[:STEPS] == pytest.approx(reference_losses(), rel=LOSSY_TOLERANCE)
-    assert outcome.proof is not None
-    assert outcome.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=0.06)
-    assert outcome.proof.checkpoint_bytes > WEIGHTS_BYTES
+    assert outcome.validation is not None
+    assert outcome.validation.evaluation_loss == pytest.approx(evaluation_loss, rel=0.06)
+    assert outcome.validation.checkpoint_bytes > WEIGHTS_BYTES
 
 
 @thorough
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(compile_lack(torch.device("cpu")) is not None, reason="no compiler")
 def test_compiled_blocks_are_evaluated(pair: Group, evaluation_loss: float, tmp_path: Path) -> None:
-    (outcome, _) = pair.call(_run, a_proof(a_spec(), tmp_path, compile=True), seconds=600)
+    (outcome, _) = pair.call(_run, a_validation(a_spec(), tmp_path, compile=True), seconds=600)
 
-    proven = assert_proven(outcome)
-    assert proven.proof is not None
-    assert proven.proof.evaluation_loss == pytest.approx(evaluation_loss, rel=LOSS_TOLERANCE)
+    validated = assert_validated(outcome)
+    assert validated.validation is not None
+    assert validated.validation.evaluation_loss == pytest.approx(
+        evaluation_loss, rel=LOSS_TOLERANCE
+    )
 
 
 def _run(worker: Worker, request: TrialRequest) -> Outcome:
@@ -181,11 +186,11 @@ def test_adapters_are_saved_with_what_is_frozen(
     pair: Group, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     spec = a_spec(train={"method": "lora", "lora": {"rank": 4}})
-    outcome = pair.run(a_proof(spec, tmp_path, **knobs))
+    outcome = pair.run(a_validation(spec, tmp_path, **knobs))
 
     assert isinstance(outcome, Measured), outcome
-    assert outcome.proof is not None
-    assert WEIGHTS_BYTES < outcome.proof.checkpoint_bytes < ADAM * WEIGHTS_BYTES
+    assert outcome.validation is not None
+    assert WEIGHTS_BYTES < outcome.validation.checkpoint_bytes < ADAM * WEIGHTS_BYTES
 
 
 # ---------------------------------------------------------------- what is written
@@ -279,30 +284,30 @@ def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
 @pytest.mark.parametrize(
     **every_pair(where=("evaluation", "checkpoint"), zero_stage=(0, 3), rank=(None, 1))
 )
-def test_what_fails_in_a_proof_alone_says_where(
+def test_what_fails_in_a_validation_alone_says_where(
     pair: Group, where: str, zero_stage: int, rank: int | None, tmp_path: Path
 ) -> None:
     spec = a_spec(model=odd_model("raises", where=where, rank=rank), objective=SHORT)
     knobs = {"zero_stage": zero_stage, "micro_batch": 4}
     trial = pair.run(a_request(spec, **knobs))
-    proof = pair.run(a_proof(spec, tmp_path, **knobs))
+    validation = pair.run(a_validation(spec, tmp_path, **knobs))
     pair.assert_trains()
 
     assert isinstance(trial, Measured), trial
     if where == "checkpoint" and zero_stage == 0 and rank == 1:
-        assert isinstance(proof, Measured)  # of two replicas the first one writes
+        assert isinstance(validation, Measured)  # of two replicas the first one writes
         return
-    assert isinstance(proof, Crashed), proof
-    assert (proof.cause, proof.phase) == ("exception", where)
-    assert proof.rank == (rank or 0)
-    assert proof.detail == f"LookupError: {SAID}"
+    assert isinstance(validation, Crashed), validation
+    assert (validation.cause, validation.phase) == ("exception", where)
+    assert validation.rank == (rank or 0)
+    assert validation.detail == f"LookupError: {SAID}"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path: Path) -> None:
     spec = a_spec(model=odd_model("allocates", where="evaluation", rank=1))
-    outcome = pair.run(a_proof(spec, tmp_path, engine=engine, zero_stage=2))
+    outcome = pair.run(a_validation(spec, tmp_path, engine=engine, zero_stage=2))
     pair.assert_trains()
 
     assert isinstance(outcome, OutOfMemory), outcome
@@ -310,28 +315,30 @@ def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path
 
 
 def test_an_evaluation_whose_loss_is_no_number(pair: Group, tmp_path: Path) -> None:
-    outcome = pair.run(a_proof(a_spec(model=odd_model("nan", where="evaluation")), tmp_path))
+    outcome = pair.run(a_validation(a_spec(model=odd_model("nan", where="evaluation")), tmp_path))
 
     assert isinstance(outcome, Diverged), outcome
     assert outcome.loss == "nan"
 
 
 def test_a_model_may_give_no_loss_in_evaluation(pair: Group, tmp_path: Path) -> None:
-    outcome = pair.run(a_proof(a_spec(model=odd_model("vector", where="evaluation")), tmp_path))
+    outcome = pair.run(
+        a_validation(a_spec(model=odd_model("vector", where="evaluation")), tmp_path)
+    )
 
     assert isinstance(outcome, Measured), outcome
-    assert outcome.proof is not None
-    assert outcome.proof.evaluation_loss is None
+    assert outcome.validation is not None
+    assert outcome.validation.evaluation_loss is None
 
 
 def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
     """Losses of two plans that draw random numbers differ."""
     config = LLAMA["config"] | {"attention_dropout": 0.1}
-    outcome = pair.run(a_proof(a_spec(model=LLAMA | {"config": config}), tmp_path))
+    outcome = pair.run(a_validation(a_spec(model=LLAMA | {"config": config}), tmp_path))
 
     assert isinstance(outcome, Measured), outcome
-    assert outcome.proof is not None
-    assert outcome.proof.draws
+    assert outcome.validation is not None
+    assert outcome.validation.draws
 
 
 @pytest.mark.parametrize(
@@ -343,7 +350,7 @@ def test_a_checkpoint_that_cannot_be_written_whole(
 ) -> None:
     """A limit on the size of files stands for a full disk."""
     pair.call(_limit_files, 100_000)
-    outcome = pair.run(a_proof(a_spec(), tmp_path, engine=engine, zero_stage=0))
+    outcome = pair.run(a_validation(a_spec(), tmp_path, engine=engine, zero_stage=0))
     pair.call(_limit_files, None)
 
     assert isinstance(outcome, Crashed), outcome
@@ -362,7 +369,7 @@ def _limit_files(_: Worker, size: int | None) -> None:
 
 def test_a_folder_that_cannot_be_made(pair: Group, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    outcome = pair.run(a_proof(a_spec(), tmp_path / "file" / "below"))
+    outcome = pair.run(a_validation(a_spec(), tmp_path / "file" / "below"))
 
     assert isinstance(outcome, Crashed), outcome
     assert outcome.phase == "checkpoint"
@@ -376,14 +383,16 @@ def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> 
     elsewhere = tmp_path / f"plimsoll-checkpoint-other-{2**22 + 1}-x"
     left.mkdir()
     elsewhere.mkdir()
-    outcome = alone.run(a_proof(a_spec(), tmp_path, data=1, micro_batch=4))
+    outcome = alone.run(a_validation(a_spec(), tmp_path, data=1, micro_batch=4))
 
     assert isinstance(outcome, Measured), outcome
     assert list(tmp_path.iterdir()) == [elsewhere]
 
 
 @thorough
-def test_a_proof_meets_the_longest_samples_beside_the_optimizers_states(tmp_path: Path) -> None:
+def test_a_validation_meets_the_longest_samples_beside_the_optimizers_states(
+    tmp_path: Path,
+) -> None:
     """Which a trial's first step, before there are any, does not: all the states are on top.
 
     Embedding and logits take more than 32 MiB each, which glibc gives back at once: what is
@@ -401,15 +410,15 @@ def test_a_proof_meets_the_longest_samples_beside_the_optimizers_states(tmp_path
     knobs = {"data": 1, "micro_batch": 4, "accumulation": 1}
     group = Group(1, spec)
     try:
-        trial, proof = (
+        trial, validation = (
             group.run(request)
-            for request in (a_request(spec, **knobs), a_proof(spec, tmp_path, **knobs))
+            for request in (a_request(spec, **knobs), a_validation(spec, tmp_path, **knobs))
         )
     finally:
         group.stop()
 
     assert isinstance(trial, Measured), trial
-    assert isinstance(proof, Measured), proof
-    states = proof.memory.anatomy.optimizer_states
+    assert isinstance(validation, Measured), validation
+    states = validation.memory.anatomy.optimizer_states
     assert states > 128 * 2**20
-    assert proof.memory.peak_bytes > trial.memory.peak_bytes + 0.7 * states
+    assert validation.memory.peak_bytes > trial.memory.peak_bytes + 0.7 * states

@@ -73,8 +73,8 @@ def _told(error: BaseException | None, folder: Path) -> OSError:
 
 
 def _parent(spec: SweepSpec) -> Path:
-    if spec.proof.folder is not None:
-        return Path(spec.proof.folder)
+    if spec.validation.folder is not None:
+        return Path(spec.validation.folder)
     study = Path(spec.study.folder)
     return study if study.is_dir() else Path(tempfile.gettempdir())
 

@@ -26,7 +26,7 @@ from workers.models.user_code import UsersCodeError, users_code
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _VOCABULARY = 64
 _TOLERANCE = 1e-4  # of the largest logit: fp32 sums in another order
-_LEAK = 1e-2  # what samples that see each other must at least show, else nothing is proved
+_LEAK = 1e-2  # what samples that see each other must at least show, else nothing is shown
 _SHRUNK = {
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -26,11 +26,11 @@ from tests.orchestrator.records import make_measured, make_oom
 TRIALS = state_after([make_measured(10.0), make_measured(20.0), make_oom()]).records
 
 
-def line(record: Record, rate: float, *, proof: bool = False) -> Line:
+def line(record: Record, rate: float, *, validation: bool = False) -> Line:
     return Line(
         number=record.number,
         plan=record.plan.key,
-        proof=proof,
+        validation=validation,
         samples_per_second=rate,
         at=record.ended_at,
     )
@@ -50,7 +50,7 @@ def test_what_agrees_is_clean() -> None:
 
     assert verdict == Verdict(lost=(), duplicated=(), invented=(), unexplained=())
     assert verdict.clean
-    assert judge(TRIALS, [*JOURNAL, line(TRIALS[1], 99.0, proof=True)], [OOM]).clean
+    assert judge(TRIALS, [*JOURNAL, line(TRIALS[1], 99.0, validation=True)], [OOM]).clean
 
 
 def test_what_was_dropped_is_lost() -> None:

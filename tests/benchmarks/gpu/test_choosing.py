@@ -41,7 +41,7 @@ def test_a_longer_choice_begins_with_the_shorter_one() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_models_are_those_of_the_proof_and_tiny_ones_are_small(case: object) -> None:
+def test_the_models_are_those_of_the_validation_and_tiny_ones_are_small(case: object) -> None:
     from benchmarks.gpu.cases import Case
     from workers.models.load import describe
 

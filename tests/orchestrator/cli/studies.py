@@ -32,7 +32,7 @@ TREE: dict[str, Any] = {
         "attention": ["sdpa"],
         "batching": ["padded", "packed"],
     },
-    "proof": {"enabled": False},
+    "validation": {"enabled": False},
     "tracking": {"enabled": False},
 }
 

@@ -28,7 +28,7 @@ from tests.orchestrator.records import make_spec
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     remember(make_spec(), "demo")
-    ended = {"event": "trial_ended", "proof": False}
+    ended = {"event": "trial_ended", "validation": False}
     lines = [json.dumps(ended | {"trial": number}) for number in (0, 1, 10, 2)]
     torn = '{"event": "trial_en'
     Path("plimsoll-runs/demo/events.jsonl").write_text("\n".join([*lines, torn]))

@@ -24,7 +24,7 @@ def test_the_answer_is_written_to_a_folder(
     assert "demo-torchrun: trial 2 of demo. Start it by: torchrun --nproc-per-node 2" in told
     assert told.endswith(" demo-torchrun/train.py")
     kept = json.loads((tmp_path / "demo-torchrun" / "plimsoll.json").read_text())
-    assert (kept["trial"], kept["proven"]) == (2, False)
+    assert (kept["trial"], kept["validated"]) == (2, False)
     assert kept["samples_per_second"]["value"] == 39.5
     assert {file.name for file in (tmp_path / "demo-torchrun").iterdir()} == {
         *("README.md", "plimsoll.json", "spec.yaml", "train.py")

@@ -53,7 +53,7 @@ def test_all_trials_are_there_afterwards_and_once(
     second = command(capsys, "sync")
 
     assert [code for code, _ in (first, second)] == [0, 0]
-    assert "holds the 3 trials and 0 proofs of demo; 3 of them were missing" in first[1]
+    assert "holds the 3 trials and 0 validations of demo; 3 of them were missing" in first[1]
     assert "1 of them were missing" in second[1]
     again, all_trials = runs_of(spec, "demo")
     assert [run.info.run_id for run in again] == [run.info.run_id for run in parents]

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rigs.postgres import Server
 from benchmarks.rigs.ray_head import SESSION, free_port, ray_head
-from orchestrator.study.reader import load_proofs, load_records
+from orchestrator.study.reader import load_records, load_validations
 from orchestrator.tracking.events import Line, read_events
 from orchestrator.workspace import TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
@@ -57,7 +57,7 @@ train: {{global_batch: 256, sequence_length: 8, precision: fp32, learning_rate: 
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: {list(MICRO_BATCHES)}}}
 objective: {{max_seconds: 2, interval: 0.2, max_steps: 12}}
 budget: {{trials: 20, trial_seconds: {DEADLINE_SECONDS}}}
-proof: {{slower: 0.5}}
+validation: {{slower: 0.5}}
 study: {{sampler: random, storage: "STORAGE"}}
 tracking: {{experiment: team}}
 """
@@ -72,14 +72,14 @@ TOKENS = {  # of what a driver's environment holds beside the addresses, each to
 class Eventful:
     """A sweep that has ended, for tests to look at.
 
-    Trials raise, diverge, die, hang and run out of memory; one proof fails and the next holds;
+    Trials raise, diverge, die, hang and run out of memory; one validation fails and the next holds;
     the databases of study and MLflow are stopped during the second trial.
 
     Attributes:
         folder: Where it was started; `sweep.yaml` and `plimsoll-runs` are in there.
         spec: What was asked for.
         trials: The study's trials.
-        proofs: The study's proofs, as they were run.
+        validations: The study's validations, as they were run.
         events: The event log.
         session: Where Ray keeps its logs.
         log: What the driver wrote, and the titles of all processes during the second trial.
@@ -92,7 +92,7 @@ class Eventful:
     folder: Path
     spec: SweepSpec
     trials: tuple[Record, ...]
-    proofs: tuple[Record, ...]
+    validations: tuple[Record, ...]
     events: tuple[Line, ...]
     session: Path
     log: str
@@ -190,7 +190,7 @@ def eventful(
         folder=folder,
         spec=spec,
         trials=load_records(spec, "sweep"),
-        proofs=load_proofs(spec, "sweep"),
+        validations=load_validations(spec, "sweep"),
         events=tuple(read_events(folder / "plimsoll-runs" / "sweep" / "events.jsonl")),
         session=Path(cluster[SESSION]),
         log="".join(lines),

@@ -16,7 +16,7 @@ cluster: {device: cpu, workers: 1}
 train: {global_batch: 4, precision: fp32}
 space: {micro_batch: [4], allocator: [default, mmap]}
 objective: {max_seconds: 0.2, interval: 0.5}
-proof: {enabled: false}
+validation: {enabled: false}
 tracking: {enabled: false}
 study: {sampler: random}
 """

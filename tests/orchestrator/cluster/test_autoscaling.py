@@ -29,7 +29,7 @@ cluster: {{device: cpu, workers: 1, groups: 2, memory_gib: 0.5, wait_minutes: 1}
 train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
 space: {{micro_batch: [1, 4], zero_stage: [0], optimizer: [adamw_fused]}}
 objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 budget: {{trials: 1}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}

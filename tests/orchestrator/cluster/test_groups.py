@@ -1,4 +1,4 @@
-"""Two trials at a time, each on workers of its own; then the proof, alone."""
+"""Two trials at a time, each on workers of its own; then the validation, alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study.reader import load_proofs, load_records
+from orchestrator.study.reader import load_records, load_validations
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured, Record
 from tests.orchestrator.cluster.cli import plimsoll
@@ -24,7 +24,7 @@ train: {global_batch: 16, sequence_length: 16, precision: fp32}
 space: {micro_batch: [1, 2, 4, 8], checkpoint_ratio: [0.0, 1.0], attention: [sdpa]}
 objective: {max_seconds: 3, interval: 0.0001, max_steps: 100000, racing: false}
 budget: {trials: 6}
-proof: {slower: 0.9}
+validation: {slower: 0.9}
 """
 
 
@@ -44,11 +44,11 @@ def sweep(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def kept(sweep: object, folder: Path) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-    """Trials and proofs."""
+    """Trials and validations."""
     spec = load_spec(folder / "two.yaml")
     storage = f"sqlite:///{folder}/plimsoll-runs/two/study.db"
     spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})
-    return load_records(spec, "two"), load_proofs(spec, "two")
+    return load_records(spec, "two"), load_validations(spec, "two")
 
 
 def overlap(one: Record, other: Record) -> bool:
@@ -67,10 +67,10 @@ def test_two_trials_run_at_a_time_and_never_three(
         assert not all(overlap(*pair) for pair in combinations(three, 2))
 
 
-def test_the_proof_has_the_machine_to_itself(
+def test_the_validation_has_the_machine_to_itself(
     kept: tuple[tuple[Record, ...], tuple[Record, ...]],
 ) -> None:
-    trials, (proof,) = kept
+    trials, (validation,) = kept
 
-    assert isinstance(proof.outcome, Measured)
-    assert proof.started_at >= max(record.ended_at for record in trials)
+    assert isinstance(validation.outcome, Measured)
+    assert validation.started_at >= max(record.ended_at for record in trials)

@@ -24,7 +24,7 @@ cluster: {{device: cpu, workers: 2}}
 train: {{global_batch: 6, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 3]}}
 objective: {{max_seconds: 0.5, interval: 0.2}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{folder: {folder}/kept}}
 tracking: {{enabled: false}}
 """

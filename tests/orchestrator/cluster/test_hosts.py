@@ -33,7 +33,7 @@ train: {{global_batch: 8, sequence_length: 32, precision: fp32}}
 space: {{tensor: [2], pipeline: [1], zero_stage: [0], micro_batch: [2],
   checkpoint_ratio: [0.0], attention: [sdpa], batching: [padded], engine: [torch]}}
 objective: {{max_seconds: 4, interval: 0.001, max_steps: 100000, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """

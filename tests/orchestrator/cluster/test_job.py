@@ -20,7 +20,7 @@ cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
 train: {{global_batch: 4, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 2]}}
 objective: {{max_seconds: 0.5, interval: 0.2}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{folder: {folder}/kept}}
 """
 

@@ -37,7 +37,7 @@ cluster:
 train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
 space: {{micro_batch: [4, 8]}}
 objective: {{metric: samples_per_price, max_seconds: 2, interval: 0.05, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db", folder: "{folder}"}}
 tracking: {{enabled: false}}
 """

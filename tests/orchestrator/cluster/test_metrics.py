@@ -26,10 +26,10 @@ def ends(eventful: Eventful) -> list[TrialEndedLine]:
 
 def test_values_are_those_of_the_study(eventful: Eventful) -> None:
     kinds = Counter(record.outcome.kind for record in eventful.trials)
-    ended = Counter(line.outcome for line in ends(eventful) if not line.proof)
+    ended = Counter(line.outcome for line in ends(eventful) if not line.validation)
     assert ended == kinds + Counter(cancelled=1)  # cut short by a worker's death, and run again
     assert ended["out_of_memory"] == 1
-    best = eventful.proofs[-1].plan.micro_batch
+    best = eventful.validations[-1].plan.micro_batch
 
     assert {kind: eventful.value("trials_total", outcome=kind) for kind in ended} == ended
     assert eventful.value("best_samples_per_second") == pytest.approx(rate(eventful, best))
@@ -40,8 +40,8 @@ def test_values_are_those_of_the_study(eventful: Eventful) -> None:
     assert eventful.value("out_of_memory_share") == pytest.approx(1 / sum(ended.values()))
     assert eventful.value("trials_running") == 0
     assert eventful.value("groups") == 1
-    assert eventful.value("proof_state", state="proven") == 1
-    assert eventful.value("proof_state", state="open") == 0
+    assert eventful.value("validation_state", state="validated") == 1
+    assert eventful.value("validation_state", state="open") == 0
 
 
 def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
@@ -49,7 +49,7 @@ def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
     asks = [line.ask_seconds for line in starts if line.ask_seconds is not None]
     waits = [line.waited_seconds for line in ends(eventful) if line.waited_seconds is not None]
     assert len(asks) == len(MICRO_BATCHES) - 1  # the first plan is nobody's choice
-    assert len(waits) >= len(MICRO_BATCHES) + len(eventful.proofs)
+    assert len(waits) >= len(MICRO_BATCHES) + len(eventful.validations)
 
     for name, values in (("ask_seconds", asks), ("wait_seconds", waits)):
         assert eventful.value(f"{name}_count") == len(values)
@@ -58,26 +58,26 @@ def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
             below = sum(value <= bound for value in values)
             assert eventful.value(f"{name}_bucket", le=str(bound)) == below
 
-    # workers are started for the first trial, after a death or a deadline, and for each proof
+    # workers are started for the first trial, after a death or a deadline, and for each validation
     replaced, cold, warm = True, [], []
     for line in ends(eventful):
         if line.waited_seconds is not None:
-            (cold if replaced or line.proof else warm).append(line.waited_seconds)
+            (cold if replaced or line.validation else warm).append(line.waited_seconds)
         replaced = line.outcome in ("cancelled", "timed_out") or "died" in line.detail
-    assert len(cold) >= 1 + len(eventful.proofs)
+    assert len(cold) >= 1 + len(eventful.validations)
     assert min(cold) > 10 * median(warm)
 
 
-def test_the_busy_share_is_that_of_trials_and_proofs(eventful: Eventful) -> None:
+def test_the_busy_share_is_that_of_trials_and_validations(eventful: Eventful) -> None:
     starts = [line for line in eventful.events if isinstance(line, TrialStartedLine)]
     # when the workers had ended, which the driver hears of later
-    records = [*eventful.trials, *eventful.proofs]
-    ended = {(record.number, record.proof): record.ended_at for record in records}
+    records = [*eventful.trials, *eventful.validations]
+    ended = {(record.number, record.validation): record.ended_at for record in records}
     ran = 0.0
     for start, end in zip(starts, ends(eventful), strict=True):
-        assert (start.trial, start.proof) == (end.trial, end.proof)
+        assert (start.trial, start.validation) == (end.trial, end.validation)
         if end.waited_seconds is not None:  # else nobody knows when it began
-            at = ended.get((end.trial, end.proof), end.time.timestamp())
+            at = ended.get((end.trial, end.validation), end.time.timestamp())
             ran += at - start.time.timestamp() - end.waited_seconds
 
     over = (eventful.events[-1].time - starts[0].time).total_seconds()

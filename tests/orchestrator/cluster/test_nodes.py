@@ -30,7 +30,7 @@ cluster: {{device: cpu, workers: 1, memory_gib: 0.5}}
 train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
 space: {{micro_batch: [1, 2, 4], optimizer: [adamw_fused, adamw_foreach]}}
 objective: {{max_seconds: 4, interval: 0.0001, max_steps: 100000, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """

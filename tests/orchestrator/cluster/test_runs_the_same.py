@@ -52,7 +52,7 @@ space:
   attention: [sdpa]
   batching: [padded]
 objective: {{max_steps: {STEPS}, max_seconds: 30, interval: 1.0e-9, racing: false}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{sampler: random, seed: 14}}
 """
 PAIRS: Mapping[str, Mapping[str, Any]] = {

@@ -30,7 +30,7 @@ cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
 train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
 objective: {{max_seconds: 2, interval: 0.0001, max_steps: 100000}}
-proof: {{enabled: false}}
+validation: {{enabled: false}}
 study: {{wait_minutes: 0.05, storage: "{storage}"}}
 """
 

@@ -17,7 +17,7 @@ train: {global_batch: 4, sequence_length: 8, precision: fp32}
 space: {checkpoint_ratio: [0.0], attention: [sdpa], micro_batch: [1, 2]}
 objective: {max_seconds: 0.5}
 budget: {trials: 2}
-proof: {enabled: false}
+validation: {enabled: false}
 """
 ROOT = str(Path(__file__).parents[3])  # the code of this checkout, wherever it is installed from
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

@@ -89,7 +89,7 @@ class Sweep:
             records=study.records(),
             memory_limit_bytes=LIMIT_BYTES,
             at=self.clock.now,
-            proofs=study.proofs(),
+            validations=study.validations(),
         )
         self.ears = Recorder()
         self.driver = Driver(

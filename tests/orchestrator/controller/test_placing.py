@@ -305,8 +305,8 @@ def test_nobody_waits_for_ever(placed: Make) -> None:
     assert later.ask().placement == Placement((("a", 2),))
 
 
-def test_a_proof_without_room_ends_the_sweep(placed: Make) -> None:
-    ours = placed("a", "b", proof={"enabled": True}, budget={"trials": 1, "minutes": 60})
+def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:
+    ours = placed("a", "b", validation={"enabled": True}, budget={"trials": 1, "minutes": 60})
     ours.report(ours.ask(), make_measured())
     ours.cluster.there = []
 
@@ -316,24 +316,24 @@ def test_a_proof_without_room_ends_the_sweep(placed: Make) -> None:
     assert "no room" in str(ours.sweep.driver.state.ended)
 
 
-def test_a_proof_needs_room_for_itself_alone(placed: Make) -> None:
-    sweep = placed(proof={"enabled": True}, budget={"trials": 1, "minutes": 60}).sweep
+def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
+    sweep = placed(validation={"enabled": True}, budget={"trials": 1, "minutes": 60}).sweep
     ours = Placed(sweep, Cluster(nodes("a", "b")), groups=2)
     first = ours.ask()
     assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}))]
     ours.report(first, make_measured())
 
-    assert ours.ask().request.proof
+    assert ours.ask().request.validation
     assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a"}))]
 
 
-def test_a_proof_whose_node_is_lost_is_run_again(placed: Make) -> None:
-    ours = placed("a", "b", proof={"enabled": True}, budget={"trials": 1, "minutes": 60})
+def test_a_validation_whose_node_is_lost_is_run_again(placed: Make) -> None:
+    ours = placed("a", "b", validation={"enabled": True}, budget={"trials": 1, "minutes": 60})
     ours.report(ours.ask(), make_measured())
-    proof = ours.ask()
-    assert proof.request.proof
-    ours.report(proof, replace(DIED), "a")
+    validation = ours.ask()
+    assert validation.request.validation
+    ours.report(validation, replace(DIED), "a")
 
     again = ours.ask()
-    assert again.request.proof
-    assert again.request.plan == proof.request.plan
+    assert again.request.validation
+    assert again.request.plan == validation.request.plan

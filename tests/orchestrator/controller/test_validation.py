@@ -1,4 +1,4 @@
-"""The driver when a search is over: who is proven, what is kept, what is run again.
+"""The driver when a search is over: who is validated, what is kept, what is run again.
 
 A runner that reports as it likes, a real study on SQLite, as in `test_driver`.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.messages import Assignment
-from orchestrator.study.reader import load_end, load_proofs, load_records
+from orchestrator.study.reader import load_end, load_records, load_validations
 from search_spaces.trial import Cancelled, Crashed
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_spec
@@ -23,14 +23,14 @@ TRIALS = (make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Make:
-    """Makes a driver that proves; each time on the same study."""
+    """Makes a driver that validates; each time on the same study."""
 
     def make(**budget: object) -> Sweep:
         return Sweep(
             make_spec(
                 study={"folder": str(tmp_path), "sampler": "random"},
                 budget={"trials": 3, "minutes": 10, "trial_seconds": 60, **budget},
-                proof={"enabled": True},
+                validation={"enabled": True},
             )
         )
 
@@ -38,45 +38,48 @@ def sweep(tmp_path: Path) -> Make:
 
 
 def searched(make: Make, **budget: object) -> Sweep:
-    """A sweep whose search is over; its proof is not handed out yet."""
+    """A sweep whose search is over; its validation is not handed out yet."""
     ours = make(**budget)
     for outcome in TRIALS:
         ours.report(ours.ask(), outcome)
     return ours
 
 
-def assert_proof(given: Assignment, number: int) -> None:
-    assert given.request.proof
+def assert_validation(given: Assignment, number: int) -> None:
+    assert given.request.validation
     assert given.fresh
     assert given.request.number == number
     assert given.request.collective_seconds == given.deadline_seconds
 
 
-def test_trials_are_no_proofs(sweep: Make) -> None:
+def test_trials_are_no_validations(sweep: Make) -> None:
     given = sweep().ask()
 
-    assert not given.request.proof
+    assert not given.request.validation
     assert not given.fresh
 
 
-def test_the_best_is_proven_when_the_search_is_over(sweep: Make) -> None:
+def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
     ours = searched(sweep)
     given = ours.ask()
-    assert_proof(given, 2)
+    assert_validation(given, 2)
     assert given.request.plan == ours.driver.state.records[2].plan
     ours.report(given, make_measured(39.0, 0.55))
 
     assert ours.driver.propose() is None
     state = ours.driver.state
     assert ours.ears.kinds[-3:] == [TrialStarted, TrialEnded, SweepEnded]
-    assert [proof.number for proof in state.proofs] == [2]
-    assert (state.proofs[0].proof, state.proofs[0].why) == (True, "proof of trial 2")
+    assert [validation.number for validation in state.validations] == [2]
+    assert (state.validations[0].validation, state.validations[0].why) == (
+        True,
+        "validation of trial 2",
+    )
     assert state.best == state.records[2]
     assert state.ended is not None
     assert state.ended.reason == "the budget of 3 trials is used"
 
 
-def test_a_proof_is_no_trial(sweep: Make) -> None:
+def test_a_validation_is_no_trial(sweep: Make) -> None:
     ours = searched(sweep)
     untried = len(ours.driver._study.untried())
     ours.report(ours.ask(), make_measured(39.0, 0.55))
@@ -87,39 +90,39 @@ def test_a_proof_is_no_trial(sweep: Make) -> None:
     assert len(load_records(ours.spec, "demo")) == 3
     trials = ours.driver._study._study.get_trials()
     assert [trial.value for trial in trials] == [20.0, 40.0, 39.5]
-    assert load_proofs(ours.spec, "demo") == ours.driver.state.proofs
+    assert load_validations(ours.spec, "demo") == ours.driver.state.validations
 
 
-def test_the_next_plan_is_proven_instead(sweep: Make) -> None:
+def test_the_next_plan_is_validated_instead(sweep: Make) -> None:
     ours = searched(sweep)
     ours.report(ours.ask(), make_oom(phase="evaluation"))
     second = ours.ask()
-    assert_proof(second, 1)
+    assert_validation(second, 1)
     ours.driver.lose(1)  # its runner dies
     third = ours.ask()
-    assert_proof(third, 0)
+    assert_validation(third, 0)
     ours.report(third, make_measured(20.0, 0.4))
 
     assert ours.driver.propose() is None
     state = ours.driver.state
     assert state.best == state.records[0]
-    assert list(state.failed_proofs) == [2, 1]
-    assert isinstance(state.proofs[1].outcome, Crashed)
-    assert load_proofs(ours.spec, "demo") == state.proofs
+    assert list(state.failed_validations) == [2, 1]
+    assert isinstance(state.validations[1].outcome, Crashed)
+    assert load_validations(ours.spec, "demo") == state.validations
 
 
-def test_a_proof_comes_after_the_minutes_too(sweep: Make) -> None:
+def test_a_validation_comes_after_the_minutes_too(sweep: Make) -> None:
     ours = sweep(trials=24, minutes=0.5)
     for outcome in TRIALS:
         ours.report(ours.ask(), outcome)
 
     given = ours.ask()
 
-    assert_proof(given, 2)
+    assert_validation(given, 2)
     assert given.deadline_seconds == 180.0  # and no less for the sweep's time being up
 
 
-def test_a_finished_study_is_not_proven_again(sweep: Make) -> None:
+def test_a_finished_study_is_not_validated_again(sweep: Make) -> None:
     first = searched(sweep)
     first.report(first.ask(), make_measured(39.0, 0.55))
     assert first.driver.propose() is None
@@ -127,11 +130,11 @@ def test_a_finished_study_is_not_proven_again(sweep: Make) -> None:
     again = sweep()
 
     assert again.driver.propose() is None
-    assert again.driver.state.proofs == first.driver.state.proofs
-    assert again.driver.state.proven is not None
+    assert again.driver.state.validations == first.driver.state.validations
+    assert again.driver.state.validated is not None
 
 
-def test_proofs_that_failed_are_not_run_again(sweep: Make) -> None:
+def test_validations_that_failed_are_not_run_again(sweep: Make) -> None:
     first = searched(sweep)
     for _ in range(3):
         first.report(first.ask(), make_oom())
@@ -141,44 +144,44 @@ def test_proofs_that_failed_are_not_run_again(sweep: Make) -> None:
 
     assert again.driver.propose() is None
     assert again.driver.state.best is None
-    assert len(again.driver.state.failed_proofs) == 3
+    assert len(again.driver.state.failed_validations) == 3
 
 
-def test_a_proof_that_a_dead_driver_left_is_run_again(sweep: Make) -> None:
-    assert_proof(searched(sweep).ask(), 2)
+def test_a_validation_that_a_dead_driver_left_is_run_again(sweep: Make) -> None:
+    assert_validation(searched(sweep).ask(), 2)
 
     again = sweep()
 
-    assert again.driver.state.proofs == ()
-    assert_proof(again.ask(), 2)
+    assert again.driver.state.validations == ()
+    assert_validation(again.ask(), 2)
 
 
-def test_a_proof_that_was_stopped_is_run_again(sweep: Make) -> None:
+def test_a_validation_that_was_stopped_is_run_again(sweep: Make) -> None:
     ours = searched(sweep)
     ours.ask()
     ours.driver.cancel("stopped by Ctrl-C")
     ended = ours.ears.heard[-2][0]
     assert isinstance(ended, TrialEnded)
     assert ended.record.outcome == Cancelled(detail="stopped by Ctrl-C")
-    assert ended.record.proof
+    assert ended.record.validation
     assert ours.driver.propose() is None
 
     again = sweep()
 
     assert len(again.driver.state.records) == 3
-    assert_proof(again.ask(), 2)
+    assert_validation(again.ask(), 2)
 
 
-def test_who_stops_a_search_gets_no_proof(sweep: Make) -> None:
+def test_who_stops_a_search_gets_no_validation(sweep: Make) -> None:
     ours = searched(sweep, trials=9)
     ours.ask()
     ours.driver.cancel("stopped by SIGTERM")
 
     assert ours.driver.propose() is None
-    assert ours.driver.state.proofs == ()
+    assert ours.driver.state.validations == ()
 
 
-def test_a_longer_search_proves_what_it_finds(sweep: Make) -> None:
+def test_a_longer_search_validates_what_it_finds(sweep: Make) -> None:
     first = searched(sweep)
     first.report(first.ask(), make_measured(39.0, 0.55))
     assert first.driver.propose() is None
@@ -186,7 +189,7 @@ def test_a_longer_search_proves_what_it_finds(sweep: Make) -> None:
     longer = sweep(trials=4)
     longer.report(longer.ask(), make_measured(80.0, 0.5))
 
-    assert_proof(longer.ask(), 3)
+    assert_validation(longer.ask(), 3)
 
 
 def test_how_it_ended_is_kept_until_another_trial_ends(sweep: Make) -> None:

@@ -53,4 +53,4 @@ def test_another_allocator_needs_others_and_back(
 def test_workers_that_are_there_are_never_fresh() -> None:
     same = Processes.of(PLAN, "cpu")
 
-    assert reason_to_change(same, same, fresh=True) == "a proof runs in workers of its own"
+    assert reason_to_change(same, same, fresh=True) == "a validation runs in workers of its own"

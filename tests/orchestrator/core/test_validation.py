@@ -1,4 +1,4 @@
-"""What is proven next and whether a proof holds, as tables: records in, decisions out."""
+"""What is validated next and whether a validation holds, as tables: records in, decisions out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.budget import proof_deadline_seconds
+from orchestrator.core.budget import validation_deadline_seconds
 from orchestrator.core.events import TrialEnded
 from orchestrator.core.state import SweepState, advance
 from orchestrator.core.validation import COMPARED_STEPS, loss_check
-from search_spaces.trial import Cancelled, Measured, Outcome, ProofRun, Record
+from search_spaces.trial import Cancelled, Measured, Outcome, Record, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 
@@ -21,25 +21,29 @@ SLOW, FAST, ROOMY = make_measured(20.0), make_measured(40.0, 0.8), make_measured
 
 
 def searched(outcomes: Sequence[Outcome] = (SLOW, FAST, ROOMY), **sections: Any) -> SweepState:
-    """A search that has ended, and is to be followed by proofs."""
-    return state_after(outcomes, **({"proof": ON} | sections))
+    """A search that has ended, and is to be followed by validations."""
+    return state_after(outcomes, **({"validation": ON} | sections))
 
 
-def proof_of(state: SweepState, number: int, outcome: Outcome | None = None) -> Record:
-    """A proof like its trial, or with another outcome, after all trials."""
+def validation_of(state: SweepState, number: int, outcome: Outcome | None = None) -> Record:
+    """A validation like its trial, or with another outcome, after all trials."""
     trial = next(record for record in state.records if record.number == number)
-    last = max(record.ended_at for record in (*state.records, *state.proofs))
+    last = max(record.ended_at for record in (*state.records, *state.validations))
     return replace(
-        trial, outcome=outcome or trial.outcome, proof=True, started_at=last + 1, ended_at=last + 9
+        trial,
+        outcome=outcome or trial.outcome,
+        validation=True,
+        started_at=last + 1,
+        ended_at=last + 9,
     )
 
 
-def after_proof(state: SweepState, number: int, outcome: Outcome | None = None) -> SweepState:
-    proof = proof_of(state, number, outcome)
-    return advance(state, TrialEnded(record=proof, at=proof.ended_at))
+def after_validation(state: SweepState, number: int, outcome: Outcome | None = None) -> SweepState:
+    validation = validation_of(state, number, outcome)
+    return advance(state, TrialEnded(record=validation, at=validation.ended_at))
 
 
-def proof_run(**changes: Any) -> ProofRun:
+def validation_run(**changes: Any) -> ValidationRun:
     base: dict[str, Any] = {
         "worst_steps": 4,
         "evaluation_seconds": 0.1,
@@ -48,7 +52,7 @@ def proof_run(**changes: Any) -> ProofRun:
         "checkpoint_bytes": 25_000_000,
         "draws": False,
     }
-    return ProofRun(**base | changes)
+    return ValidationRun(**base | changes)
 
 
 # ---------------------------------------------------------------- which plan is next
@@ -59,8 +63,8 @@ def test_of_equals_the_one_with_most_room_goes_first() -> None:
 
     assert numbers(state.equals) == [2, 1]
     assert state.best is not None
-    assert state.best.number == 1  # until one is proven, the fastest
-    assert state.to_prove == state.records[2]
+    assert state.best.number == 1  # until one is validated, the fastest
+    assert state.to_validate == state.records[2]
 
 
 def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
@@ -69,61 +73,61 @@ def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
     state = searched(trials, objective={"metric": "headroom"})
 
     assert numbers(state.equals) == [1, 0]
-    assert state.to_prove == state.records[1]
-    assert after_proof(state, 1).best == state.records[1]
+    assert state.to_validate == state.records[1]
+    assert after_validation(state, 1).best == state.records[1]
 
 
-def test_a_proof_that_holds_is_the_answer_and_the_end() -> None:
-    state = after_proof(searched(), 2)
+def test_a_validation_that_holds_is_the_answer_and_the_end() -> None:
+    state = after_validation(searched(), 2)
 
-    assert state.to_prove is None
-    assert state.proven is not None
+    assert state.to_validate is None
+    assert state.validated is not None
     assert state.best == state.records[2]
-    assert state.best != state.proven  # the trial, and beside it its proof
-    assert state.failed_proofs == {}
+    assert state.best != state.validated  # the trial, and beside it its validation
+    assert state.failed_validations == {}
 
 
-def test_after_a_failure_the_next_plan_is_proven() -> None:
-    state = after_proof(searched(), 2, make_oom(phase="evaluation"))
-    assert state.to_prove == state.records[1]
+def test_after_a_failure_the_next_plan_is_validated() -> None:
+    state = after_validation(searched(), 2, make_oom(phase="evaluation"))
+    assert state.to_validate == state.records[1]
     assert state.best == state.records[1]
-    state = after_proof(state, 1, make_measured(40.0, 0.97))
-    assert state.to_prove == state.records[0]
-    state = after_proof(state, 0)
+    state = after_validation(state, 1, make_measured(40.0, 0.97))
+    assert state.to_validate == state.records[0]
+    state = after_validation(state, 0)
 
     assert state.best == state.records[0]
-    assert state.failed_proofs == {
+    assert state.failed_validations == {
         2: "out of device memory in evaluation, wanted 130 % of the limit",
         1: "its peak of 97.0 % of the limit leaves less than 5 % free",
     }
 
 
 def test_a_plan_that_is_no_equal_has_to_wait() -> None:
-    """Far slower plans have room, and are proven when all that are faster have failed."""
+    """Far slower plans have room, and are validated when all that are faster have failed."""
     state = searched([make_measured(20.0, 0.1), FAST])
 
-    assert state.to_prove == state.records[1]
-    assert after_proof(state, 1, make_oom()).to_prove == state.records[0]
+    assert state.to_validate == state.records[1]
+    assert after_validation(state, 1, make_oom()).to_validate == state.records[0]
 
 
 def test_tries_end() -> None:
-    state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], proof=ON | {"tries": 2})
-    state = after_proof(after_proof(state, 2, make_oom()), 3, make_oom())
+    state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], validation=ON | {"tries": 2})
+    state = after_validation(after_validation(state, 2, make_oom()), 3, make_oom())
 
-    assert state.to_prove is None
-    assert state.proven is None
+    assert state.to_validate is None
+    assert state.validated is None
     assert state.best == state.records[1]  # the fastest of which nothing bad is known
 
 
 def test_tries_count_anew_after_other_trials() -> None:
-    state = after_proof(searched(proof=ON | {"tries": 1}), 2, make_oom())
-    assert state.to_prove is None
-    trial = replace(state.records[0], number=9, started_at=state.proofs[0].ended_at + 1)
+    state = after_validation(searched(validation=ON | {"tries": 1}), 2, make_oom())
+    assert state.to_validate is None
+    trial = replace(state.records[0], number=9, started_at=state.validations[0].ended_at + 1)
     trial = replace(trial, ended_at=trial.started_at + 5)
 
     later = advance(state, TrialEnded(record=trial, at=trial.ended_at))
 
-    assert later.to_prove == state.records[1]
+    assert later.to_validate == state.records[1]
 
 
 @pytest.mark.parametrize(
@@ -131,54 +135,54 @@ def test_tries_count_anew_after_other_trials() -> None:
     [
         ((), {}),
         ((make_oom(), make_measured(40.0, 0.97)), {}),
-        ((SLOW, FAST), {"proof": {"enabled": False}}),
+        ((SLOW, FAST), {"validation": {"enabled": False}}),
     ],
     ids=["no trial", "nothing feasible", "switched off"],
 )
-def test_nothing_to_prove(outcomes: Sequence[Outcome], sections: dict[str, Any]) -> None:
-    assert searched(outcomes, **sections).to_prove is None
+def test_nothing_to_validate(outcomes: Sequence[Outcome], sections: dict[str, Any]) -> None:
+    assert searched(outcomes, **sections).to_validate is None
 
 
-def test_a_better_plan_found_later_is_proven_too() -> None:
-    state = after_proof(searched([SLOW, FAST]), 1)
-    assert state.to_prove is None
+def test_a_better_plan_found_later_is_validated_too() -> None:
+    state = after_validation(searched([SLOW, FAST]), 1)
+    assert state.to_validate is None
     faster = replace(state.records[0], number=9, outcome=make_measured(80.0))
 
     later = advance(state, TrialEnded(record=faster, at=faster.ended_at))
 
-    assert later.to_prove == faster
+    assert later.to_validate == faster
     assert later.best == faster
-    assert later.proven is None  # that of trial 1 holds, but it is no longer among the best
+    assert later.validated is None  # that of trial 1 holds, but it is no longer among the best
 
 
 def test_an_equal_found_later_changes_nothing() -> None:
-    state = after_proof(searched([SLOW, FAST]), 1)
+    state = after_validation(searched([SLOW, FAST]), 1)
     equal = replace(state.records[0], number=9, outcome=make_measured(40.5, 0.3))
 
     later = advance(state, TrialEnded(record=equal, at=equal.ended_at))
 
-    assert later.to_prove is None
+    assert later.to_validate is None
     assert later.best == state.records[1]
 
 
-def test_a_proof_that_was_stopped_counts_for_nothing() -> None:
+def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
     state = searched()
-    stopped = after_proof(state, 2, Cancelled(detail="stopped by Ctrl-C"))
+    stopped = after_validation(state, 2, Cancelled(detail="stopped by Ctrl-C"))
 
-    assert stopped.proofs == ()
+    assert stopped.validations == ()
     assert stopped.records == state.records
-    assert stopped.to_prove == state.to_prove
+    assert stopped.to_validate == state.to_validate
 
 
-def test_another_headroom_judges_old_proofs_anew() -> None:
-    state = after_proof(searched(), 2, make_measured(40.0, 0.94))
-    assert state.proven is not None
+def test_another_headroom_judges_old_validations_anew() -> None:
+    state = after_validation(searched(), 2, make_measured(40.0, 0.94))
+    assert state.validated is not None
     stricter = state.spec.objective.model_copy(update={"headroom": 0.1})
 
     state = replace(state, spec=state.spec.model_copy(update={"objective": stricter}))
 
-    assert state.failed_proofs.keys() == {2}
-    assert state.to_prove == state.records[1]
+    assert state.failed_validations.keys() == {2}
+    assert state.to_validate == state.records[1]
 
 
 # ---------------------------------------------------------------- speed
@@ -187,56 +191,56 @@ def test_another_headroom_judges_old_proofs_anew() -> None:
 @pytest.mark.parametrize(
     ("rate", "holds"), [(38.0, True), (35.2, True), (34.0, False), (20.0, False), (60.0, True)]
 )
-def test_a_proof_may_be_slower_by_a_share_and_both_intervals(rate: float, holds: bool) -> None:
-    """The trial's 40 ± 1.5 %, less 10 %, is 35.46; a proof of 35.2 reaches 35.7."""
-    state = after_proof(searched([SLOW, FAST]), 1, make_measured(rate, 0.8))
+def test_a_validation_may_be_slower_by_a_share_and_both_intervals(rate: float, holds: bool) -> None:
+    """The trial's 40 ± 1.5 %, less 10 %, is 35.46; a validation of 35.2 reaches 35.7."""
+    state = after_validation(searched([SLOW, FAST]), 1, make_measured(rate, 0.8))
 
-    assert (state.proven is not None) is holds
+    assert (state.validated is not None) is holds
     if not holds:
-        assert state.failed_proofs[1] == f"it ran at {rate:g} samples/s, its trial at 40"
+        assert state.failed_validations[1] == f"it ran at {rate:g} samples/s, its trial at 40"
 
 
-def test_a_slow_proof_is_repeated_once() -> None:
-    """Other work makes any plan slow; the second of two proofs counts."""
-    once = after_proof(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
-    assert once.to_prove == once.records[1]
+def test_a_slow_validation_is_repeated_once() -> None:
+    """Other work makes any plan slow; the second of two validations counts."""
+    once = after_validation(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
+    assert once.to_validate == once.records[1]
     assert once.best == once.records[0]
 
-    held = after_proof(once, 1)
-    assert held.to_prove is None
-    assert held.proven == held.proofs[1]
-    assert held.failed_proofs == {}
-    assert [held.why_failed(proof) for proof in held.proofs] == [
+    held = after_validation(once, 1)
+    assert held.to_validate is None
+    assert held.validated == held.validations[1]
+    assert held.failed_validations == {}
+    assert [held.why_failed(validation) for validation in held.validations] == [
         "it ran at 20 samples/s, its trial at 40",
         None,
     ]
 
-    twice = after_proof(once, 1, make_measured(21.0, 0.8))
-    assert twice.to_prove == twice.records[0]
-    assert twice.failed_proofs == {1: "it ran at 21 samples/s, its trial at 40"}
-    assert twice.why_failed(twice.proofs[0]) == "it ran at 20 samples/s, its trial at 40"
+    twice = after_validation(once, 1, make_measured(21.0, 0.8))
+    assert twice.to_validate == twice.records[0]
+    assert twice.failed_validations == {1: "it ran at 21 samples/s, its trial at 40"}
+    assert twice.why_failed(twice.validations[0]) == "it ran at 20 samples/s, its trial at 40"
 
-    broken = after_proof(once, 1, make_oom())
-    assert broken.to_prove == broken.records[0]
+    broken = after_validation(once, 1, make_oom())
+    assert broken.to_validate == broken.records[0]
 
 
-def test_a_repeated_proof_is_one_try() -> None:
-    state = searched([SLOW, make_measured(30.0), FAST], proof=ON | {"tries": 2})
+def test_a_repeated_validation_is_one_try() -> None:
+    state = searched([SLOW, make_measured(30.0), FAST], validation=ON | {"tries": 2})
     for _ in range(2):
-        state = after_proof(state, 2, make_measured(20.0, 0.8))
-    assert state.to_prove == state.records[1]
+        state = after_validation(state, 2, make_measured(20.0, 0.8))
+    assert state.to_validate == state.records[1]
     for _ in range(2):
-        state = after_proof(state, 1, make_measured(15.0, 0.8))
+        state = after_validation(state, 1, make_measured(15.0, 0.8))
 
-    assert state.to_prove is None
+    assert state.to_validate is None
 
 
-def test_no_proof_is_repeated_where_none_is_wanted_any_more() -> None:
-    once = after_proof(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
-    off = once.spec.proof.model_copy(update={"enabled": False})
-    spec = once.spec.model_copy(update={"proof": off})
+def test_no_validation_is_repeated_where_none_is_wanted_any_more() -> None:
+    once = after_validation(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
+    off = once.spec.validation.model_copy(update={"enabled": False})
+    spec = once.spec.model_copy(update={"validation": off})
 
-    assert replace(once, spec=spec).to_prove is None
+    assert replace(once, spec=spec).to_validate is None
 
 
 # ---------------------------------------------------------------- losses
@@ -247,8 +251,8 @@ def with_losses(losses: Sequence[float], **changes: Any) -> Measured:
 
 
 def checked(state: SweepState, number: int, outcome: Outcome) -> Any:
-    proof = proof_of(state, number, outcome)
-    return loss_check(proof, state.records, state.space.baseline, state.spec)
+    validation = validation_of(state, number, outcome)
+    return loss_check(validation, state.records, state.space.baseline, state.spec)
 
 
 LOSSES = [6.9 - 0.05 * step for step in range(14)]
@@ -259,9 +263,9 @@ LOSSES = [6.9 - 0.05 * step for step in range(14)]
     [
         ({}, 1e-4, True),
         ({}, 2e-3, False),
-        ({"proof": proof_run(draws=True)}, 2e-2, True),
-        ({"proof": proof_run(draws=True)}, 8e-2, False),
-        ({"proof": proof_run()}, 2e-3, False),
+        ({"validation": validation_run(draws=True)}, 2e-2, True),
+        ({"validation": validation_run(draws=True)}, 8e-2, False),
+        ({"validation": validation_run()}, 2e-3, False),
     ],
 )
 def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool) -> None:
@@ -272,11 +276,11 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     assert (found.reference, found.steps) == (0, COMPARED_STEPS)
     assert found.apart == pytest.approx(off)
     assert found.holds is holds
-    state = after_proof(state, 1, with_losses(losses, **changes))
-    assert (state.proven is not None) is holds
+    state = after_validation(state, 1, with_losses(losses, **changes))
+    assert (state.validated is not None) is holds
     if not holds:
         told = "apart from those of trial 0 in the first 10 steps"
-        assert told in state.failed_proofs[1]
+        assert told in state.failed_validations[1]
 
 
 def test_only_the_first_steps_are_compared() -> None:
@@ -312,7 +316,7 @@ def test_the_reference_is_another_plan_near_the_baseline() -> None:
     assert checked(baseline, 0, with_losses(LOSSES)).reference == 1
 
 
-def test_a_plan_whose_own_proof_failed_is_no_reference() -> None:
+def test_a_plan_whose_own_validation_failed_is_no_reference() -> None:
     state = searched([make_oom(), FAST, SLOW, make_measured(10.0)])
     first = checked(state, 1, with_losses(LOSSES)).reference
     wrong = with_losses([loss * 1.1 for loss in LOSSES])
@@ -322,13 +326,13 @@ def test_a_plan_whose_own_proof_failed_is_no_reference() -> None:
         else record
         for record in state.records
     )
-    state = after_proof(replace(state, records=records), first, wrong)
-    assert list(state.failed_proofs) == [first]
+    state = after_validation(replace(state, records=records), first, wrong)
+    assert list(state.failed_validations) == [first]
 
-    state = after_proof(state, 1, FAST)
+    state = after_validation(state, 1, FAST)
 
-    assert state.proven is not None
-    assert state.proven.number == 1
+    assert state.validated is not None
+    assert state.validated.number == 1
 
 
 def test_a_reference_of_few_steps_is_the_last_choice() -> None:
@@ -345,7 +349,7 @@ def test_without_another_measured_plan_losses_are_not_compared() -> None:
     state = searched([make_oom(), FAST])
 
     assert checked(state, 1, with_losses(LOSSES)) is None
-    assert after_proof(state, 1).proven is not None
+    assert after_validation(state, 1).validated is not None
 
 
 def test_losses_near_zero_are_compared_by_the_largest() -> None:
@@ -358,14 +362,14 @@ def test_losses_near_zero_are_compared_by_the_largest() -> None:
 # ---------------------------------------------------------------- deadlines
 
 
-def test_a_proof_has_time_of_its_own() -> None:
+def test_a_validation_has_time_of_its_own() -> None:
     """Three times the 60 s that a trial may take at most; less if its trial tells of less."""
     state = searched()
-    assert proof_deadline_seconds(state, state.records[1]) == 180.0
+    assert validation_deadline_seconds(state, state.records[1]) == 180.0
 
     state = searched(budget={"trial_seconds": 3600})
     step, saved = 16 / 40.0 * 1.015, 2 * 77_309_411 / 50e6
-    assert proof_deadline_seconds(state, state.records[1]) == pytest.approx(
+    assert validation_deadline_seconds(state, state.records[1]) == pytest.approx(
         60 + 4 * (0.4 + 7 * step) + 3 * 60 + saved, rel=1e-3
     )
 
@@ -373,6 +377,6 @@ def test_a_proof_has_time_of_its_own() -> None:
 def test_a_compiled_plan_may_compile_twice() -> None:
     compiled = make_measured(40.0, 0.8, costs=make_costs(compile_seconds=100.0))
     states = [searched([SLOW, it], budget={"trial_seconds": 3600}) for it in (FAST, compiled)]
-    plain, longer = (proof_deadline_seconds(state, state.records[1]) for state in states)
+    plain, longer = (validation_deadline_seconds(state, state.records[1]) for state in states)
 
     assert longer == pytest.approx(plain + 800)

@@ -113,10 +113,10 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert short.ran_out == 2
     assert ("zero_stage", 3) not in found
     assert ("checkpoint_ratio", 0.5) not in found
-    proven = found["micro_batch", 2]
-    assert (proven.trial, proven.fits, proven.keeps) == (1, 1.0, False)
-    assert proven.measured is not None
-    assert proven.peak_bytes == 79 * GIB
+    validated = found["micro_batch", 2]
+    assert (validated.trial, validated.fits, validated.keeps) == (1, 1.0, False)
+    assert validated.measured is not None
+    assert validated.peak_bytes == 79 * GIB
     hoped = found["checkpoint_ratio", 1.0]
     assert (hoped.trial, hoped.measured, hoped.plan) == (None, None, full)
     assert hoped.fits >= LIKELY

@@ -121,7 +121,7 @@ def test_memory_that_is_left() -> None:
     assert (won.limit_bytes, won.peak_bytes) == (80 * 2**30, 60 * 2**30)
     assert room_sentence(won) == (
         "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB a rank free, 25 %, and 16.0 GiB below the"
-        " line that the head-room draws"
+        " line that the headroom draws"
     )
 
 

@@ -60,11 +60,11 @@ def out_of_memory(gib: float | None) -> OutOfMemory:
 
 
 def a_state(
-    tried: Sequence[tuple[Plan, Outcome]], proofs: Sequence[Record] = (), **sections: Any
+    tried: Sequence[tuple[Plan, Outcome]], validations: Sequence[Record] = (), **sections: Any
 ) -> SweepState:
     """A study of these trials, numbered in their order."""
-    spec = a_spec(**{"space": SPACE, "proof": {"enabled": False}, **sections})
-    return stored_state(spec, "demo", records_of(tried), tuple(proofs))
+    spec = a_spec(**{"space": SPACE, "validation": {"enabled": False}, **sections})
+    return stored_state(spec, "demo", records_of(tried), tuple(validations))
 
 
 def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:

@@ -48,7 +48,7 @@ def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any
         model=prepare(spec),
         record=record,
         outcome=outcome,
-        proof=None,
+        validation=None,
         device="cpu",
         hosts=hosts,
     )

@@ -23,7 +23,7 @@ def an_export(**changed: Any) -> ExportManifest:
         format="torchrun",
         study="nightly",
         trial=3,
-        proven=True,
+        validated=True,
         command="python train.py",
         environment=(),
         device="cpu",

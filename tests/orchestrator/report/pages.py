@@ -23,7 +23,7 @@ from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts
 from tests.orchestrator.records import every_outcome, make_expectation
-from tests.orchestrator.report.values import ANSWER, START, TRIED, proven
+from tests.orchestrator.report.values import ANSWER, START, TRIED, validated
 
 HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
 
@@ -31,11 +31,11 @@ HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"
 def every_page() -> dict[str, str]:
     """Pages by a name of their own; together they have every chart."""
     forecasts = expected(hostile(a_state([*TRIED, *((ANSWER, one) for one in every_outcome())])))
-    validated = hostile(proven((3.0, 2.0, 1.0)))
+    report = hostile(validated((3.0, 2.0, 1.0)))
     nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
     return {
         "sweep": report_page(ReportData(state=forecasts, ground=a_ground(forecasts))),
-        "validated": report_page(ReportData(state=validated, ground=None, note=HOSTILE)),
+        "validated": report_page(ReportData(state=report, ground=None, note=HOSTILE)),
         "no answer": report_page(ReportData(state=nothing_fits, ground=None)),
         "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
         "no plan": plan_page((1,), limit_bytes=GIB),
@@ -52,7 +52,7 @@ def hostile(state: SweepState) -> SweepState:
         study=HOSTILE,
         spec=spec,
         records=tuple(map(renamed, state.records)),
-        proofs=tuple(map(renamed, state.proofs)),
+        validations=tuple(map(renamed, state.validations)),
     )
 
 

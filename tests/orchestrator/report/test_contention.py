@@ -1,4 +1,4 @@
-"""What trials side by side did to each other, told by the proofs, which ran alone."""
+"""What trials side by side did to each other, told by the validations, which ran alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.report.sweep_text import contention_sentence
 from tests.orchestrator.records import make_measured, make_state
 
 
-def after(alone: float, *, apart: bool = False, proven: bool = True) -> SweepState:
-    """Two trials of 40 samples/s +- 1.5 %, at the same time or one after the other, and a proof."""
+def after(alone: float, *, apart: bool = False, validated: bool = True) -> SweepState:
+    """Two trials of 40 samples/s +- 1.5 %, together or one after the other, and a validation."""
     state = make_state([make_measured(40.0), make_measured(40.0)])
     first, second = state.records
     second = replace(second, started_at=first.started_at + 2, ended_at=first.ended_at + 2)
     if apart:
         second = replace(second, started_at=first.ended_at, ended_at=first.ended_at + 10)
-    proof = replace(second, proof=True, outcome=make_measured(alone))
-    return replace(state, records=(first, second), proofs=(proof,) if proven else ())
+    validation = replace(second, validation=True, outcome=make_measured(alone))
+    return replace(state, records=(first, second), validations=(validation,) if validated else ())
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def after(alone: float, *, apart: bool = False, proven: bool = True) -> SweepSta
         (30.0, "did not slow each other down"),
     ],
 )
-def test_a_proof_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
+def test_a_validation_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
     assert words in contention_sentence(after(alone))
 
 
@@ -44,5 +44,5 @@ def test_nothing_is_told_of_trials_that_ran_alone() -> None:
     assert not contention_sentence(after(50.0, apart=True))
 
 
-def test_without_a_proof_it_is_not_known() -> None:
-    assert "is not known" in contention_sentence(after(50.0, proven=False))
+def test_without_a_validation_it_is_not_known() -> None:
+    assert "is not known" in contention_sentence(after(50.0, validated=False))

@@ -116,7 +116,7 @@ def test_the_chance_to_fit_is_told_once() -> None:
 def test_the_first_moments_have_a_picture_too() -> None:
     text = shown(make_state([]), 80, after=1)
 
-    assert "no plan yet that keeps the head-room" in text
+    assert "no plan yet that keeps the headroom" in text
     assert "0 of 24" in text
 
 

@@ -9,14 +9,14 @@ from orchestrator.report.sweep_charts import change_words, lost
 from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
-from tests.orchestrator.report.values import ANSWER, START, TRIED, proven, told_of
+from tests.orchestrator.report.values import ANSWER, START, TRIED, told_of, validated
 
 
 def test_the_answer_is_two_sentences_with_what_it_gains() -> None:
     page = report_page(told_of())
 
     headline = words_of(page.split("<h1>")[1].join(["<main>", "</main>"]).split("</h1>")[0])
-    assert headline.startswith("Trial 1 is the answer, not proven: fsdp zero3 micro 4")
+    assert headline.startswith("Trial 1 is the answer, not validated: fsdp zero3 micro 4")
     assert "50.0 ± 0.7 samples/s with a peak of 60.0 GiB, 75 % of the limit." in headline
     # 50 / 20 samples/s and 60 / 40 GiB
     gain = "That is 150 % faster, with 50 % more memory than the plan that one would start with."
@@ -119,23 +119,23 @@ def test_a_sweep_in_which_nothing_fits_has_a_page() -> None:
     assert "memory" not in figures_of(page)
 
 
-def test_losses_of_the_proof_are_drawn_on_those_of_the_reference() -> None:
-    state = proven((3.0, 2.0, 1.0))
+def test_losses_of_the_validation_are_drawn_on_those_of_the_reference() -> None:
+    state = validated((3.0, 2.0, 1.0))
     curves = loss_curves(state)
 
     assert curves is not None
     assert (curves.ours, curves.theirs, curves.reference) == ((3.0, 2.0, 1.0), (3.0, 2.0, 1.0), 0)
     page = report_page(ReportData(state=state, ground=None))
-    assert "Trial 1 is the answer, proven in workers of its own" in words_of(page)
+    assert "Trial 1 is the answer, validated in workers of its own" in words_of(page)
     assert len(figures_of(page)["losses"]["data"]) == 2
 
 
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
-    state = proven((3.0, 2.5, 1.0))
+    state = validated((3.0, 2.5, 1.0))
 
     words = words_of(report_page(ReportData(state=state, ground=None)))
     assert not words.startswith("Trial 1 is the answer")
-    assert "the proof of trial 1 failed: its losses are up to 17 % apart" in words.replace(
-        "the proof of trial 1 failed: failed:", "the proof of trial 1 failed:"
+    assert "the validation of trial 1 failed: its losses are up to 17 % apart" in words.replace(
+        "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"
     )
     assert loss_curves(state) is None

@@ -1,4 +1,4 @@
-"""What views, the report and MLflow say of proofs."""
+"""What views, the report and MLflow say of validations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
-from orchestrator.report.format import proof_sentences, proof_words
+from orchestrator.report.format import validation_sentences, validation_words
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
-from orchestrator.tracking.mlflow_fields import proof_metrics, proof_tags
+from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
 from search_spaces.trial import Measured, Record
-from tests.orchestrator.core.test_validation import after_proof, proof_of, proof_run, searched
+from tests.orchestrator.core.test_validation import (
+    after_validation,
+    searched,
+    validation_of,
+    validation_run,
+)
 from tests.orchestrator.records import BEGAN, make_measured, make_oom
 
-HOLDS = make_measured(39.0, 0.55, proof=proof_run())
+HOLDS = make_measured(39.0, 0.55, validation=validation_run())
 ALL = (
     "14 steps at 39.0 ± 0.6 samples/s, peak 0.275 GiB, 55 % of the limit, with 4 steps of the"
     " longest samples, an evaluation of them and a checkpoint of 0.023 GiB in 0.2 s"
@@ -30,9 +35,9 @@ SAME = "losses within a digit of those of trial 0 over 10 steps (0.1 % may be)"
 FAILED = "failed: out of device memory in evaluation, wanted 130 % of the limit"
 
 
-def failing_then_proven() -> SweepState:
-    state = after_proof(searched(), 2, make_oom(phase="evaluation"))
-    return after_proof(state, 1, HOLDS)
+def failing_then_validated() -> SweepState:
+    state = after_validation(searched(), 2, make_oom(phase="evaluation"))
+    return after_validation(state, 1, HOLDS)
 
 
 def reported(state: SweepState, width: int = 80) -> str:
@@ -41,64 +46,74 @@ def reported(state: SweepState, width: int = 80) -> str:
     return console.export_text()
 
 
-def test_a_proof_that_holds_is_told_with_all_that_was_done() -> None:
-    state = failing_then_proven()
+def test_a_validation_that_holds_is_told_with_all_that_was_done() -> None:
+    state = failing_then_validated()
 
-    assert proof_words(state.proofs[1], state) == f"holds: {ALL}; {SAME}"
+    assert validation_words(state.validations[1], state) == f"holds: {ALL}; {SAME}"
 
 
 def test_losses_are_told_with_what_may_be() -> None:
     losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
-    state = after_proof(searched(), 2, replace(HOLDS, losses=losses))
-    assert "losses within 0.001 % of those of trial 0 over 10 steps (0.1 % may be)" in proof_words(
-        state.proofs[0], state
+    state = after_validation(searched(), 2, replace(HOLDS, losses=losses))
+    assert (
+        "losses within 0.001 % of those of trial 0 over 10 steps (0.1 % may be)"
+        in validation_words(state.validations[0], state)
     )
-    alone = after_proof(searched([make_oom(), HOLDS]), 1, HOLDS)
-    assert "no other lossless plan was measured to hold its losses against" in proof_words(
-        alone.proofs[0], alone
+    alone = after_validation(searched([make_oom(), HOLDS]), 1, HOLDS)
+    assert "no other lossless plan was measured to hold its losses against" in validation_words(
+        alone.validations[0], alone
     )
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (searched(), ["not proven yet: `plimsoll tune` proves the best plan when its search is"]),
-        (searched(proof={"enabled": False}), ["not proven: proof.enabled is false"]),
         (
-            after_proof(searched(proof={"enabled": True, "tries": 1}), 2, make_oom()),
-            ["not proven: 1 proof failed", "the proof of trial 2 failed: out of device memory"],
+            searched(),
+            ["not validated yet: `plimsoll tune` validates the best plan when its search is"],
+        ),
+        (searched(validation={"enabled": False}), ["not validated: validation.enabled is false"]),
+        (
+            after_validation(searched(validation={"enabled": True, "tries": 1}), 2, make_oom()),
+            [
+                "not validated: 1 validation failed",
+                "the validation of trial 2 failed: out of device memory",
+            ],
         ),
         (
-            failing_then_proven(),
-            ["proven in workers of its own: the proof holds", f"the proof of trial 2 {FAILED}"],
+            failing_then_validated(),
+            [
+                "validated in workers of its own: the validation holds",
+                f"the validation of trial 2 {FAILED}",
+            ],
         ),
         (searched([make_oom()]), []),
     ],
-    ids=["not yet", "off", "failed", "proven", "nothing found"],
+    ids=["not yet", "off", "failed", "validated", "nothing found"],
 )
-def test_whether_the_answer_is_proven(state: SweepState, said: Sequence[str]) -> None:
-    told = list(proof_sentences(state))
+def test_whether_the_answer_is_validated(state: SweepState, said: Sequence[str]) -> None:
+    told = list(validation_sentences(state))
 
     assert len(told) == len(said)
     assert all(line.startswith(words) for line, words in zip(told, said, strict=True))
 
 
-def test_the_report_has_the_proof_and_names_the_equals() -> None:
-    state = after_proof(searched(), 2, HOLDS)
+def test_the_report_has_the_validation_and_names_the_equals() -> None:
+    state = after_validation(searched(), 2, HOLDS)
     text = " ".join(reported(state).split())
 
     assert max(map(len, reported(state).splitlines())) <= 80
     assert "trial 2 is best" in text
-    assert f"proven in workers of its own: the proof holds: {ALL}; {SAME}" in text
+    assert f"validated in workers of its own: the validation holds: {ALL}; {SAME}" in text
     assert "statistically equal to the best (2 plans in all, trials 1, 2); trial 2 leaves" in text
     table = reported(state, 160).partition("Best plans")[2]
-    (row,) = (line for line in table.splitlines() if "(proven)" in line)
+    (row,) = (line for line in table.splitlines() if "(validated)" in line)
     assert row.split()[0] == "=2"
 
 
-def test_a_failed_proof_is_labelled_and_no_equal() -> None:
-    text = reported(failing_then_proven(), 160)
-    (row,) = (line for line in text.splitlines() if "(proof failed)" in line)
+def test_a_failed_validation_is_labelled_and_no_equal() -> None:
+    text = reported(failing_then_validated(), 160)
+    (row,) = (line for line in text.splitlines() if "(validation failed)" in line)
 
     assert row.split()[0] == "2"
     assert "trial 1 is best" in text
@@ -108,30 +123,30 @@ def test_a_failed_proof_is_labelled_and_no_equal() -> None:
 def test_the_answer_is_in_the_table_however_many_are_faster() -> None:
     fast = [make_measured(40.0 + rate / 100, 0.9) for rate in range(8)]
     state = searched([make_measured(20.0), *fast, make_measured(39.5, 0.5)])
-    text = reported(after_proof(state, 9, HOLDS), 160)
+    text = reported(after_validation(state, 9, HOLDS), 160)
 
     assert "=9 " in text.partition("Best plans")[2]
 
 
 def test_mlflow_says_it_too() -> None:
-    state = failing_then_proven()
+    state = failing_then_validated()
     text = answer_markdown(state)
 
-    assert "- proven in workers of its own: the proof holds" in text
-    assert f"- the proof of trial 2 {FAILED}" in text
-    failed, held = state.proofs
-    assert proof_tags(state.records[1], state) == {"kind": "trial"}
-    assert proof_tags(held, state) | {"reason": ""} == {
-        "kind": "proof",
-        "proof_of": "1",
-        "proof_holds": "true",
+    assert "- validated in workers of its own: the validation holds" in text
+    assert f"- the validation of trial 2 {FAILED}" in text
+    failed, held = state.validations
+    assert validation_tags(state.records[1], state) == {"kind": "trial"}
+    assert validation_tags(held, state) | {"reason": ""} == {
+        "kind": "validation",
+        "validation_of": "1",
+        "validation_holds": "true",
         "reason": "",
     }
-    assert proof_tags(failed, state)["proof_holds"] == "false"
-    assert proof_tags(failed, state)["reason"] == FAILED
-    assert proof_metrics(state.records[1], state) == {}
-    assert proof_metrics(failed, state) == {}
-    assert proof_metrics(held, state) == pytest.approx(
+    assert validation_tags(failed, state)["validation_holds"] == "false"
+    assert validation_tags(failed, state)["reason"] == FAILED
+    assert validation_metrics(state.records[1], state) == {}
+    assert validation_metrics(failed, state) == {}
+    assert validation_metrics(held, state) == pytest.approx(
         {
             "worst_steps": 4.0,
             "evaluation_seconds": 0.1,
@@ -150,24 +165,24 @@ def started(state: SweepState, number: int) -> tuple[TrialStarted, SweepState]:
     event = TrialStarted(
         number=number,
         plan=state.records[number].plan,
-        why=f"proof of trial {number}",
+        why=f"validation of trial {number}",
         deadline_seconds=180.0,
         at=BEGAN + 120,
-        proof=True,
+        validation=True,
     )
     return event, advance(state, event)
 
 
-def test_plain_lines_of_proofs() -> None:
+def test_plain_lines_of_validations() -> None:
     state = searched()
     begun, state = started(state, 2)
     (line,) = lines(begun, state)
-    assert line.startswith("proof of trial 2 starts, in workers of its own: fsdp zero2 micro")
+    assert line.startswith("validation of trial 2 starts, in workers of its own: fsdp zero2 micro")
 
     failed = ended(state, 2, make_oom(phase="evaluation"))
     state = advance(state, failed)
     (line,) = lines(failed, state)
-    assert line == f"the proof of trial 2 {FAILED}; trial 1 is proven instead"
+    assert line == f"the validation of trial 2 {FAILED}; trial 1 is validated instead"
 
     slow = ended(state, 1, make_measured(2.0))
     slowed = advance(state, slow)
@@ -177,37 +192,37 @@ def test_plain_lines_of_proofs() -> None:
     held = ended(state, 1, HOLDS)
     state = advance(state, held)
     (line,) = lines(held, state)
-    assert line == f"the proof of trial 1 holds: {ALL}; {SAME}"
+    assert line == f"the validation of trial 1 holds: {ALL}; {SAME}"
 
     (line,) = lines(SweepEnded(reason="enough", at=BEGAN), state)
-    assert "3 measured; best is trial 1, proven: ddp micro" in line
+    assert "3 measured; best is trial 1, validated: ddp micro" in line
 
 
 def ended(state: SweepState, number: int, outcome: Any) -> TrialEnded:
-    proof: Record = proof_of(state, number, outcome)
-    return TrialEnded(record=proof, at=proof.ended_at)
+    validation: Record = validation_of(state, number, outcome)
+    return TrialEnded(record=validation, at=validation.ended_at)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 40)])
-def test_the_live_picture_of_proofs(width: int, height: int) -> None:
-    _, state = started(after_proof(searched(), 2, make_oom(phase="evaluation")), 1)
+def test_the_live_picture_of_validations(width: int, height: int) -> None:
+    _, state = started(after_validation(searched(), 2, make_oom(phase="evaluation")), 1)
     console = Console(width=width, height=height, record=True, file=io.StringIO())
     console.print(dashboard(state, now=BEGAN + 130, width=width, height=height))
     shown = console.export_text()
 
     assert len(shown.splitlines()) <= height
     assert max(map(len, shown.splitlines())) <= width
-    assert "now        proof of trial 1 ddp micro" in shown
+    assert "now        validation of trial 1 ddp micro" in shown
     assert "10 s of at most 3 min" in shown
-    assert "proof      of trial 2 failed: out of device memory" in shown
+    assert "validation      of trial 2 failed: out of device memory" in shown
     assert "3 of 24" in shown
 
 
 def test_a_full_picture_still_fits() -> None:
     outcomes = [make_measured(20.0), *[make_measured(30.0 + n) for n in range(14)]]
-    state = after_proof(searched(outcomes), 14, HOLDS)
+    state = after_validation(searched(outcomes), 14, HOLDS)
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(dashboard(state, now=BEGAN + 130, width=80, height=24))
 
-    assert isinstance(state.proofs[0].outcome, Measured)
+    assert isinstance(state.validations[0].outcome, Measured)
     assert len(console.export_text().splitlines()) <= 24

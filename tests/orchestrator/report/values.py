@@ -30,9 +30,9 @@ def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = 
     return ReportData(state=state, ground=None, note="mymodel.py is not there")
 
 
-def proven(losses: tuple[float, ...]) -> SweepState:
-    """Trial 1 with a proof that has these losses, where trial 0 had 3, 2 and 1."""
+def validated(losses: tuple[float, ...]) -> SweepState:
+    """Trial 1 with a validation that has these losses, where trial 0 had 3, 2 and 1."""
     kept = replace(measured(20.0, 40), losses=(3.0, 2.0, 1.0))
     tried = [(START, kept), (ANSWER, replace(measured(50.0, 60), losses=(3.0, 2.0, 1.0)))]
     run = make_record(1, ANSWER, replace(measured(50.0, 60), losses=losses))
-    return a_state(tried, [replace(run, proof=True)], proof={"enabled": True})
+    return a_state(tried, [replace(run, validation=True)], validation={"enabled": True})

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.study.reader import load_end, load_proofs, load_records
+from orchestrator.study.reader import load_end, load_records, load_validations
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import brief_storage, storage_url
 from orchestrator.study.study import Study, check_study
@@ -83,20 +83,20 @@ def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) 
     assert states(spec) == [TrialState.COMPLETE]
 
 
-def test_proofs_and_the_end_are_kept(spec: SweepSpec) -> None:
+def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     study = open_study(spec)
     run(study, 2)
     (first, _) = study.records()
     assert isinstance(first.outcome, Measured)
-    proof = replace(first, proof=True, ended_at=first.ended_at + 60)
-    again = replace(proof, started_at=proof.ended_at, ended_at=proof.ended_at + 60)
-    for each in (proof, proof, again):  # a write that is tried again is one write
-        study.keep_proof(each)
-    ended = SweepEnded(reason="enough", at=proof.ended_at, left=1.02, untried=7)
+    validation = replace(first, validation=True, ended_at=first.ended_at + 60)
+    again = replace(validation, started_at=validation.ended_at, ended_at=validation.ended_at + 60)
+    for each in (validation, validation, again):  # a write that is tried again is one write
+        study.keep_validation(each)
+    ended = SweepEnded(reason="enough", at=validation.ended_at, left=1.02, untried=7)
     study.keep_end(ended)
 
-    assert load_proofs(spec, NAME) == (proof, again)
-    assert open_study(spec).proofs() == (proof, again)
+    assert load_validations(spec, NAME) == (validation, again)
+    assert open_study(spec).validations() == (validation, again)
     assert load_end(spec, NAME) == ended
 
 

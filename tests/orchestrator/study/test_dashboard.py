@@ -29,7 +29,7 @@ HEADROOM = 0.3  # of the limit, which plans may not use
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A study of some trials: at least one ran out of memory, another left no head-room."""
+    """A study of some trials: at least one ran out of memory, another left no headroom."""
     train = {"global_batch": 64, "sequence_length": 128, "precision": "fp32"}
     folder = tmp_path_factory.mktemp("dashboard")
     objective = {"headroom": HEADROOM}

@@ -71,7 +71,7 @@ def test_every_outcome_comes_back_as_it_was_told(outcome: Outcome, tmp_path: Pat
 @pytest.mark.parametrize(
     ("wanted", "constraint"),
     [
-        (1.3, 1.3 / 0.95 - 1),  # graded: bytes wanted over what the head-room leaves
+        (1.3, 1.3 / 0.95 - 1),  # graded: bytes wanted over what the headroom leaves
         (2.0, 2.0 / 0.95 - 1),
         (None, 1 / 0.95 - 1),  # nobody knows how much: just over
         (0.9, 1 / 0.95 - 1),  # it ran out below the limit: over all the same

@@ -17,17 +17,17 @@ from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,
     OUT_OF_MEMORY_SHARE,
-    PROOF_STATE,
     RUNNING,
     TRIALS,
+    VALIDATION_STATE,
     WAIT_SECONDS,
     Metric,
     Reading,
     Utilization,
     current,
     happened,
-    proof_state,
     standing,
+    validation_state,
 )
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import (
@@ -65,9 +65,9 @@ def test_each_outcome_is_counted_once() -> None:
     assert counted == Counter(outcome.kind for outcome in every_outcome())
 
 
-def test_a_proof_is_no_trial_but_waits_for_workers() -> None:
-    proof = replace(make_record(0, PLANS[0], make_measured()), proof=True)
-    end = TrialEnded(record=proof, at=BEGAN, waited_seconds=7.5)
+def test_a_validation_is_no_trial_but_waits_for_workers() -> None:
+    validation = replace(make_record(0, PLANS[0], make_measured()), validation=True)
+    end = TrialEnded(record=validation, at=BEGAN, waited_seconds=7.5)
 
     assert list(happened(end)) == [Reading(metric=WAIT_SECONDS, value=7.5)]
 
@@ -125,25 +125,25 @@ def test_what_is_under_way_is_told_at_any_time() -> None:
     assert value(told, GROUPS) == 8
 
 
-def test_a_proof_is_off_open_proven_or_failed() -> None:
-    proving = make_spec(proof={"enabled": True, "tries": 1})
+def test_a_validation_is_off_open_validated_or_failed() -> None:
+    validating = make_spec(validation={"enabled": True, "tries": 1})
     measured = [make_measured(20.0), make_measured(50.0)]
-    state = make_state(measured, proving)
+    state = make_state(measured, validating)
     assert state.best is not None
-    proof = replace(state.best, proof=True, ended_at=state.best.ended_at + 100)
-    fails = replace(proof, outcome=make_oom())
+    validation = replace(state.best, validation=True, ended_at=state.best.ended_at + 100)
+    fails = replace(validation, outcome=make_oom())
 
     states = {
         "off": make_state(measured),
         "open": state,
-        "proven": replace(state, proofs=(proof,)),
-        "failed": replace(state, proofs=(fails,)),
+        "validated": replace(state, validations=(validation,)),
+        "failed": replace(state, validations=(fails,)),
     }
 
-    assert {name: proof_state(each) for name, each in states.items()} == {n: n for n in states}
+    assert {name: validation_state(each) for name, each in states.items()} == {n: n for n in states}
     for name, each in states.items():
         told = list(standing(each))
-        shown = {s: value(told, PROOF_STATE, state=s) for s in states}
+        shown = {s: value(told, VALIDATION_STATE, state=s) for s in states}
         assert shown == {s: float(s == name) for s in states}
 
 

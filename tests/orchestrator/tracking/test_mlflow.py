@@ -385,24 +385,24 @@ def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) ->
     assert shown <= logged
 
 
-def test_proofs_are_runs_of_their_own_and_written_once(folder: Path) -> None:
-    spec = spec_in(folder, proof={"enabled": True})
+def test_validations_are_runs_of_their_own_and_written_once(folder: Path) -> None:
+    spec = spec_in(folder, validation={"enabled": True})
     space = make_space(spec)
     trials = make_records(space, [make_measured(20.0), make_measured(40.0)])
-    proof = replace(trials[1], proof=True, started_at=trials[1].ended_at + 1)
-    proof = replace(proof, ended_at=proof.started_at + 20)
-    log(spec, (*trials, proof), study="proven")
-    log(spec, (), before=(*trials, proof), study="proven")  # the same command again
+    validation = replace(trials[1], validation=True, started_at=trials[1].ended_at + 1)
+    validation = replace(validation, ended_at=validation.started_at + 20)
+    log(spec, (*trials, validation), study="validated")
+    log(spec, (), before=(*trials, validation), study="validated")  # the same command again
 
-    (parent,), runs = runs_of(spec, "proven")
-    assert sorted(run.data.tags["kind"] for run in runs) == ["proof", "trial", "trial"]
-    (run,) = (run for run in runs if run.data.tags["kind"] == "proof")
-    assert run.info.run_name == f"proof: {plan_words(trials[1].plan, omit=fixed_knobs(space))}"
-    assert (run.data.tags["proof_of"], run.data.tags["proof_holds"]) == ("1", "true")
-    assert parent.data.tags["proven"] == "trial 1"
+    (parent,), runs = runs_of(spec, "validated")
+    assert sorted(run.data.tags["kind"] for run in runs) == ["validation", "trial", "trial"]
+    (run,) = (run for run in runs if run.data.tags["kind"] == "validation")
+    assert run.info.run_name == f"validation: {plan_words(trials[1].plan, omit=fixed_knobs(space))}"
+    assert (run.data.tags["validation_of"], run.data.tags["validation_holds"]) == ("1", "true")
+    assert parent.data.tags["validated"] == "trial 1"
     assert parent.data.metrics["trials"] == 2
     assert parent.data.tags["lossy"] == ""
-    assert "proven in workers of its own" in parent.data.tags["mlflow.note.content"]
+    assert "validated in workers of its own" in parent.data.tags["mlflow.note.content"]
 
 
 def test_every_run_says_user_source_and_commit(everything: Logged) -> None:

@@ -21,7 +21,7 @@ def test_values_are_read_as_yaml_and_the_last_of_a_key_wins() -> None:
         "train.global_batch=8",
         "train.global_batch=64",
         "space.micro_batch=[1, 2]",
-        "proof.enabled=no",
+        "validation.enabled=no",
         "train.learning_rate=1e-4",
         "cluster.memory_gib=0.5",
         "cluster.memory_gib=",
@@ -29,7 +29,7 @@ def test_values_are_read_as_yaml_and_the_last_of_a_key_wins() -> None:
 
     assert spec.train.global_batch == 64
     assert spec.space.micro_batch == (1, 2)
-    assert spec.proof.enabled is False
+    assert spec.validation.enabled is False
     assert spec.train.learning_rate == 1e-4
     assert spec.cluster.memory_gib is None
 

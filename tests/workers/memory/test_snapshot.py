@@ -86,9 +86,9 @@ def test_a_request_says_where_if_its_study_has_a_name() -> None:
 
     assert TrialRequest(number=3, plan=a_plan(), spec=a_spec()).snapshot is None
     trial = TrialRequest(number=3, plan=a_plan(), spec=named)
-    proof = TrialRequest(number=3, plan=a_plan(), spec=named, proof=True)
+    validation = TrialRequest(number=3, plan=a_plan(), spec=named, validation=True)
     assert trial.snapshot == "runs/demo/snapshots/trial-3"
-    assert proof.snapshot == "runs/demo/snapshots/proof-3"
+    assert validation.snapshot == "runs/demo/snapshots/validation-3"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a torch without CUDA")

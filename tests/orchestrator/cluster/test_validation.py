@@ -1,4 +1,4 @@
-"""The winner of a real sweep is proven: what looks fastest fails its proof, the next plan holds.
+"""The best plan of a real sweep is validated: the one that looks fastest fails, the next holds.
 
 Of the eventful sweep; the faults are such as no trial can see.
 """
@@ -26,47 +26,49 @@ def test_faults_that_a_trial_cannot_see_are_the_fastest_plans(eventful: Eventful
     assert sorted(rates, key=rates.__getitem__) == [1, SOUND, FORGETS]
 
 
-def test_plans_are_proven_from_the_fastest_on_until_one_holds(eventful: Eventful) -> None:
-    assert [proof.plan.micro_batch for proof in eventful.proofs] == [FORGETS, SOUND]
-    for proof in eventful.proofs:
-        assert proof.proof
-        assert proof.number == eventful.by_rows[proof.plan.micro_batch].number
-        assert proof.why == f"proof of trial {proof.number}"
+def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Eventful) -> None:
+    assert [validation.plan.micro_batch for validation in eventful.validations] == [FORGETS, SOUND]
+    for validation in eventful.validations:
+        assert validation.validation
+        assert validation.number == eventful.by_rows[validation.plan.micro_batch].number
+        assert validation.why == f"validation of trial {validation.number}"
 
 
 def test_a_plan_that_trains_something_else_is_caught_by_its_losses(eventful: Eventful) -> None:
-    assert isinstance(eventful.proofs[0].outcome, Measured)
-    failed = f"the proof of trial {eventful.proofs[0].number} failed: its losses are up to"
+    assert isinstance(eventful.validations[0].outcome, Measured)
+    failed = (
+        f"the validation of trial {eventful.validations[0].number} failed: its losses are up to"
+    )
     assert failed in eventful.log
     assert re.search(r"apart from those of trial \d in the first \d+ steps", eventful.log)
 
 
-def test_the_winner_was_run_longer_with_all_that_a_proof_asks_for(eventful: Eventful) -> None:
-    trial, proof = eventful.by_rows[SOUND].outcome, eventful.proofs[-1].outcome
+def test_the_winner_was_run_longer_with_all_that_a_validation_asks_for(eventful: Eventful) -> None:
+    trial, validation = eventful.by_rows[SOUND].outcome, eventful.validations[-1].outcome
     assert isinstance(trial, Measured)
-    assert isinstance(proof, Measured)
-    done = proof.proof
+    assert isinstance(validation, Measured)
+    done = validation.validation
 
-    assert trial.proof is None
+    assert trial.validation is None
     assert done is not None
-    assert proof.measured_steps > trial.measured_steps
+    assert validation.measured_steps > trial.measured_steps
     assert done.worst_steps == 4
     assert done.evaluation_loss is not None
     weights = 4 * 2 * (WIDTH + 1) * WIDTH
     assert 3 * weights < done.checkpoint_bytes < 3 * weights + 2**14
-    assert proof.losses[:3] == pytest.approx(trial.losses[:3], rel=1e-5)
+    assert validation.losses[:3] == pytest.approx(trial.losses[:3], rel=1e-5)
 
 
-def test_each_proof_has_workers_of_its_own(eventful: Eventful) -> None:
+def test_each_validation_has_workers_of_its_own(eventful: Eventful) -> None:
     """The first gets new ones anyway, since the trial before it has killed its own."""
     replaced = "note: the worker group is replaced: "
 
     assert eventful.log.count(f"{replaced}a trial ended with worker died") == 2  # and again
-    assert eventful.log.count(f"{replaced}a proof runs in workers of its own") == 1
+    assert eventful.log.count(f"{replaced}a validation runs in workers of its own") == 1
 
 
-def test_the_report_says_what_was_proven_and_what_failed(eventful: Eventful) -> None:
-    winner = eventful.proofs[-1].number
+def test_the_report_says_what_was_validated_and_what_failed(eventful: Eventful) -> None:
+    winner = eventful.validations[-1].number
     model = eventful.folder / "awkward_model.py"
     model.rename(eventful.folder / "gone.py")  # the study alone is needed
     try:
@@ -78,35 +80,40 @@ def test_the_report_says_what_was_proven_and_what_failed(eventful: Eventful) -> 
     for text in (report.stdout, eventful.log):
         told = " ".join(text.split())
         assert f"trial {winner} is best" in told
-        assert "proven in workers of its own: the proof holds" in told
+        assert "validated in workers of its own: the validation holds" in told
         assert "with 4 steps of the longest samples, an evaluation of them and a checkpoint" in told
         assert "losses within" in told
-        assert f"the proof of trial {eventful.proofs[0].number} failed" in told
-    assert f"best is trial {winner}, proven" in eventful.log
+        assert f"the validation of trial {eventful.validations[0].number} failed" in told
+    assert f"best is trial {winner}, validated" in eventful.log
 
 
 def test_no_checkpoint_is_left(eventful: Eventful) -> None:
     assert list((eventful.folder / "plimsoll-runs").glob("plimsoll-checkpoint*")) == []
 
 
-def test_mlflow_has_the_proofs_as_runs_of_their_own_kind(eventful: Eventful) -> None:
+def test_mlflow_has_the_validations_as_runs_of_their_own_kind(eventful: Eventful) -> None:
     client = MlflowClient(eventful.tracking)
     experiment = client.get_experiment_by_name("team")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     found = {
-        int(run.data.tags["proof_of"]): run for run in runs if run.data.tags.get("kind") == "proof"
+        int(run.data.tags["validation_of"]): run
+        for run in runs
+        if run.data.tags.get("kind") == "validation"
     }
     (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
 
-    assert sorted(found) == sorted(proof.number for proof in eventful.proofs)
-    assert [found[proof.number].data.tags["proof_holds"] for proof in eventful.proofs] == [
+    assert sorted(found) == sorted(validation.number for validation in eventful.validations)
+    assert [
+        found[validation.number].data.tags["validation_holds"]
+        for validation in eventful.validations
+    ] == [
         "false",
         "true",
     ]
-    held = found[eventful.proofs[-1].number].data
+    held = found[eventful.validations[-1].number].data
     assert held.metrics["checkpoint_gib"] > 0
     assert held.metrics["loss_apart"] < 1e-4
-    assert parent.data.tags["proven"] == f"trial {eventful.proofs[-1].number}"
+    assert parent.data.tags["validated"] == f"trial {eventful.validations[-1].number}"
     trials = [run for run in runs if run.data.tags.get("kind") == "trial"]
     assert len(trials) == len(MICRO_BATCHES) + 1  # one died and ran again
