@@ -28,7 +28,7 @@ from orchestrator.export.formats import exported
 from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import check_run as findings_of
 from orchestrator.export.verify import observed_run, seen_speed
-from orchestrator.report.format import plan_words
+from orchestrator.report.labels import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest

@@ -25,7 +25,7 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict, at_least
-from orchestrator.report.format import plan_words
+from orchestrator.report.labels import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment

@@ -15,7 +15,7 @@ from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
 from orchestrator.cli.console import say
 from orchestrator.core.messages import TrialReport
-from orchestrator.report.format import brief_outcome, plan_words
+from orchestrator.report.labels import brief_outcome, plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory

@@ -20,7 +20,7 @@ from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.core.messages import TrialReport
-from orchestrator.report.format import plan_words
+from orchestrator.report.labels import plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from benchmarks.record.order import Turn
 from orchestrator.core.messages import TrialReport
-from orchestrator.report.format import brief_outcome, duration, plan_words
+from orchestrator.report.format import duration
+from orchestrator.report.labels import brief_outcome, plan_words
 
 
 class Progress:

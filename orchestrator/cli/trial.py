@@ -45,7 +45,8 @@ def trial(
 
 
 def _show(outcome: Outcome) -> None:
-    from orchestrator.report.format import gib, outcome_words
+    from orchestrator.report.format import gib
+    from orchestrator.report.labels import outcome_words
 
     if isinstance(outcome, Crashed) and outcome.trace:
         say(outcome.trace.rstrip())

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
-import numpy as np
-from numpy.typing import NDArray
-
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
@@ -23,8 +20,6 @@ WORDS: Mapping[Metric, str] = {
     "samples_per_price": "samples per unit of price",
     "headroom": "share of memory left free",
 }
-Flags = NDArray[np.bool_]
-_CHUNK = 512  # records that are held against all others at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,34 +192,3 @@ def trials_since_best(records: Sequence[Record], goal: Objective) -> int:
 
 def _peak(record: Record) -> int:
     return record.outcome.memory.peak_bytes if isinstance(record.outcome, Measured) else 0
-
-
-def pareto_front(
-    records: Iterable[Record], goal: Objective, metrics: Sequence[Metric]
-) -> list[Record]:
-    """The feasible records that no other beats in one of the metrics and equals in the rest.
-
-    Args:
-        records: Those compared.
-        goal: Says what is feasible, and what a rank costs.
-        metrics: What is compared, as far as each is known; the first one orders the front.
-    """
-    order = sorted(
-        (record for record in records if goal.feasible(record)),
-        key=lambda record: -_known(goal, record, metrics[0]),
-    )
-    told = [[_known(goal, record, name) for name in metrics] for record in order]
-    reached: NDArray[np.float64] = np.array(told)
-    kept: list[Record] = []
-    for start in range(0, len(order), _CHUNK):
-        some = reached[start : start + _CHUNK, None]
-        no_worse: Flags = np.all(reached >= some, axis=2)
-        better: Flags = np.any(reached > some, axis=2)
-        standing = ~np.any(no_worse & better, axis=1)
-        kept += [order[start + at] for at in np.flatnonzero(standing).tolist()]
-    return kept
-
-
-def _known(goal: Objective, record: Record, metric: Metric) -> float:
-    reached = goal.value(record, metric)
-    return -np.inf if reached is None else reached.value

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 from orchestrator.core.objective import PEAKS_APART, counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
-from orchestrator.report.format import KIND_WORDS, lossy_words, outcome_words
+from orchestrator.report.labels import KIND_WORDS, lossy_words, outcome_words
 from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
 from search_spaces.plan import Plan
 from search_spaces.plan_table import differing_knobs

@@ -12,7 +12,8 @@ from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, times, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
-from orchestrator.report.format import lossy_words, number, outcome_words, validation_words
+from orchestrator.report.format import number
+from orchestrator.report.labels import lossy_words, outcome_words, validation_words
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import snapshot_of

@@ -10,7 +10,8 @@ from orchestrator.explain.context import ForecastContext, plan_asked, without_ac
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected
-from orchestrator.report.format import gib, lossy_words, plural
+from orchestrator.report.format import gib, plural
+from orchestrator.report.labels import lossy_words
 from orchestrator.report.sweep_tables import quotient
 from orchestrator.search.base import dominated_rows
 from search_spaces.knobs.search_defaults import Values

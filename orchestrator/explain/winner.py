@@ -17,7 +17,7 @@ from orchestrator.explain.effects import (
     phases_saved,
     terms_saved,
 )
-from orchestrator.report.format import lossy_words, outcome_words
+from orchestrator.report.labels import lossy_words, outcome_words
 from orchestrator.report.sweep_tables import quotient, speedup
 from orchestrator.report.sweep_text import answer, lossy_sentence
 from search_spaces.plan import Plan

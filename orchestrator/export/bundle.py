@@ -13,7 +13,8 @@ from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.source import ExportSource
-from orchestrator.report.format import gib, lossy_words, plan_words
+from orchestrator.report.format import gib
+from orchestrator.report.labels import lossy_words, plan_words
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
     CODE,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from orchestrator.export.source import ExportSource
-from orchestrator.report.format import plan_words
+from orchestrator.report.labels import plan_words
 from search_spaces.plan import Engine, Plan
 from search_spaces.settings.render import DeepSpeedSettings, TorchSettings
 

@@ -11,7 +11,7 @@ from orchestrator.forecast.request import SURE_TO_FIT
 from orchestrator.forecast.table import Expected, ForecastTable, expected
 from search_spaces.costs.calibration import limit_above
 from search_spaces.costs.forecast import Forecasts
-from search_spaces.costs.plan_features import Counts, Numbers
+from search_spaces.costs.plan_features import Numbers
 from search_spaces.hardware import Device
 
 MOST_RANKS = 2**17  # beyond any cluster there is
@@ -124,33 +124,3 @@ def min_devices(
     between = set(sizes_between(below + 1, 2**high - 1, whole))
     between |= {size for size in named if below < size < 2**high}
     return next((size for size in sorted(between) if fits(size)), 2**high)
-
-
-def pareto_front(cost: Numbers, gain: Numbers) -> Counts:
-    """Rows of which no other costs at most as much and gains more, cheapest first.
-
-    Args:
-        cost: What is to be small, such as peak bytes.
-        gain: What is to be large, such as samples per second.
-    """
-    order = np.lexsort((-gain, cost))
-    if not len(order):
-        return order
-    best_before = np.concatenate([[-np.inf], np.maximum.accumulate(gain[order])[:-1]])
-    return order[gain[order] > best_before]
-
-
-def thinned(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
-    """A front without those that gain hardly more than the one before: what a table can show.
-
-    Args:
-        rows: A front, cheapest first; its last one is kept.
-        gain: As in `pareto_front`.
-        step: Share by which the next one must gain more.
-        most: How many at most; the dearest go first into what is left.
-    """
-    kept: list[int] = []
-    for row in rows[::-1]:
-        if not kept or gain[row] <= gain[kept[-1]] / (1 + step):
-            kept.append(int(row))
-    return np.array(kept[:most][::-1], dtype=np.int64)

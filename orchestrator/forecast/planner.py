@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import TypeAdapter
 
+from orchestrator.core.pareto import front_rows, thinned
 from orchestrator.forecast.alternatives import (
     ClosestPlan,
     closest_plan,
     large_enough,
     min_devices,
-    pareto_front,
     sizes_between,
-    thinned,
 )
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
@@ -123,7 +122,7 @@ def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
     """Plans that no other beats with less memory, up to the limit."""
     told = sized.forecasts
     within = np.flatnonzero(sized.hosted & (told.peak_bytes <= sized.limit_bytes))
-    rows = within[pareto_front(told.peak_bytes[within], told.samples_per_second[within])]
+    rows = within[front_rows(told.peak_bytes[within], told.samples_per_second[within])]
     shown = thinned(rows, told.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(expected(sized, int(row)) for row in shown)
 
@@ -136,7 +135,7 @@ def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     if len(rows) > MOST_POINTS:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(np.int64)]
         hosted = np.flatnonzero(sized.hosted)
-        kept = hosted[pareto_front(told.peak_bytes[hosted], told.samples_per_second[hosted])]
+        kept = hosted[front_rows(told.peak_bytes[hosted], told.samples_per_second[hosted])]
         rows = np.unique(np.concatenate([rows, kept]))
     columns = (told.peak_bytes[rows], told.samples_per_second[rows], told.fits[rows])
     return tuple(
@@ -153,7 +152,7 @@ def price_front(sizes: tuple[ScaleResult, ...]) -> tuple[int, ...]:
         return ()
     cost = np.array([size.price_per_billion_tokens for size in priced], dtype=float)
     speed = np.array([size.best[0].samples_per_second.value for size in priced])
-    return tuple(sorted(priced[row].ranks for row in pareto_front(cost, speed).tolist()))
+    return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
 
 
 def notes(question: PlanningRequest, longest: int, mean: float) -> tuple[str, ...]:

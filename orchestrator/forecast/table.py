@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest, TraceVariants
-from orchestrator.report.format import lossy_words
+from orchestrator.report.labels import lossy_words
 from search_spaces.costs.calibration import SURE, Calibration, probability_below
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast

@@ -21,7 +21,8 @@ from orchestrator.explain.compare import (
     StudyComparison,
 )
 from orchestrator.report.explain_text import ratio_words, value_words
-from orchestrator.report.format import counts_words, gib, lossy_label, plan_words, plural, spread
+from orchestrator.report.format import gib, plural, spread
+from orchestrator.report.labels import counts_words, lossy_label, plan_words
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import common_knobs, common_words, significant
 from search_spaces.trial import Estimate

@@ -13,7 +13,7 @@ from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
-from orchestrator.report.format import lossy_words, outcome_words, plan_words
+from orchestrator.report.labels import lossy_words, outcome_words, plan_words
 from orchestrator.tracking.metrics import validation_state
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 

@@ -14,7 +14,8 @@ from orchestrator.explain.effects import Change, KnobEffect
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
-from orchestrator.report.format import KIND_WORDS, gib, lossy_label, plan_words, plural, spread
+from orchestrator.report.format import gib, plural, spread
+from orchestrator.report.labels import KIND_WORDS, lossy_label, plan_words
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
 from search_spaces.trial import Estimate

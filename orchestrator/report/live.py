@@ -25,18 +25,16 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import counts, within_headroom
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import (
+from orchestrator.report.format import duration, gib, plural
+from orchestrator.report.labels import (
     KIND_WORDS,
     counts_words,
-    duration,
     fixed_knobs,
     fixed_words,
     forecast_words,
-    gib,
     labelled_words,
     outcome_words,
     plan_words,
-    plural,
     record_words,
     validation_words,
 )

@@ -12,10 +12,7 @@ from orchestrator.core.objective import within_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
 from orchestrator.explain.effects import KnobEffect, single_changes
-from orchestrator.report.format import (
-    KIND_WORDS,
-    check_of,
-)
+from orchestrator.report.labels import KIND_WORDS, check_of
 from orchestrator.report.sweep_tables import baseline_record, speedup
 from search_spaces.errors import UserError
 from search_spaces.trial import Estimate, Measured, MemoryReading, Record

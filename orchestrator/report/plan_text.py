@@ -10,14 +10,8 @@ from orchestrator.forecast.memory_budgets import MemoryBudget
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import Expected
 from orchestrator.forecast.tiling import TileWaste
-from orchestrator.report.format import (
-    fixed_knobs,
-    fixed_words,
-    gib,
-    lossy_label,
-    number,
-    plan_words,
-)
+from orchestrator.report.format import gib, number
+from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_label, plan_words
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.core.objective import pareto_front
+from orchestrator.core.pareto import pareto_front
 from orchestrator.explain.context import without_accelerator
 from orchestrator.explain.effects import KnobEffect
 from orchestrator.forecast.planner import cloud
@@ -24,7 +24,7 @@ from orchestrator.report.charts import (
     part_of_bars,
     stacked,
 )
-from orchestrator.report.format import KIND_WORDS, plan_words, record_words
+from orchestrator.report.labels import KIND_WORDS, plan_words, record_words
 from orchestrator.report.page_data import LossCurves, ReportData, ablation, loss_curves, memory_of
 from orchestrator.report.plan_text import term_words
 from orchestrator.report.sweep_tables import anatomy_rows

@@ -6,19 +6,15 @@ from collections.abc import Iterator
 
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import KnobEffect
-from orchestrator.report.format import (
+from orchestrator.report.format import duration, gib, number, plural, spread
+from orchestrator.report.html import Table, Tile, render_page
+from orchestrator.report.labels import (
     KIND_WORDS,
-    duration,
     fixed_knobs,
-    gib,
     labelled_words,
-    number,
-    plural,
     record_words,
-    spread,
     validation_sentences,
 )
-from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.page_data import (
     ReportData,
     SpeedComparison,

@@ -12,18 +12,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.objective import pareto_front, ranked, record_of, within_headroom
+from orchestrator.core.objective import ranked, record_of, within_headroom
+from orchestrator.core.pareto import pareto_front
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import (
+from orchestrator.report.format import gib, number, rate, spread
+from orchestrator.report.labels import (
     KIND_WORDS,
     fixed_knobs,
-    gib,
     lossy_words,
-    number,
     outcome_words,
     plan_words,
-    rate,
-    spread,
 )
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record

@@ -14,15 +14,12 @@ from rich.text import Text
 
 from orchestrator.core.objective import WORDS, best, score, throughput, within_headroom
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import (
-    duration,
+from orchestrator.report.format import duration, gib, plural, spread
+from orchestrator.report.labels import (
     fixed_words,
-    gib,
     lossy_words,
     outcome_words,
     plan_words,
-    plural,
-    spread,
     validation_sentences,
 )
 from orchestrator.report.sweep_tables import (

@@ -28,7 +28,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import throughput
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import outcome_words, plan_words
+from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.metrics import ValidationState, validation_state
 from search_spaces.errors import UserError

@@ -10,7 +10,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.export.formats import every_export
 from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
-from orchestrator.report.format import counts_words, validation_sentences
+from orchestrator.report.labels import counts_words, validation_sentences
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.objective import Objective, best, counts, record_of, score, throughput
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import (
+from orchestrator.report.labels import (
     check_of,
     fixed_knobs,
     lossy_words,

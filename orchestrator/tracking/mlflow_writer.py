@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import fixed_knobs, may_be_lossy
+from orchestrator.report.labels import fixed_knobs, may_be_lossy
 from orchestrator.tracking import mlflow_artifacts, mlflow_fields
 from orchestrator.tracking.mlflow_client import STUDY_TAG, SWEEP_TAG, of_study, open_client
 from orchestrator.tracking.mlflow_fields import (

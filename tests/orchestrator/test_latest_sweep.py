@@ -18,7 +18,7 @@ from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import remember
 from search_spaces.errors import StudyError, UserError
-from search_spaces.spec import parse_spec
+from search_spaces.spec.load import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
 
 SPEC = parse_spec("model: gpt2\ntrain: {global_batch: 32}", source="demo.yaml")

@@ -20,7 +20,7 @@ from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
 from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_best, render_trial
-from orchestrator.report.format import may_be_lossy
+from orchestrator.report.labels import may_be_lossy
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.budget import incumbent
-from orchestrator.core.objective import Objective, best, pareto_front, ranked, ties_of_best
+from orchestrator.core.objective import Objective, best, ranked, ties_of_best
+from orchestrator.core.pareto import pareto_front
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, Record
 from tests.orchestrator.core.values import numbers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.report.format import brief_outcome, duration, gib, number, outcome_words, spread
+from orchestrator.report.format import duration, gib, number, spread
+from orchestrator.report.labels import brief_outcome, outcome_words
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
 from tests.orchestrator.records import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report.format import (
+from orchestrator.report.labels import (
     _WORDS,
     fixed_knobs,
     fixed_words,

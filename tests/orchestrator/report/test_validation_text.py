@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.state import SweepState, advance
-from orchestrator.report.format import validation_sentences, validation_words
+from orchestrator.report.labels import validation_sentences, validation_words
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orchestrator import load_best
-from orchestrator.report.format import fixed_knobs, plan_words
+from orchestrator.report.labels import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages

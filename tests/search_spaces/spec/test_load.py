@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import SpecError
-from search_spaces.spec import (
-    SweepSpec,
-    load_spec,
-    parse_spec,
-    spec_to_yaml,
-    study_name,
-    with_budget,
-)
+from search_spaces.spec.load import load_spec, parse_spec, spec_to_yaml, study_name, with_budget
+from search_spaces.spec.schema import SweepSpec
 
 LEAST = "model: gpt2\ntrain: {global_batch: 32}\n"
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast.alternatives import pareto_front, thinned
+from orchestrator.core.pareto import front_rows, thinned
 
 PAIRS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=12)
 
@@ -16,7 +16,7 @@ def test_a_front_holds_what_nothing_beats(pairs: list[tuple[int, int]]) -> None:
     cost = np.array([pair[0] for pair in pairs], dtype=float)
     gain = np.array([pair[1] for pair in pairs], dtype=float)
 
-    found = pareto_front(cost, gain)
+    found = front_rows(cost, gain)
 
     beaten = {(c, g) for c, g in pairs for d, h in pairs if d <= c and h >= g and (d, h) != (c, g)}
     assert sorted((cost[row], gain[row]) for row in found) == sorted(set(pairs) - beaten)
