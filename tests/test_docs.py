@@ -73,7 +73,7 @@ def test_the_readme_is_read_in_a_few_minutes() -> None:
     """What is longer goes to a page of its own; the first screen has the two commands."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 
-    assert len(lines) <= 220
+    assert len(lines) <= 120
     assert {"make demo", "make test"} <= {line.partition("#")[0].strip() for line in lines[:20]}
 
 
