@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     options = _parser().parse_args(arguments)
     try:
         rivals = _rivals(options.samplers, wrong=options.wrong)
-        surfaces = surfaces_in(options.folder, without, lower_bound=options.lower_bound)
+        surfaces = surfaces_in(options.folder, without, least=options.least)
         if not surfaces:
             raise UserError(f"{options.folder} has no rows that form a surface")
     except UserError as error:

@@ -83,10 +83,8 @@ class Surface:
         return tuple(candidate[knob] for candidate in self.candidates)
 
 
-def surfaces_in(
-    place: Path, without: ForecasterWithout, *, lower_bound: int
-) -> tuple[Surface, ...]:
-    """The surfaces of a folder, or of one table, that have `lower_bound` candidates or more.
+def surfaces_in(place: Path, without: ForecasterWithout, *, least: int) -> tuple[Surface, ...]:
+    """The surfaces of a folder, or of one table, that have `least` candidates or more.
 
     Two of them were measured, at least. Where no surface is so large, all are taken.
 
@@ -100,7 +98,7 @@ def surfaces_in(
         groups = _candidates(grid, columns)
         if sum(any(entry.rate for entry in group) for group in groups.values()) > 1:
             found.append((grid, tuple(columns), groups))
-    large = [part for part in found if len(part[2]) >= lower_bound]
+    large = [part for part in found if len(part[2]) >= least]
     return tuple(_surface(*part, without) for part in large or found)
 
 
