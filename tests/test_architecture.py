@@ -13,21 +13,32 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("search_spaces", "workers", "orchestrator", "plimsoll")
 SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-MAX_LINES = 500
-
-# who may name it, itself or something below it; a path ends with / if it is a package
+MAX_LINES, MIN_LINES = 500, 40
+MAX_FUNCTION_LINES = 60
+# packages and modules at the top of each package, at most
+ROOMS = {"orchestrator": (10, 5), "workers": (9, 8), "search_spaces": (7, 6)}
+# files below the lower bound, and why they stand alone
+SHORT = {
+    "orchestrator/cli/schema.py": "one command a file",
+    "orchestrator/tracking/callback.py": "the interface that all callbacks implement",
+    "plimsoll/__main__.py": "what `python -m plimsoll` runs",
+    "search_spaces/rules/base.py": "what rules and their registry both import",
+    "workers/prepare.py": "needs models and data, which do not need each other",
+    "workers/run_recorder/site/sitecustomize.py": "a name that Python looks for",
+}
+# the packages or modules that may import a library, itself or a part of it
 ONLY_IN = {
-    "ray": ("orchestrator/cluster/",),
-    "optuna": ("orchestrator/search/", "orchestrator/study/"),
-    "sqlalchemy": ("orchestrator/study",),
-    "psycopg": ("orchestrator/study/postgres",),
-    "mlflow": ("orchestrator/tracking/",),
-    "pynvml": ("workers/memory/nvml",),
-    "torch": ("workers/",),
-    "transformers": ("workers/",),
-    "tokenizers": ("workers/",),
-    "deepspeed": ("workers/",),
-    "typer": ("orchestrator/cli/",),
+    "ray": ("orchestrator.cluster",),
+    "optuna": ("orchestrator.search", "orchestrator.study"),
+    "sqlalchemy": ("orchestrator.study",),
+    "psycopg": ("orchestrator.study",),
+    "mlflow": ("orchestrator.tracking",),
+    "typer": ("orchestrator.cli",),
+    "pynvml": ("workers.memory",),
+    "torch": ("workers",),
+    "transformers": ("workers",),
+    "tokenizers": ("workers",),
+    "deepspeed": ("workers",),
 }
 DOORS = {"workers/entry.py", "workers/models/user_code.py", "orchestrator/cli/app.py"}
 CORE_MAY_IMPORT = ("orchestrator.core", "search_spaces")
@@ -46,6 +57,18 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def imports_at_top(tree: ast.AST) -> Iterator[str]:
+    """Those that run when the module is imported."""
+    assert isinstance(tree, ast.Module)
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports_of(ast.Module(body=[node], type_ignores=[]))
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
@@ -61,8 +84,9 @@ def test_frameworks_are_named_only_where_they_are_known(trees: dict[str, ast.AST
         (path, name)
         for path, tree in trees.items()
         for name in imports_of(tree)
-        for framework, places in ONLY_IN.items()
-        if is_within(name, framework) and not path.startswith(places)
+        for library, places in ONLY_IN.items()
+        if is_within(name, library)
+        and not any(is_within(module_of(path), place) for place in places)
     ]
 
     assert not strays
@@ -116,10 +140,52 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
     graphlib.TopologicalSorter(imports).prepare()  # a CycleError names the modules
 
 
-def test_modules_stay_short() -> None:
+def test_files_hold_one_concept() -> None:
+    """None is too long to be read, and what is short has a reason."""
     lines = {relative(file): len(file.read_text(encoding="utf-8").splitlines()) for file in SOURCES}
+    short = {
+        path
+        for path, count in lines.items()
+        if count < MIN_LINES and not path.endswith("__init__.py")
+    }
 
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
+    assert short == SHORT.keys()
+
+
+def test_functions_stay_short(trees: dict[str, ast.AST]) -> None:
+    lines = {
+        f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert {name: count for name, count in lines.items() if count > MAX_FUNCTION_LINES} == {}
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_package_can_be_drawn_from_memory(package: str) -> None:
+    most_packages, most_modules = ROOMS[package]
+    packages = [file.parent for file in (ROOT / package).glob("*/__init__.py")]
+    modules = [file for file in (ROOT / package).glob("*.py") if file.name != "__init__.py"]
+
+    assert len(packages) <= most_packages
+    assert len(modules) <= most_modules
+
+
+def test_packages_export_nothing_from_elsewhere(trees: dict[str, ast.AST]) -> None:
+    """A name is imported from the module that defines it; `orchestrator` is what users import."""
+    ours = {
+        path
+        for path, tree in trees.items()
+        if path.endswith("__init__.py")
+        and any(name.split(".")[0] in PACKAGES for name in imports_at_top(tree))
+    }
+
+    assert ours <= {"orchestrator/__init__.py", "search_spaces/hardware/__init__.py"} | {
+        "orchestrator/study/__init__.py"  # says that Optuna is missing before it is imported
+    }
 
 
 def test_there_is_something_to_look_at() -> None:

@@ -1,0 +1,94 @@
+"""Words: the glossary's in code and documents, none that was retired."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("orchestrator", "workers", "search_spaces", "plimsoll")
+SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+TEMPLATES = sorted((ROOT / "orchestrator").rglob("*.jinja"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "k8s/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+# a retired word and what the glossary has in its place
+RETIRED = {
+    "proof": "validation",
+    "proofs": "validations",
+    "proven": "validated",
+    "head-room": "headroom",
+    "hopeless": "dominated",
+    "likeness": "transfer",
+    "sight": "observation",
+    "sights": "observations",
+    "fate": "explanation of a trial",
+    "witness": "run recorder",
+    "witnessed": "observed",
+    "untold": "spooled",
+    "surroundings": "rule context",
+}
+# module stems that said what was done to something
+RETIRED_STEMS = frozenset(
+    {
+        *("told", "taken", "asked", "shown", "sized", "stored", "planned", "explained", "taught"),
+        *("witnessed", "looking", "riding", "wrapping", "placing", "losing", "reading", "making"),
+        *("untold", "hopeless", "likeness", "sights", "endings", "reactions", "doubts", "fate"),
+        *("latest", "places", "leftovers", "boxes", "passing", "keeping", "filling", "specimen"),
+    }
+)
+# a docstring begins with a verb or a noun
+NO_BEGINNING = frozenset(
+    {
+        *("what", "which", "whether", "how", "who", "where", "why", "when", "if", "whom", "whose"),
+        *("by", "for", "from", "of", "to", "as", "in", "on", "with", "at", "so", "but", "and"),
+    }
+)
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Words of a text in lower case; those of an identifier one by one."""
+    for word in re.findall(r"[A-Za-z]+(?:-[A-Za-z]+)*", text.replace("_", " ")):
+        yield word.lower()
+        yield from (part.lower() for part in re.findall(r"[A-Z][a-z]+", word))
+
+
+@pytest.mark.parametrize(
+    "file", [*SOURCES, *TEMPLATES, *PAGES], ids=lambda file: file.relative_to(ROOT).as_posix()
+)
+def test_no_retired_word_comes_back(file: Path) -> None:
+    found = sorted(set(words_of(file.read_text(encoding="utf-8"))) & RETIRED.keys())
+
+    assert not found, "; ".join(f"{word}: say {RETIRED[word]}" for word in found)
+
+
+def test_modules_are_named_for_what_they_hold() -> None:
+    assert not [file for file in SOURCES if file.stem in RETIRED_STEMS]
+
+
+def test_every_replacement_is_in_the_glossary() -> None:
+    glossary = set(words_of((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")))
+
+    assert {"validation", "headroom", "dominated", "observation", "transfer"} <= glossary
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{node.body[0].lineno} {docstring.split()[0]}"
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (docstring := ast.get_docstring(node))
+        and docstring.split()[0].strip("`,.:;").lower() in NO_BEGINNING
+    ]
+
+    assert not found
+
+
+def test_words_of_identifiers_are_found() -> None:
+    assert {"kept", "proofs", "proof"} <= set(words_of("kept_proofs = ProofRun"))
