@@ -163,7 +163,7 @@ def test_a_sweep_in_order(sweep: Make) -> None:
     assert len(set(plans)) == 3
     ended = ours.driver.state.ended
     assert ended is not None
-    assert ended.reason == "the budget of 3 trials is used"
+    assert ended.reason == "the budget of 3 trials is used up"
     assert ours.driver.propose() is None
     assert ours.ears.kinds.count(SweepEnded) == 1
 
@@ -191,7 +191,7 @@ def test_records_are_what_was_reported(sweep: Make) -> None:
     assert records == load_records(ours.spec, "demo")
     assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
     assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
-    assert records[0].why == "the plan that one would start with"
+    assert records[0].why == "baseline"
     assert records[1].why == "proposed by random"
 
 
@@ -242,7 +242,7 @@ def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
     lost = ours.ask()
     ours.driver.lose(lost.request.number)
     assert ours.driver.state.records[0].outcome == Cancelled(
-        detail="trial 0 crashed in running the trial: the actor that ran the trial died without"
+        detail="trial 0 crashed in running the trial: the actor running the trial died without"
         " a report"
     )
     given = ours.ask()

@@ -76,7 +76,7 @@ def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
     )
     assert state.best == state.records[2]
     assert state.ended is not None
-    assert state.ended.reason == "the budget of 3 trials is used"
+    assert state.ended.reason == "the budget of 3 trials is used up"
 
 
 def test_a_validation_is_no_trial(sweep: Make) -> None:
