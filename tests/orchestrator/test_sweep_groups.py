@@ -62,9 +62,9 @@ def test_each_kind_of_nodes_has_its_groups() -> None:
 @pytest.mark.parametrize(
     ("cluster", "words"),
     [
-        ({"groups": 2000}, "plans take up to 2 ranks, and there is 3 nodes with room for 2 ranks"),
-        ({"groups": 4}, "at most 3 of them fit at the same time on nodes of their own"),
-        ({"groups": 4, "share_nodes": True}, "at most 3 of them fit at the same time"),
+        ({"groups": 2000}, "plans take up to 2 ranks; available: 3 nodes with room for 2 ranks"),
+        ({"groups": 4}, "at most 3 groups fit at the same time without sharing nodes"),
+        ({"groups": 4, "share_nodes": True}, "at most 3 groups fit at the same time"),
     ],
 )
 def test_more_than_there_is_room_for_are_refused(cluster: dict[str, Any], words: str) -> None:
