@@ -161,7 +161,6 @@ def _sqlite_url(path: Path) -> str:
 
 
 def _split_name(named: str) -> tuple[str, str]:
-    """Splits a database and the name of a study at the last `#`; the name may be empty."""
     address, mark, name = named.rpartition("#")
     if mark and ("://" in address or _is_database(Path(address))):
         return address, name

@@ -274,9 +274,7 @@ def termination_as_interrupt() -> Iterator[Termination]:
     def stop(signum: int, _: FrameType | None) -> None:
         termination.times += 1
         if termination.times == _HINT_AT_SIGNAL:
-            sys.stderr.write(
-                "Stopping. All measurements are kept. Interrupt again to stop at once.\n"
-            )
+            sys.stderr.write("Stopping. Measurements are kept. Interrupt again to stop at once.\n")
             return
         termination.signum = signal.Signals(signum)
         raise KeyboardInterrupt

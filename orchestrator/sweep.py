@@ -99,16 +99,7 @@ def run_sweep(
         requests, groups = wanted_groups(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        begun = SweepStarted(
-            study=name,
-            spec=spec,
-            space=space,
-            records=study.records(),
-            memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
-            at=time.time(),
-            validations=study.validations(),
-            groups=groups,
-        )
+        begun = _started(study, spec, name, space, cluster, groups)
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(
             spec, model, cluster, belief or shipped_calibration(), tracing.poll
@@ -126,6 +117,21 @@ def run_sweep(
             for callback in reversed(callbacks):
                 callback.close()
     return driver.state
+
+
+def _started(
+    study: Study, spec: SweepSpec, name: str, space: Space, cluster: ClusterFacts, groups: int
+) -> SweepStarted:
+    return SweepStarted(
+        study=name,
+        spec=spec,
+        space=space,
+        records=study.records(),
+        memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
+        at=time.time(),
+        validations=study.validations(),
+        groups=groups,
+    )
 
 
 def _tracking(

@@ -89,10 +89,7 @@ def _distributions(path: list[str] | None) -> Iterator[metadata.Distribution]:
 
 
 def _top_level(distribution: metadata.Distribution) -> set[str]:
-    """Returns a distribution's top-level packages, from `top_level.txt`, else from its file list.
-
-    `importlib.metadata.packages_distributions` finds those of all and takes ten times as long.
-    """
+    # `importlib.metadata.packages_distributions` finds those of all, and takes ten times as long
     if (names := distribution.read_text("top_level.txt")) is not None:
         return set(names.split())
     files = distribution.read_text("RECORD") or ""

@@ -179,10 +179,7 @@ def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
 
 
 def _setup_seconds(state: SweepState, plan: Plan) -> float | None:
-    """Returns the longest build of similar trials, plus the longest compilation if it compiles.
-
-    None where no trial of its engine was measured, or none that compiled if it compiles.
-    """
+    # similar: of the same engine, and compiled if the plan is
     similar = tuple(_costs(state, plan.engine, plan.compile))
     if not similar:
         return None

@@ -246,11 +246,8 @@ def _groups_that_fit(wanted: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[
 
 
 def _missing_bundles(wanted: CapacityRequest, missing: int, nodes: Sequence[Node]) -> Iterator[int]:
-    """Yields the ranks of each bundle that the missing groups need.
-
-    A bundle fills a whole node unless groups share nodes: an autoscaler could otherwise bring one
-    node with room for two groups. The size of a node is unknown until one is up.
-    """
+    # A bundle fills a whole node unless groups share nodes: an autoscaler could otherwise bring one
+    # node with room for two groups. The size of a node is unknown until one is up.
     largest = max((node.slots for node in nodes), default=0)
     ranks = wanted.tensor if wanted.share else max(largest, wanted.tensor)
     for _ in range(missing):

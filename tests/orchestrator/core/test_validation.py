@@ -68,7 +68,7 @@ def test_of_equals_the_one_with_most_room_goes_first() -> None:
 
 
 def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
-    """For the objective headroom, a peak lower by 0.1 % of the limit justifies no slower plan."""
+    """A peak lower by 0.1 % of the limit justifies no slower plan, with headroom as objective."""
     trials = make_measured(20.0, 0.400), make_measured(36.0, 0.401), make_measured(50.0, 0.43)
     state = searched(trials, objective={"metric": "headroom"})
 
