@@ -63,7 +63,7 @@ def find_study(named: str | None, *, option: str = "") -> NamedStudy:
         return NamedStudy(spec=spec, name=study_name(spec, path))
     address, name = _split_name(named)
     if "://" in address:
-        return _study_in_database(address, name, shown=without_password(address))
+        return _study_in_database(address, name, label=without_password(address))
     if _is_database(Path(address)):
         return _study_in_file(Path(address), name)
     return _study_of_spec(named, f"{option} " if option else "")
@@ -89,7 +89,7 @@ def _study_in_shared_storage(name: str, option: str) -> NamedStudy:
     """Finds a study in the storage that the environment names, if it names one."""
     storage = os.environ.get(STORAGE_VARIABLE)
     if storage and name in _subjects(storage):
-        return _study_in_database(storage, name, shown=without_password(storage))
+        return _study_in_database(storage, name, label=without_password(storage))
     where = f" or {STORAGE_VARIABLE}" if storage else ""
     raise StudyError(
         f"{option}{name} is neither a specification nor a study in {StudySpec().folder}{where}"
@@ -109,25 +109,25 @@ def _study_in_file(path: Path, name: str) -> NamedStudy:
         own_name = study_name(spec, spec_path)
         if own_name in _subjects(url) and name in ("", own_name):
             return NamedStudy(spec=_with_storage(spec, url), name=own_name)
-    return _study_in_database(url, name, shown=str(path))
+    return _study_in_database(url, name, label=str(path))
 
 
-def _study_in_database(url: str, name: str, *, shown: str) -> NamedStudy:
+def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
     """Finds a study in a database, and makes its specification from what the study records.
 
     Args:
         url: The database.
         name: The study; empty: the only one.
-        shown: The database for messages, without a password.
+        label: The database for messages, without a password.
     """
     subjects = _subjects(url)
     names = ", ".join(sorted(subjects)) or "none"
     if name and name not in subjects:
-        raise StudyError(f"{shown} holds no study {name}; it holds {names}")
+        raise StudyError(f"{label} holds no study {name}; it holds {names}")
     if not name and len(subjects) != 1:
         raise StudyError(
-            f"{shown} does not hold exactly one study, it holds {names}: give the specification of"
-            f" one, or {shown}#NAME"
+            f"{label} does not hold exactly one study, it holds {names}: give the specification of"
+            f" one, or {label}#NAME"
         )
     name = name or next(iter(subjects))
     spec = _with_storage(_spec_of_subject(subjects[name]), url)

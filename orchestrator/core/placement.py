@@ -241,17 +241,19 @@ def shortfall(
 
 
 @lru_cache(maxsize=16)  # called for each trial, and nodes seldom change
-def _groups_that_fit(wanted: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
-    return placed_groups(wanted.ranks, wanted.tensor, nodes, wanted.groups, share=wanted.share)
+def _groups_that_fit(request: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
+    return placed_groups(request.ranks, request.tensor, nodes, request.groups, share=request.share)
 
 
-def _missing_bundles(wanted: CapacityRequest, missing: int, nodes: Sequence[Node]) -> Iterator[int]:
+def _missing_bundles(
+    request: CapacityRequest, missing: int, nodes: Sequence[Node]
+) -> Iterator[int]:
     # A bundle fills a whole node unless groups share nodes: an autoscaler could otherwise bring one
     # node with room for two groups. The size of a node is unknown until one is up.
     largest = max((node.slots for node in nodes), default=0)
-    ranks = wanted.tensor if wanted.share else max(largest, wanted.tensor)
+    ranks = request.tensor if request.share else max(largest, request.tensor)
     for _ in range(missing):
-        yield from [ranks] * -(-wanted.ranks // ranks)
+        yield from [ranks] * -(-request.ranks // ranks)
 
 
 class AbstractNodes(ABC):
