@@ -1,4 +1,4 @@
-"""What do we try next, and what did we learn? Ray, Optuna and MLflow, each behind one module."""
+"""The sweep controller: search, trials, records and reports, on Ray, Optuna and MLflow."""
 
 from orchestrator.api import Best, load_best
 

@@ -1,4 +1,8 @@
-"""The answer of a sweep, for code that uses it: `load_best("sweep.yaml").apply(model)`."""
+"""The Python API: loads the best plan of a sweep and applies it to a model.
+
+best = load_best("sweep.yaml")
+best.apply(model)
+"""
 
 from __future__ import annotations
 
@@ -29,126 +33,134 @@ if TYPE_CHECKING:
     from search_spaces.trial import Record
     from workers.api import Applied, Module
 
-_DATABASE = b"SQLite format 3\0"  # the first bytes of such a file
-
-
+_SQLITE_MAGIC = b"SQLite format 3\0"  # the first bytes of a SQLite file
 _STUDY_FILE = "study.db"  # in a study's folder
-
-
 _YAML = (".yaml", ".yml")
-
-
-NO_SPEC = "it has no specification beside it: what its study does not tell is at its default"
+NO_SPEC = (
+    "it has no specification next to it; settings that the study does not record are at their"
+    " defaults"
+)
 
 
 def find_study(named: str | None, *, option: str = "") -> NamedStudy:
-    """Finds the study that a user means.
+    """Finds the study that a user named.
 
-    A study's folder may have been copied from another machine: a database in it is that study.
+    A study's folder may be a copy from another machine; the database in the folder then holds it.
 
     Args:
-        named: A specification's file, a study's folder or name, a SQLite file of studies or a
-            database's URL, of several studies with `#NAME` at its end; None: the latest sweep of
-            the current directory.
-        option: The option that names it, for messages; empty for an argument.
+        named: The file of a specification, the folder or name of a study, a SQLite file of studies,
+            or the URL of a database; `#NAME` at the end selects one of several studies. None: the
+            latest sweep in the current directory.
+        option: The command-line option that named it, for messages; empty for an argument.
 
     Raises:
-        StudyError: If there is no such study, or a database holds several.
-        SpecError: If the specification has faults.
+        StudyError: If there is no such study, or if a database holds several.
+        SpecError: If the specification is invalid.
     """
     if named is None:
         path = latest_spec()
         spec = load_spec(path)
         return NamedStudy(spec=spec, name=study_name(spec, path))
-    address, wanted = _address(named)
+    address, name = _split_name(named)
     if "://" in address:
-        return _of_database(address, wanted, shown=without_password(address))
+        return _study_in_database(address, name, label=without_password(address))
     if _is_database(Path(address)):
-        return _of_file(Path(address), wanted)
-    return _of_specification(named, f"{option} " if option else "")
+        return _study_in_file(Path(address), name)
+    return _study_of_spec(named, f"{option} " if option else "")
 
 
-def _of_specification(named: str, option: str) -> NamedStudy:
+def _study_of_spec(named: str, option: str) -> NamedStudy:
     path = Path(named)
-    places = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
-    place = next(filter(is_file, places), None)
-    if place is None and path.suffix in _YAML and not path.is_dir():
-        place = path  # which says that it does not exist
-    if place is None:
-        return _of_shared_storage(named, option)
-    spec = load_spec(place)
-    name = study_name(spec, place)
+    candidates = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
+    spec_path = next(filter(is_file, candidates), None)
+    if spec_path is None and path.suffix in _YAML and not path.is_dir():
+        spec_path = path  # loading it reports that it does not exist
+    if spec_path is None:
+        return _study_in_shared_storage(named, option)
+    spec = load_spec(spec_path)
+    name = study_name(spec, spec_path)
     folder = path.parent if path.name == SPEC_FILE else path
     if study_storage(spec) is None and _is_database(folder / _STUDY_FILE):
-        spec = _kept_in(spec, _sqlite(folder / _STUDY_FILE))
+        spec = _with_storage(spec, _sqlite_url(folder / _STUDY_FILE))
     return NamedStudy(spec=spec, name=name)
 
 
-def _of_shared_storage(name: str, option: str) -> NamedStudy:
-    """The study of that name in the storage that the environment names, if it names one."""
+def _study_in_shared_storage(name: str, option: str) -> NamedStudy:
+    """Finds a study in the storage that the environment names, if it names one."""
     storage = os.environ.get(STORAGE_VARIABLE)
-    if storage and name in _held(storage):
-        return _of_database(storage, name, shown=without_password(storage))
+    if storage and name in _subjects(storage):
+        return _study_in_database(storage, name, label=without_password(storage))
     where = f" or {STORAGE_VARIABLE}" if storage else ""
     raise StudyError(
         f"{option}{name} is neither a specification nor a study in {StudySpec().folder}{where}"
     )
 
 
-def _of_file(path: Path, wanted: str) -> NamedStudy:
-    """A study in a SQLite file: with the specification beside it, if that is the study's."""
-    beside = path.parent / SPEC_FILE
-    if is_file(beside):
-        spec = load_spec(beside)
-        name = study_name(spec, beside)
-        if name in _held(_sqlite(path)) and wanted in ("", name):
-            return NamedStudy(spec=_kept_in(spec, _sqlite(path)), name=name)
-    return _of_database(_sqlite(path), wanted, shown=str(path))
+def _study_in_file(path: Path, name: str) -> NamedStudy:
+    """Finds a study in a SQLite file; uses the specification in the same folder if it is its own.
+
+    Args:
+        path: The SQLite file.
+        name: The study; empty: the only one.
+    """
+    spec_path, url = path.parent / SPEC_FILE, _sqlite_url(path)
+    if is_file(spec_path):
+        spec = load_spec(spec_path)
+        own_name = study_name(spec, spec_path)
+        if own_name in _subjects(url) and name in ("", own_name):
+            return NamedStudy(spec=_with_storage(spec, url), name=own_name)
+    return _study_in_database(url, name, label=str(path))
 
 
-def _of_database(url: str, wanted: str, *, shown: str) -> NamedStudy:
-    """The study in a database, whose specification is made from what the study says it measured."""
-    held = _held(url)
-    names = ", ".join(sorted(held)) or "none"
-    if wanted and wanted not in held:
-        raise StudyError(f"{shown} holds no study {wanted} but {names}")
-    if not wanted and len(held) != 1:
+def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
+    """Finds a study in a database, and makes its specification from what the study records.
+
+    Args:
+        url: The database.
+        name: The study; empty: the only one.
+        label: The database for messages, without a password.
+    """
+    subjects = _subjects(url)
+    names = ", ".join(sorted(subjects)) or "none"
+    if name and name not in subjects:
+        raise StudyError(f"{label} holds no study {name}; it holds {names}")
+    if not name and len(subjects) != 1:
         raise StudyError(
-            f"{shown} holds no single study but {names}: give the specification of one, or"
-            f" {shown}#NAME"
+            f"{label} does not hold exactly one study, it holds {names}: give the specification of"
+            f" one, or {label}#NAME"
         )
-    name = wanted or next(iter(held))
-    return NamedStudy(spec=_kept_in(_from_subject(held[name]), url), name=name, note=NO_SPEC)
+    name = name or next(iter(subjects))
+    spec = _with_storage(_spec_of_subject(subjects[name]), url)
+    return NamedStudy(spec=spec, name=name, note=NO_SPEC)
 
 
-def _held(url: str) -> Mapping[str, Mapping[str, Any]]:
+def _subjects(url: str) -> Mapping[str, Mapping[str, Any]]:
     from orchestrator.study.reader import held_studies
 
     return held_studies(url)
 
 
-def _from_subject(subject: Mapping[str, Any]) -> SweepSpec:
-    """The specification as far as a study tells what it measured."""
+def _spec_of_subject(subject: Mapping[str, Any]) -> SweepSpec:
+    """Makes a specification from the settings that a study records; all others are defaults."""
     tree = {section: dict(keys) for section, keys in subject.items()}
-    kinds = tree.get("cluster", {}).get("accelerators")
-    if kinds:
+    limits = tree.get("cluster", {}).get("accelerators")
+    if limits:
         tree["cluster"]["accelerators"] = {
-            name: {"memory_gib": limit} for name, limit in kinds.items()
+            name: {"memory_gib": limit} for name, limit in limits.items()
         }
     return SweepSpec.model_validate(tree)
 
 
-def _kept_in(spec: SweepSpec, url: str) -> SweepSpec:
+def _with_storage(spec: SweepSpec, url: str) -> SweepSpec:
     study = spec.study.model_copy(update={"storage": url})
     return spec.model_copy(update={"study": study})
 
 
-def _sqlite(path: Path) -> str:
+def _sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def _address(named: str) -> tuple[str, str]:
-    """A database and the study in it; the whole and nothing where no `#` parts them."""
+def _split_name(named: str) -> tuple[str, str]:
     address, mark, name = named.rpartition("#")
     if mark and ("://" in address or _is_database(Path(address))):
         return address, name
@@ -158,39 +170,44 @@ def _address(named: str) -> tuple[str, str]:
 def _is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_DATABASE)) == _DATABASE
-    except (OSError, ValueError):  # no file, or no name of one
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    except (OSError, ValueError):  # no such file, or no valid path
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """A plan of a study, what it was measured to reach, and the specification it belongs to."""
+    """A plan of a study with its measured speed and peak memory, and the sweep's specification."""
 
     study: str
     trial: int
     spec: SweepSpec
     plan: Plan
-    device: str  # "cpu" or "cuda", that it was measured on
+    device: str  # "cpu" or "cuda": the type that it was measured on
     samples_per_second: Estimate
     peak_bytes: int
 
     def apply(self, model: Module) -> Applied:
-        """Does to a model, in place and in each rank, what the trial did to the study's.
+        """Applies the plan to a model in place, as the trial did; call it on each rank.
 
         Raises:
-            ClusterError: If there are not as many ranks as the plan has, or no CUDA.
-            ModelError: If the model is not of the architecture that was searched for.
+            ClusterError: If the number of ranks differs from the plan's, or if CUDA is missing.
+            ModelError: If the model has another architecture than the sweep's.
         """
         from workers.api import apply_plan
 
         return apply_plan(model, self.plan, self.spec)
 
     def training_arguments(self, **changes: Any) -> dict[str, Any]:
-        """The plan for Hugging Face's Trainer: `TrainingArguments(**best.training_arguments())`.
+        """Returns the plan for Hugging Face's Trainer.
 
-        With `prepare`, which does what these have no word for. `changes` go before what the plan
-        and the specification say: `output_dir`, `max_steps`, saving and logging are yours.
+            arguments = TrainingArguments(**best.training_arguments())
+
+        Call `prepare` too: it applies what these arguments cannot express.
+
+        Args:
+            changes: Arguments that override those of the plan and the specification. Yours to
+                choose are `output_dir`, `max_steps`, saving and logging.
 
         Raises:
             UserError: If Trainer cannot train the plan.
@@ -205,18 +222,19 @@ class Best:
             raise UserError(
                 f"Trainer cannot train the plan of trial {self.trial}: {'; '.join(reasons)}"
             )
-        told = hf_trainer.training_arguments(plan, spec, device)
+        arguments = hf_trainer.training_arguments(plan, spec, device)
         if plan.engine == "deepspeed":
-            told["deepspeed"] = hf_trainer.deepspeed_config(plan, facts, spec, device)
-        return told | changes
+            arguments["deepspeed"] = hf_trainer.deepspeed_config(plan, facts, spec, device)
+        return arguments | changes
 
     def prepare(self, model: Module) -> Module:
-        """Chooses the attention, recomputes a part of the blocks, compiles them: in place.
+        """Applies to a model in place what `training_arguments` cannot express.
 
-        What `training_arguments` say is left to Trainer; the model is what it takes.
+        These are the attention, recomputation of a part of the blocks, and compilation. Pass the
+        model that is returned to Trainer.
 
         Raises:
-            ModelError: If the model is not of the architecture that was searched for.
+            ModelError: If the model has another architecture than the sweep's.
         """
         from orchestrator.export.hf_trainer import all_recomputed
         from workers.api import prepare_blocks
@@ -225,31 +243,33 @@ class Best:
 
 
 def load_best(where: str | Path | None = None, *, trial: int | None = None) -> Best:
-    """The answer of a sweep, or another trial of it.
+    """Loads the best plan of a sweep, or the plan of another trial.
 
     Args:
-        where: A study, by its specification, folder, name or database, or a folder that `plimsoll
-            export` wrote, which can be taken to other machines; without it the latest sweep here.
-        trial: Its number, where not the answer is wanted. A folder holds one alone.
+        where: A study, by its specification, folder, name or database; or a folder that `plimsoll
+            export` wrote, which also works on other machines. None: the latest sweep in the current
+            directory.
+        trial: The number of the trial; None: the best. Ignored for an exported folder, which holds
+            one plan.
 
     Raises:
-        UserError: If there is nothing there, or nothing that was measured.
+        UserError: If there is no such study or trial, or if it was not measured.
     """
     if where is not None and (Path(where) / EXPORTED_FILE).is_file():
-        return _exported(Path(where))
+        return _load_exported(Path(where))
 
     from orchestrator.export.source import chosen_record
     from orchestrator.study.reader import load_state
 
-    found = find_study(None if where is None else str(where))
-    state = load_state(found.spec, found.name)
+    study = find_study(None if where is None else str(where))
+    state = load_state(study.spec, study.name)
     record = chosen_record(state, trial)
     outcome = record.outcome
     assert isinstance(outcome, Measured)
     return Best(
-        study=found.name,
+        study=study.name,
         trial=record.number,
-        spec=found.spec,
+        spec=study.spec,
         plan=record.plan,
         device=_device(record, state),
         samples_per_second=outcome.samples_per_second,
@@ -258,18 +278,18 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
 
 
 def _device(record: Record, state: SweepState) -> str:
-    seen = record.fingerprint or state.fingerprint
-    return "cpu" if seen is None else seen.device
+    fingerprint = record.fingerprint or state.fingerprint
+    return "cpu" if fingerprint is None else fingerprint.device
 
 
-def _exported(folder: Path) -> Best:
-    kept = ExportManifest.read(folder)
+def _load_exported(folder: Path) -> Best:
+    manifest = ExportManifest.read(folder)
     return Best(
-        study=kept.study,
-        trial=kept.trial,
+        study=manifest.study,
+        trial=manifest.trial,
         spec=load_exported_spec(folder),
-        plan=kept.plan,
-        device=kept.device,
-        samples_per_second=kept.samples_per_second,
-        peak_bytes=kept.peak_bytes,
+        plan=manifest.plan,
+        device=manifest.device,
+        samples_per_second=manifest.samples_per_second,
+        peak_bytes=manifest.peak_bytes,
     )

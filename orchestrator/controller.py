@@ -1,4 +1,4 @@
-"""The shell around what the core decides: asks, tells, and passes the word on."""
+"""The sweep controller, which carries out the decisions of `core`."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from search_spaces.trial import (
 )
 
 Forecast = TypeVar("Forecast")
-_NOTICE_SECONDS = 120.0  # after which a cluster knows that a node is gone; or it was not
-MOST_LOSSES = 2  # of nodes under one plan, after which it is taken to be the plan that kills them
+_NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
+MOST_LOSSES = 2  # of nodes during trials of one plan; after more the plan itself is blamed
 
 
 class Driver(AbstractDriver):
-    """Carries out what the core decides: asks the study, tells it, and tells who listens."""
+    """Carries out the decisions of `core`, and reports events to the study and the callbacks."""
 
     def __init__(
         self,
@@ -80,57 +80,58 @@ class Driver(AbstractDriver):
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
-        self._searched: str | None = None  # why no more trials are handed out
-        self._retries: list[tuple[InterruptedTrial, str]] = []  # what is run once more, and why
+        self._search_ended: str | None = None  # reason, once no trial follows; validations may
+        self._retries: list[tuple[InterruptedTrial, str]] = []  # each with its reason
         for listener in listeners:
             listener.on_event(begun, self.state)
 
     def repair(self) -> None:
-        """Takes up what an earlier driver left open: once more, or blamed if it was that.
+        """Closes trials that an earlier driver left running, and schedules their retries.
 
-        A plan that the space of today does not hold is dropped.
+        A retry that was interrupted is blamed on its plan. A plan outside of today's space is
+        dropped.
         """
-        for left in self._study.interrupted():
-            if left.retry_of is None:
-                self._study.abandon(left.number)
-                if left.plan in self.state.space.candidates:
-                    why = f"trial {left.number} was under way when its driver died"
-                    self._retries.append((left, why))
+        for trial in self._study.interrupted():
+            if trial.retry_of is None:
+                self._study.abandon(trial.number)
+                if trial.plan in self.state.space.candidates:
+                    why = f"trial {trial.number} was running when its driver died"
+                    self._retries.append((trial, why))
                 continue
-            record = closed(
-                left.number, left.plan, DRIVER_DIED_TWICE, "run once more", at=self._clock()
-            )
-            self._study.abandon(left.number, record)
+            record = closed(trial.number, trial.plan, DRIVER_DIED_TWICE, "retry", at=self._clock())
+            self._study.abandon(trial.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
 
     def propose(
         self, _: Sequence[Placement] = (), kinds: Collection[str] | None = None
     ) -> Assignment | Later | None:
-        """The next trial, or a validation when the core says that it is enough; None after that.
+        """Returns the next trial, or a validation once the search has ended; None after that.
 
-        A validation, which has the cluster to itself, waits until no trial is under way. If given,
-        `kinds` are those of which nodes are free, while there are none of the others.
+        A validation has the cluster to itself, so that it waits until no trial runs.
+
+        Args:
+            kinds: Accelerators with free nodes, to which the proposal is restricted; None: all.
         """
         if self._stopped:
             return None
         now = self._clock()
-        if self._searched is not None:
-            return self._conclude_search(self._searched, now)
+        if self._search_ended is not None:
+            return self._conclude_search(self._search_ended, now)
         action = next_action(self.state, now, len(self._study.untried()))
         if isinstance(action, Stop):
             return self._conclude_search(action.reason, now)
         if self._retries:
-            left, why = self._retries.pop(0)
-            return self._begin(left.plan, why, now, retry_of=left.number)
+            trial, why = self._retries.pop(0)
+            return self._begin(trial.plan, why, now, retry_of=trial.number)
         if action.plan is not None:
             return self._begin(action.plan, action.why, now)
         if not self._study.untried(kinds):
             return Later()
-        proposed = self._study.propose(self._prospects(), kinds)
-        if stop := not_worth_it(self.state, proposed.saving, proposed.seconds):
+        proposal = self._study.propose(self._search_prior(), kinds)
+        if stop := not_worth_it(self.state, proposal.saving, proposal.seconds):
             return self._conclude_search(stop.reason, now) if kinds is None else Later()
-        taken = max(self._clock() - now, 0.0)
-        return self._begin(proposed.plan, proposed.why, now, ask_seconds=taken)
+        ask_seconds = max(self._clock() - now, 0.0)
+        return self._begin(proposal.plan, proposal.why, now, ask_seconds=ask_seconds)
 
     def _begin(
         self,
@@ -141,11 +142,11 @@ class Driver(AbstractDriver):
         retry_of: int | None = None,
         ask_seconds: float | None = None,
     ) -> Assignment:
-        asked = self._study.ask(plan, why, retry_of=retry_of)
-        forecast = self._expected(plan)
+        trial = self._study.ask(plan, why, retry_of=retry_of)
+        forecast = self._forecast(plan)
         deadline_seconds = trial_deadline_seconds(self.state, now, plan, forecast)
         started = TrialStarted(
-            number=asked.number,
+            number=trial.number,
             plan=plan,
             why=why,
             deadline_seconds=deadline_seconds,
@@ -156,7 +157,7 @@ class Driver(AbstractDriver):
         )
         self._emit(started)
         request = TrialRequest(
-            number=asked.number,
+            number=trial.number,
             plan=plan,
             spec=self.state.for_workers,
             incumbent=incumbent(self.state, plan),
@@ -164,8 +165,8 @@ class Driver(AbstractDriver):
         return self._assignment(request, deadline_seconds)
 
     def _conclude_search(self, reason: str, now: float) -> Assignment | Later | None:
-        """What is left to validate, then the end. No trial follows, whatever a validation shows."""
-        self._searched = reason
+        """Validates the best plans, then ends the sweep; no trial follows, even if all fail."""
+        self._search_ended = reason
         if self.state.running:
             return Later()
         if (trial := self.state.to_validate) is not None:
@@ -205,7 +206,7 @@ class Driver(AbstractDriver):
         )
 
     def conclude(self, report: TrialReport) -> None:
-        """Tells the study, then everybody else."""
+        """Records the end of a trial in the study, then emits its events; or schedules a retry."""
         if report.fingerprint is not None and report.fingerprint != self.state.fingerprint:
             self._emit(
                 GroupStarted(
@@ -216,23 +217,22 @@ class Driver(AbstractDriver):
             )
             self.note(*self._study.sources(report.fingerprint))
         trial = self._running(report.number)
-        if not self._runs_again(trial, report.outcome):
-            # what the trial itself taught is in no record yet: late as it is, this was expected
-            forecast = trial.forecast or (None if trial.validation else self._expected(trial.plan))
-            handed_out = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
-            self._tell(report.record_of(trial, forecast), handed_out + report.workers_seconds)
+        if not self._schedules_retry(trial, report.outcome):
+            # still a forecast: the calibration has not seen this trial's record yet
+            forecast = trial.forecast or (None if trial.validation else self._forecast(trial.plan))
+            queued = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
+            self._record(report.record_of(trial, forecast), queued + report.workers_seconds)
         self.note(*report.notes)
 
     def lose(self, number: int, notes: Sequence[str] = ()) -> None:
-        """The actor that ran the trial is gone, with its group."""
+        """Records the loss of the actor that ran the trial, and of its group."""
         trial = self._running(number)
-        if not self._runs_again(trial, RUNNER_DIED):
+        if not self._schedules_retry(trial, RUNNER_DIED):
             record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
-            self._tell(replace(record, forecast=trial.forecast, validation=trial.validation))
+            self._record(replace(record, forecast=trial.forecast, validation=trial.validation))
         self.note(*notes)
 
-    def _runs_again(self, trial: TrialStarted, outcome: Outcome) -> bool:
-        """Closes a trial that is run once more, if its outcome asks for that."""
+    def _schedules_retry(self, trial: TrialStarted, outcome: Outcome) -> bool:
         second = trial.validation or trial.retry_of is not None
         if not failure_decision(outcome, second=second).again:
             return False
@@ -240,63 +240,70 @@ class Driver(AbstractDriver):
         return True
 
     def plan_of(self, number: int) -> Plan:
-        """The plan of a trial under way."""
+        """Returns the plan of a running trial."""
         return self._running(number).plan
 
     def interrupt(self, number: int, reason: str, *, again: bool = True) -> None:
-        """Closes a trial that ended by no doing of its plan's, which is run once more."""
-        trial, self._searched = self._running(number), None  # which may have counted on it
-        if again and not trial.validation:  # one that is not there is asked for again anyway
-            left = InterruptedTrial(number=number, plan=trial.plan, retry_of=None)
-            self._retries.append((left, reason))
+        """Closes a trial that ended through no fault of its plan.
+
+        Args:
+            number: The trial.
+            reason: Why it ended.
+            again: True to retry it.
+        """
+        trial = self._running(number)
+        self._search_ended = None  # the reason may have counted on this trial
+        if again and not trial.validation:  # a missing validation is proposed again anyway
+            interrupted = InterruptedTrial(number=number, plan=trial.plan, retry_of=None)
+            self._retries.append((interrupted, reason))
         self._close(trial, reason)
 
     def exhaust(self, reason: str) -> None:
-        """Lets no trial follow those that are under way; a validation may."""
-        self._searched = reason
+        """Ends the search: no trial follows the running ones, but validations may."""
+        self._search_ended = reason
 
     def give_up(self, number: int, reason: str) -> None:
-        """Closes a trial that cannot be run; none follows."""
+        """Closes a trial that cannot run, and ends the search."""
         trial = self._running(number)
         self._close(trial, reason)
-        self._searched = reason
+        self._search_ended = reason
         if trial.validation:
             self.end(reason)
 
     def cancel(self, reason: str) -> None:
-        """Closes what is under way, so that the next driver runs it again, and ends."""
+        """Closes all running trials, so that the next driver retries them, and ends the sweep."""
         for trial in self.state.running:
             self._close(trial, reason)
         self.end(reason)
 
     def _close(self, trial: TrialStarted, reason: str) -> None:
-        self._study.abandon(trial.number)  # nothing if it is a validation: its trial has ended
+        self._study.abandon(trial.number)  # no effect for a validation, whose trial has ended
         now, outcome = self._clock(), Cancelled(detail=reason)
         record = closed(trial.number, trial.plan, outcome, trial.why, at=now)
         self._emit(TrialEnded(record=replace(record, validation=trial.validation), at=now))
 
     def note(self, *texts: str) -> None:
-        """Passes on what a person should read."""
+        """Emits messages for the user."""
         for text in texts:
             self._emit(Noted(text=text, at=self._clock()))
 
     def end(self, reason: str) -> None:
-        """Says that the sweep is over, once, and what may be left to find."""
+        """Ends the sweep once, with the regret bound of the untried plans."""
         if not self._stopped:
             self._stopped = True
             ended = SweepEnded(
                 reason=reason,
                 at=self._clock(),
-                left=self._study.regret_bound(self._prospects()),
+                left=self._study.regret_bound(self._search_prior()),
                 untried=len(self._study.untried()),
             )
             self._study.keep_end(ended)
             self._emit(ended)
 
-    def _prospects(self) -> SearchPrior | None:
+    def _search_prior(self) -> SearchPrior | None:
         return self._noting_problems(self._forecasts.prospects(self.state))
 
-    def _expected(self, plan: Plan) -> PlanForecast | None:
+    def _forecast(self, plan: Plan) -> PlanForecast | None:
         return self._noting_problems(self._forecasts.expectation(plan, self.state))
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
@@ -307,7 +314,7 @@ class Driver(AbstractDriver):
     def _running(self, number: int) -> TrialStarted:
         return next(trial for trial in self.state.running if trial.number == number)
 
-    def _tell(self, record: Record, waited_seconds: float | None = None) -> None:
+    def _record(self, record: Record, waited_seconds: float | None = None) -> None:
         if record.validation:
             self._study.keep_validation(record)
         else:
@@ -322,11 +329,10 @@ class Driver(AbstractDriver):
 
 @final
 class PlacingDriver(AbstractDriver):
-    """A driver whose trials know on which nodes they run.
+    """Places the trials of a driver on nodes.
 
-    What has been decided waits until there is room for it. A trial whose node was lost is run
-    again. Nodes that all groups together need are kept, those that are missed are asked for; a
-    trial without any waits for a bounded time.
+    A trial without room waits for a bounded time. A trial whose node was lost is retried. Nodes
+    that the groups need are kept up, and missing ones are requested.
     """
 
     def __init__(
@@ -338,84 +344,84 @@ class PlacingDriver(AbstractDriver):
         wait_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nobody is anywhere.
+        """Creates a driver without running trials.
 
         Args:
-            driver: Who decides.
-            nodes: What there is.
-            wanted: For whom there has to be room at the same time, on each kind of nodes that plans
-                tell apart, and whether groups share nodes.
-            wait_seconds: How long to wait for nodes that are not there.
-            clock: Seconds since the epoch.
+            driver: Decides which trials run.
+            nodes: The nodes of the cluster.
+            wanted: The capacity to request for each accelerator that plans name.
+            wait_seconds: Longest wait for missing nodes.
+            clock: Returns the seconds since the epoch.
         """
         self._driver = driver
         self._nodes = nodes
-        self._wanted = {one.accelerator: one for one in wanted}
-        self._share = any(one.share for one in wanted)
+        self._requests = {request.accelerator: request for request in wanted}
+        self._share = any(request.share for request in wanted)
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._running: dict[int, Placement] = {}
-        self._waiting: dict[str, Assignment] = {}  # decided, without room; by kind of nodes
-        self._missed_since: dict[str, float] = {}  # room for those, which nobody has
-        self._left_out: set[str] = set()  # kinds whose nodes did not come
-        self._lost: Counter[str] = Counter()  # nodes under trials of a plan, by its key
-        self._shunned: dict[str, Set[str]] = {}  # where workers of a plan died, by its key
-        self._gone: dict[str, float] = {}  # nodes that were lost, and when
-        self._names: dict[str, str] = {}
+        self._waiting: dict[str, Assignment] = {}  # trials without room, by accelerator
+        self._waiting_since: dict[str, float] = {}  # while no running trial could make room for it
+        self._skipped: set[str] = set()  # accelerators whose nodes did not come in time
+        self._losses: Counter[str] = Counter()  # of nodes during trials of a plan, by plan key
+        self._avoided_nodes: dict[str, Set[str]] = {}  # where workers died, by plan key
+        self._lost_at: dict[str, float] = {}  # time of each node's loss
+        self._names: dict[str, str] = {}  # of nodes, for messages
 
     def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
         for kind, waiting in list(self._waiting.items()):
-            if placed := self._placed(waiting, idle):
+            if placed := self._place(waiting, idle):
                 del self._waiting[kind]
                 return placed
-        there = self._wanted.keys() - self._left_out
-        ready = there - self._waiting.keys()
+        ready = self._requests.keys() - self._skipped - self._waiting.keys()
         free = ready & self._kinds_with_room()
         if not free and self._waiting:
             return self._wait(idle)
-        given = self._decided(free or ready)
-        if isinstance(given, Later) and free < ready:
-            given = self._decided(ready)
-        if isinstance(given, Later) and self._waiting:
+        # first a trial that can start now, else one that waits for room
+        proposal = self._propose_on(free or ready)
+        if isinstance(proposal, Later) and free < ready:
+            proposal = self._propose_on(ready)
+        if isinstance(proposal, Later) and self._waiting:
             return self._wait(idle)
-        if isinstance(given, Later) and not self._running:
-            self._driver.exhaust("nothing is left to try on the nodes that are there")
+        if isinstance(proposal, Later) and not self._running:
+            self._driver.exhaust("no untried plan is left for the available nodes")
             return self.propose(idle)
-        if not isinstance(given, Assignment):
-            return given
-        if placed := self._placed(given, idle):
+        if not isinstance(proposal, Assignment):
+            return proposal
+        if placed := self._place(proposal, idle):
             return placed
-        self._waiting[given.request.plan.accelerator] = given
+        self._waiting[proposal.request.plan.accelerator] = proposal
         return self.propose(idle)
 
-    def _decided(self, kinds: Set[str]) -> Assignment | Later | None:
-        return self._driver.propose(kinds=None if kinds == self._wanted.keys() else kinds)
+    def _propose_on(self, kinds: Set[str]) -> Assignment | Later | None:
+        return self._driver.propose(kinds=None if kinds == self._requests.keys() else kinds)
 
-    def _placed(self, given: Assignment, idle: Sequence[Placement]) -> Assignment | None:
-        """A trial with its nodes; None while there is no room for it."""
-        plan, running, up = given.request.plan, list(self._running.values()), self._up()
-        here = on_kind(up, plan.accelerator)
-        wanted = [one for kind, one in self._wanted.items() if kind not in self._left_out]
-        if given.request.validation:  # which runs alone
-            wanted = [replace(self._wanted[plan.accelerator], groups=1)]
-        self._nodes.want([shortfall(one, up, [*running, *idle]) for one in wanted])
-        shunned = self._shunned.get(plan.key, frozenset[str]())
-        others = [node for node in here if node.id not in shunned]
-        found = shunned and assign(plan, others, running, idle, share=self._share)
-        found = found or assign(plan, here, running, idle, share=self._share)
-        if found is None:
+    def _place(self, assignment: Assignment, idle: Sequence[Placement]) -> Assignment | None:
+        """Returns a trial with its nodes; None while there is no room for it."""
+        plan, running, up = assignment.request.plan, list(self._running.values()), self._up()
+        usable = on_kind(up, plan.accelerator)
+        requests = [one for kind, one in self._requests.items() if kind not in self._skipped]
+        if assignment.request.validation:  # it runs alone
+            requests = [replace(self._requests[plan.accelerator], groups=1)]
+        self._nodes.want([shortfall(request, up, [*running, *idle]) for request in requests])
+        avoided = self._avoided_nodes.get(plan.key, frozenset[str]())
+        preferred = [node for node in usable if node.id not in avoided]
+        decision = avoided and assign(plan, preferred, running, idle, share=self._share)
+        decision = decision or assign(plan, usable, running, idle, share=self._share)
+        if decision is None:
             return None
-        self._missed_since.pop(plan.accelerator, None)
-        self._running[given.request.number] = found.placement
-        there = sorted(
-            (node for node in here if node.id in found.placement.nodes), key=lambda node: node.id
+        placement = decision.placement
+        self._waiting_since.pop(plan.accelerator, None)
+        self._running[assignment.request.number] = placement
+        nodes = sorted(
+            (node for node in usable if node.id in placement.nodes), key=lambda node: node.id
         )
-        self._names |= {node.id: node.name for node in there}
+        self._names |= {node.id: node.name for node in nodes}
         return replace(
-            given,
-            placement=found.placement,
-            evicted=found.evicted,
-            doors=tuple((node.id, node.door) for node in there),
+            assignment,
+            placement=placement,
+            evicted=decision.evicted,
+            doors=tuple((node.id, node.door) for node in nodes),
         )
 
     def conclude(self, report: TrialReport) -> None:
@@ -423,17 +429,17 @@ class PlacingDriver(AbstractDriver):
         plan = self._driver.plan_of(report.number)
         if not report.lost:
             if failure_decision(report.outcome).again:
-                self._shunned[plan.key] = placement.nodes
+                self._avoided_nodes[plan.key] = placement.nodes
             self._driver.conclude(report)
             return
-        self._lost[plan.key] += 1
-        self._gone |= dict.fromkeys(report.lost, self._clock())
+        self._losses[plan.key] += 1
+        self._lost_at |= dict.fromkeys(report.lost, self._clock())
         names = ", ".join(self._names.get(node, node) for node in report.lost)
-        gone = f"node {names} was lost" if len(report.lost) == 1 else f"nodes {names} were lost"
-        if self._lost[plan.key] <= MOST_LOSSES:
-            self._driver.interrupt(report.number, f"{gone} under trial {report.number}")
+        loss = f"node {names} was lost" if len(report.lost) == 1 else f"nodes {names} were lost"
+        if self._losses[plan.key] <= MOST_LOSSES:
+            self._driver.interrupt(report.number, f"{loss} during trial {report.number}")
         else:
-            note = f"{gone} under this plan, as before: it is taken to be the plan"
+            note = f"{loss} during trial {report.number}, as in earlier trials: the plan is blamed"
             self._driver.conclude(replace(report, notes=(*report.notes, note)))
 
     def lose(self, number: int, notes: Sequence[str] = ()) -> None:
@@ -441,50 +447,49 @@ class PlacingDriver(AbstractDriver):
         self._driver.lose(number, notes)
 
     def _kinds_with_room(self) -> set[str]:
-        """Kinds with a node that nobody runs on, or where groups share."""
-        taken = {node for there in self._running.values() for node in there.nodes}
-        free = [node for node in self._up() if self._share or node.id not in taken]
-        return {kind for kind in self._wanted if on_kind(free, kind)}
+        used = {node for placement in self._running.values() for node in placement.nodes}
+        free = [node for node in self._up() if self._share or node.id not in used]
+        return {kind for kind in self._requests if on_kind(free, kind)}
 
     def _up(self) -> tuple[Node, ...]:
-        """Nodes that are up; of one that was just lost the cluster may not know yet."""
+        """Returns the nodes that are up, without those just lost, which may still be listed."""
         now = self._clock()
         return tuple(
             node
             for node in self._nodes.up()
-            if now - self._gone.get(node.id, -inf) > _NOTICE_SECONDS
+            if now - self._lost_at.get(node.id, -inf) > _NOTICE_SECONDS
         )
 
     def _wait(self, idle: Sequence[Placement]) -> Assignment | Later | None:
-        """Keeps what has no room, until it has or nobody believes in it any longer."""
+        """Waits for room; gives up a trial that has waited too long, and proposes another one."""
         busy = {self._driver.plan_of(number).accelerator for number in self._running}
-        for kind, given in list(self._waiting.items()):
-            if kind not in busy and self._is_past_waiting(given):
+        for kind, waiting in list(self._waiting.items()):
+            if kind not in busy and self._has_timed_out(waiting):
                 del self._waiting[kind]
-                self._give_up(given)
+                self._give_up(waiting)
                 return self.propose(idle)
         return Later()
 
-    def _is_past_waiting(self, given: Assignment) -> bool:
-        """Whether room was missed for too long while nobody has it; begins to count."""
-        now, plan = self._clock(), given.request.plan
-        if plan.accelerator not in self._missed_since:
-            self._missed_since[plan.accelerator] = now
+    def _has_timed_out(self, waiting: Assignment) -> bool:
+        """Returns True if a trial has waited too long; the first call starts the wait."""
+        now, plan = self._clock(), waiting.request.plan
+        if plan.accelerator not in self._waiting_since:
+            self._waiting_since[plan.accelerator] = now
             self._driver.note(
-                f"trial {given.request.number} waits for room for {_ranks(plan)}, up to"
-                f" {self._wait_seconds / 60:g} minutes: there is {capacity_words(self._up())}"
+                f"trial {waiting.request.number} waits for room for {_ranks(plan)}, up to"
+                f" {self._wait_seconds / 60:g} minutes; available: {capacity_words(self._up())}"
             )
-        return now - self._missed_since[plan.accelerator] >= self._wait_seconds
+        return now - self._waiting_since[plan.accelerator] >= self._wait_seconds
 
-    def _give_up(self, given: Assignment) -> None:
-        """Ends the sweep, or leaves out the kind of nodes if there are others."""
-        number, plan = given.request.number, given.request.plan
+    def _give_up(self, waiting: Assignment) -> None:
+        """Ends the search, or skips the accelerator if there are others."""
+        number, plan = waiting.request.number, waiting.request.plan
         reason = (
-            f"there was no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
-            f" (cluster.wait_minutes): there is {capacity_words(self._up())}"
+            f"no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
+            f" (cluster.wait_minutes); available: {capacity_words(self._up())}"
         )
-        self._left_out.add(plan.accelerator)
-        if given.request.validation or self._left_out == self._wanted.keys():
+        self._skipped.add(plan.accelerator)
+        if waiting.request.validation or self._skipped == self._requests.keys():
             self._driver.give_up(number, reason)
         else:
             self._driver.note(f"plans for {plan.accelerator} are left out: {reason}")
@@ -494,4 +499,4 @@ class PlacingDriver(AbstractDriver):
 def _ranks(plan: Plan) -> str:
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     where = f"{ranks} on {plan.accelerator}" if plan.accelerator else ranks
-    return where if plan.tensor == 1 else f"{where}, {plan.tensor} or more of them on each node"
+    return where if plan.tensor == 1 else f"{where}, at least {plan.tensor} of them on each node"

@@ -1,4 +1,4 @@
-"""What hardware and software a measurement belongs to."""
+"""This machine: hardware, package versions, GPU memory, OOM kills, processes and signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from search_spaces.errors import DISTRIBUTION
 from search_spaces.spec.schema import GIB
 from workers.memory.nvml import nvml
 
-# What a measurement depends on; a change of one is reason enough to measure again.
+# Measurements depend on these; after a change of one they have to be repeated.
 KEY_PACKAGES = (
     "deepspeed",
     "mlflow",
@@ -41,29 +41,29 @@ KEY_PACKAGES = (
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux, cgroup v2
 _CPU_INFO = Path("/proc/cpuinfo")
 _POLL_SECONDS = 0.2
-_SLACK_BYTES = 256 * 2**20  # what others on the device may take meanwhile, as a display
-_OWN = Path("/sys/fs/cgroup/memory.events")  # a container's own, under cgroup v2
-_MACHINE = Path("/proc/vmstat")
-_FIELD = "oom_kill"
+_SLACK_BYTES = 256 * 2**20  # that other processes, such as a display, may allocate meanwhile
+_CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")  # of this container, under cgroup v2
+_VMSTAT = Path("/proc/vmstat")  # of the whole machine
+_OOM_KILL_FIELD = "oom_kill"
 _END_POLL_SECONDS = 0.1
-_END_SECONDS = 10.0  # after SIGKILL; longer only in the kernel, as with a dead disk or driver
-_PATIENCE = 2  # the signal of this number is only answered; the next one ends what closes
+_END_SECONDS = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
+_HINT_AT_SIGNAL = 2  # this signal prints a hint; the next one interrupts the shutdown
 
 
 def package_versions(*, every: bool = False) -> tuple[tuple[str, str], ...]:
-    """Packages installed here and their versions, sorted by name.
+    """Returns installed packages and their versions, sorted by name.
 
     Args:
-        every: All of them; otherwise those of `KEY_PACKAGES`.
+        every: True for all packages, False for those in `KEY_PACKAGES`.
     """
     if not every:
         return tuple((name, version) for name in KEY_PACKAGES if (version := _version(name)))
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
         if name:  # a half-removed package leaves a folder without one
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
-    return tuple(sorted(found.items()))
+            versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+    return tuple(sorted(versions.items()))
 
 
 def _version(name: str) -> str | None:
@@ -74,7 +74,7 @@ def _version(name: str) -> str | None:
 
 
 def system_facts() -> dict[str, Any]:
-    """This machine as JSON values: system, CPU, memory, GPUs; None where nobody can say."""
+    """Returns this machine's system, CPU, memory and GPUs as JSON values; None where unknown."""
     limit = container_memory_bytes()
     return {
         "host": platform.node(),
@@ -92,22 +92,22 @@ def system_facts() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as the kernel has it where there is one that tells."""
+    """Returns the processor's name, from the kernel if it has one, else from Python."""
     try:
-        told = _CPU_INFO.read_text()
+        cpu_info = _CPU_INFO.read_text()
     except OSError:
-        told = ""
-    named = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
-    return named.group(1).strip() if named else platform.processor() or platform.machine()
+        cpu_info = ""
+    name = re.search(r"^model name\s*:\s*(.+)$", cpu_info, re.MULTILINE)
+    return name.group(1).strip() if name else platform.processor() or platform.machine()
 
 
 def container_memory_bytes() -> int | None:
-    """The memory limit of this container in bytes, None without one."""
+    """Returns the memory limit of this container in bytes, None without one."""
     try:
-        told = _CGROUP_LIMIT.read_text().strip()
+        limit = _CGROUP_LIMIT.read_text().strip()
     except OSError:
         return None
-    return int(told) if told.isdigit() else None  # "max" means that there is no limit
+    return int(limit) if limit.isdigit() else None  # "max" means that there is no limit
 
 
 def _gpus() -> Iterator[dict[str, Any]]:
@@ -126,12 +126,12 @@ def _gpus() -> Iterator[dict[str, Any]]:
 
 
 def device_use() -> dict[str, int]:
-    """Bytes in use of each GPU of this machine, by its UUID, in the driver's order."""
+    """Returns the bytes in use of each GPU of this machine by UUID, in the driver's order."""
     with nvml() as library:
         if library is None:
             return {}
         used = dict[str, int]()
-        with contextlib.suppress(library.NVMLError):  # what it does not tell is not waited for
+        with contextlib.suppress(library.NVMLError):  # an unreadable GPU is left out
             for index in range(library.nvmlDeviceGetCount()):
                 handle = library.nvmlDeviceGetHandleByIndex(index)
                 uuid = library.nvmlDeviceGetUUID(handle)
@@ -140,9 +140,12 @@ def device_use() -> dict[str, int]:
 
 
 def visible_device_use(read: Callable[[], Mapping[str, int]] = device_use) -> dict[str, int]:
-    """Of the GPUs alone that this process may use, by `CUDA_VISIBLE_DEVICES`.
+    """Returns the bytes in use of the GPUs in `CUDA_VISIBLE_DEVICES`, by UUID.
 
-    Ray sets that to the devices that all ranks of a group have on the node, as indices or UUIDs.
+    Ray sets the variable to the devices of all of a group's ranks on the node, as indices or UUIDs.
+
+    Args:
+        read: Reads the bytes in use of all GPUs.
     """
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names == "":
@@ -163,12 +166,15 @@ def unreleased(
     seconds: float,
     read: Callable[[], Mapping[str, int]] = device_use,
 ) -> tuple[str, ...]:
-    """Waits until no more is in use than before a group; what is held even so, a sentence each.
+    """Waits until each GPU has no more memory in use than before a group started.
 
     Args:
-        before: Bytes in use when the group began, by the GPU's UUID.
+        before: Bytes in use when the group started, by the UUID of the GPU.
         seconds: Longest wait.
-        read: What is in use now.
+        read: Reads the bytes in use now.
+
+    Returns:
+        A sentence for each GPU whose memory was not released in time.
     """
     until = time.monotonic() + seconds
     while held := {
@@ -180,50 +186,53 @@ def unreleased(
             break
         time.sleep(_POLL_SECONDS)
     return tuple(
-        f"{more / GIB:.1f} GiB of {uuid} did not come back in {seconds:.0f} s after its processes"
-        " had ended: nvidia-smi says who holds them"
-        for uuid, more in held.items()
+        f"{held_bytes / GIB:.1f} GiB of {uuid} were not released within {seconds:.0f} s after its"
+        " processes ended: nvidia-smi shows which processes hold them"
+        for uuid, held_bytes in held.items()
     )
 
 
 def oom_kills() -> int:
-    """Processes that the kernel's OOM killer ended so far, here or else on the whole machine.
+    """Returns the number of processes that the kernel's OOM killer has ended so far.
 
-    See Documentation/admin-guide/cgroup-v2.rst (memory.events) and mm/oom_kill.c, which counts
-    those of any cgroup for the machine too. 0 where nobody counts.
+    The count is that of this container if it has one, else that of the machine, which includes
+    every container; 0 if the kernel keeps neither.
+
+    Source:
+        Linux, Documentation/admin-guide/cgroup-v2.rst (memory.events) and mm/oom_kill.c.
     """
-    for file in (_OWN, _MACHINE):
+    for file in (_CGROUP_EVENTS, _VMSTAT):
         try:
             lines = file.read_text().splitlines()
         except OSError:
             continue
         counts = dict(line.split(maxsplit=1) for line in lines)
-        if _FIELD in counts:
-            return int(counts[_FIELD])
+        if _OOM_KILL_FIELD in counts:
+            return int(counts[_OOM_KILL_FIELD])
     return 0
 
 
 def end_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
-    """Waits for the process groups of workers on this machine to end, then kills what is left.
+    """Waits for the process groups of workers on this machine to end, then kills the rest.
 
     Args:
-        leaders: Process ids of workers. What is started from now on is none of theirs, though it
-            may be given the same ids.
-        seconds: How long they may take by themselves.
+        leaders: Process ids of the workers. Processes that start later are not theirs, even with
+            the same ids.
+        seconds: Time that they have to end by themselves.
 
     Returns:
-        Those that are still there, even so.
+        The ids of processes that could not be killed.
     """
     now = time.time()
-    if not _awaited(leaders, now, seconds):
+    if not _have_ended(leaders, now, seconds):
         for pid in _members(leaders, now):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
-        _awaited(leaders, now, _END_SECONDS)
+        _have_ended(leaders, now, _END_SECONDS)
     return tuple(_members(leaders, now))
 
 
-def _awaited(leaders: Collection[int], before: float, seconds: float) -> bool:
+def _have_ended(leaders: Collection[int], before: float, seconds: float) -> bool:
     until = time.monotonic() + seconds
     while any(True for _ in _members(leaders, before)):
         if time.monotonic() >= until:
@@ -233,7 +242,7 @@ def _awaited(leaders: Collection[int], before: float, seconds: float) -> bool:
 
 
 def _members(leaders: Collection[int], before: float) -> Iterator[int]:
-    """Processes of these groups that were started before, and run or could."""
+    """Yields the processes of these groups that started before a time and have not ended."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) not in leaders:
@@ -244,7 +253,7 @@ def _members(leaders: Collection[int], before: float) -> Iterator[int]:
 
 @dataclass
 class Termination:
-    """The signal that came, and how often one did."""
+    """The signal that stops the sweep, and the number of signals received."""
 
     signum: signal.Signals = signal.SIGINT
     times: int = 0
@@ -255,32 +264,32 @@ class Termination:
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[Termination]:
-    """Ctrl-C, and SIGTERM, which `ray job stop` sends, raise KeyboardInterrupt; once.
+    """Raises KeyboardInterrupt on Ctrl-C and on SIGTERM, which `ray job stop` sends.
 
-    No other exception: Ray and Ray Tune let none through their calls. A second one, which would cut
-    short what the first one made a process close, is only answered; a third one ends it at once.
+    No other exception passes through the calls of Ray and Ray Tune. The second signal only prints a
+    hint, so that the shutdown can finish; the third one interrupts the shutdown.
     """
-    came = Termination()
+    termination = Termination()
 
     def stop(signum: int, _: FrameType | None) -> None:
-        came.times += 1
-        if came.times == _PATIENCE:
-            sys.stderr.write("Stopping: what was measured is kept. Once more ends it at once.\n")
+        termination.times += 1
+        if termination.times == _HINT_AT_SIGNAL:
+            sys.stderr.write("Stopping. Measurements are kept. Interrupt again to stop at once.\n")
             return
-        came.signum = signal.Signals(signum)
+        termination.signum = signal.Signals(signum)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield termination
         return
-    heard = [
+    handled = [
         signum
         for signum in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(signum) is not signal.SIG_IGN  # as of what a shell starts behind itself
+        if signal.getsignal(signum) is not signal.SIG_IGN  # a shell ignores it in background jobs
     ]
-    before = {signum: signal.signal(signum, stop) for signum in heard}
+    before = {signum: signal.signal(signum, stop) for signum in handled}
     try:
-        yield came
+        yield termination
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -1,4 +1,4 @@
-"""A sweep, from a specification to its last record."""
+"""Runs a sweep: connects cluster, study, forecasts, callbacks and controller."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare
 
-MOST_GROUPS = 1000  # that are started where nobody says how many
-# What a group's own processes take on the head node beside its workers, and what Ray and the
-# driver take there without any: docs/scale.md
+MOST_GROUPS = 1000  # that start by default
+# Memory on the head node: of a group's processes other than workers, and of Ray and the driver
+# without any group (docs/scale.md)
 _GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
-_JOB_FOLDER = "runtime_resources"  # in a session's folder, where working directories are unpacked
+_JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody asked the sweep to stop, by a signal; what was under way is closed."""
+    """A signal stopped the sweep; its running trials are closed."""
 
     def __init__(self, signum: signal.Signals) -> None:
         super().__init__()
@@ -66,21 +66,23 @@ def run_sweep(
     listeners: Sequence[AbstractCallback],
     belief: Calibration | None = None,
 ) -> SweepState:
-    """Measures plans until the budget is used, on the cluster that the spec names.
+    """Runs trials on the cluster of a specification until the budget is used up.
 
-    What can be wrong with the input is found before Ray is started. A study of the same name
-    goes on where it stopped.
+    Errors in the input are found before Ray starts. An existing study of the same name resumes.
 
     Args:
-        spec: What is measured.
-        name: The study's.
-        listeners: Who is told what happens; closed at the end.
-        belief: What forecasts start from; what ships with Plimsoll if None.
+        spec: The specification.
+        name: The name of the study.
+        listeners: Callbacks for events; closed at the end.
+        belief: Calibration that forecasts start from; None: the one that ships with Plimsoll.
+
+    Returns:
+        The final state.
 
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
-        StudyLost: If the study's storage went away, for longer than the sweep waits.
-        Stopped: On Ctrl-C and SIGTERM, after the trial under way was closed and all were told.
+        StudyLost: If the study's storage was unavailable for longer than the sweep waits.
+        Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
     """
     model = prepare(spec)
     check_tracking(spec)
@@ -88,135 +90,140 @@ def run_sweep(
     source = provenance(spec, model, Path.cwd(), at=time.time())
     with (
         sole_driver(spec, name) as lock,
-        connected(spec) as joined,
-        termination_as_interrupt() as stopped,  # not before: Ray sets a handler of its own
+        connected(spec) as connection,
+        termination_as_interrupt() as termination,  # not before: Ray sets a handler of its own
     ):
-        cluster, nodes = joined.facts, joined.nodes
+        cluster, nodes = connection.facts, connection.nodes
         space = sweep_space(spec, model, cluster)
-        on_head = groups_on_head(nodes.head_bytes())
-        wanted, groups = wanted_groups(spec, space, nodes.up(), on_head)
+        head_groups = groups_on_head(nodes.head_bytes())
+        requests, groups = wanted_groups(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        begun = SweepStarted(
-            study=name,
-            spec=spec,
-            space=space,
-            records=study.records(),
-            memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
-            at=time.time(),
-            validations=study.validations(),
-            groups=groups,
-        )
+        begun = _started(study, spec, name, space, cluster, groups)
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(
             spec, model, cluster, belief or shipped_calibration(), tracing.poll
         )
-        told = (*_derived(spec, model, study.keep_provenance(source)), *listeners)
+        callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *listeners)
         try:
-            driver = Driver(study, cluster, told, begun, forecasts=forecasts)
-            if warning := _short_lived(spec):
-                driver.note(warning)
-            if others := set(nodes.all_up()) - set(nodes.up()):
-                kinds = ", ".join(sorted({node.kind or "no name" for node in others}))
-                driver.note(
-                    f"nodes with other GPUs are left alone: {len(others)} ({kinds});"
-                    " cluster.accelerators names the kinds to search among"
-                )
-            if groups > on_head:
-                driver.note(
-                    f"cluster.groups is {groups}, and the head node's memory serves {on_head}: it"
-                    f" may be killed; each takes {_GROUP_BYTES >> 20} MiB there beside its workers"
-                )
+            driver = Driver(study, cluster, callbacks, begun, forecasts=forecasts)
+            driver.note(*_warnings(spec, nodes, groups, head_groups))
             study.say_through(driver.note)
-            _run(driver, study, nodes, wanted, groups, stopped)
+            _run(driver, study, nodes, requests, groups, termination)
         except KeyboardInterrupt:
-            raise Stopped(stopped.signum) from None
+            raise Stopped(termination.signum) from None
         finally:
             tracing.stop()
-            for listener in reversed(told):
-                listener.close()
+            for callback in reversed(callbacks):
+                callback.close()
     return driver.state
 
 
-def _derived(
+def _started(
+    study: Study, spec: SweepSpec, name: str, space: Space, cluster: ClusterFacts, groups: int
+) -> SweepStarted:
+    return SweepStarted(
+        study=name,
+        spec=spec,
+        space=space,
+        records=study.records(),
+        memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
+        at=time.time(),
+        validations=study.validations(),
+        groups=groups,
+    )
+
+
+def _tracking(
     spec: SweepSpec, model: ModelFacts, provenances: Sequence[Provenance]
 ) -> Iterator[AbstractCallback]:
-    """Who keeps what others read of a sweep, all of it derived from the study."""
     if spec.tracking.enabled:
         yield MlflowCallback(model, provenances=provenances)
     yield RayMetrics()
 
 
-def _short_lived(spec: SweepSpec) -> str | None:
-    """What to say if the study is kept where Ray unpacked a job, and would go with it."""
+def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -> Iterator[str]:
+    """Yields notes on a study that Ray will remove, unused nodes, and a head node that is full."""
     folder = Path(spec.study.folder).absolute()
-    if study_storage(spec) or _JOB_FOLDER not in folder.parts:
-        return None
-    return (
-        f"the study is kept in {folder}, which Ray removes some time after the job:"
-        " set study.folder to an absolute path or study.storage to a database"
-    )
+    if not study_storage(spec) and _JOB_FOLDER in folder.parts:
+        yield (
+            f"the study is kept in {folder}, which Ray removes some time after the job:"
+            " set study.folder to an absolute path or study.storage to a database"
+        )
+    if unused := set(nodes.all_up()) - set(nodes.up()):
+        kinds = ", ".join(sorted({node.kind or "no name" for node in unused}))
+        yield (
+            f"nodes with other GPUs are not used: {len(unused)} ({kinds});"
+            " list the kinds to search in cluster.accelerators"
+        )
+    if groups > head_groups:
+        yield (
+            f"cluster.groups is {groups}, but the head node has memory for {head_groups}: it may be"
+            f" killed; each group takes {_GROUP_BYTES >> 20} MiB there, in addition to its workers"
+        )
 
 
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:
-    """The legal plans of a spec on a cluster.
+    """Returns the legal plans of a specification on a cluster.
 
     Raises:
         SpecError: If there are none.
     """
-    around = RuleContext(spec=spec, model=model, cluster=cluster)
-    return build_space(around, spec.cluster.ranks_of(cluster.slots))
+    context = RuleContext(spec=spec, model=model, cluster=cluster)
+    return build_space(context, spec.cluster.ranks_of(cluster.slots))
 
 
 def groups_on_head(head_bytes: int) -> int:
-    """How many groups a head node can serve whose memory for Ray is so large; one at least."""
+    """Returns the number of groups that fit the head node's memory for Ray, at least one."""
     return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MOST_GROUPS)
 
 
 def wanted_groups(
     spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MOST_GROUPS
 ) -> tuple[tuple[CapacityRequest, ...], int]:
-    """Room for the largest plan on each kind of nodes, and how many trials run at the same time.
+    """Returns the capacity to request for each kind of nodes, and the number of groups.
 
     Args:
-        spec: Says how many groups.
-        space: The plans that they are to have room for.
-        nodes: Those that are up.
-        most: Groups that are started where the specification leaves open how many.
+        spec: The specification, with the number of groups.
+        space: The plans to make room for.
+        nodes: The nodes that are up.
+        most: Maximum number of groups if `cluster.groups` is auto.
 
     Raises:
-        SpecError: If there is no room for as many as are asked for: groups keep their workers,
-            and each would wait for the others.
+        SpecError: If `cluster.groups` is more than fit at the same time. Groups keep their
+            workers, so that each would wait for the others.
     """
-    asked, share = spec.cluster.groups, spec.cluster.share_nodes
-    each = tuple(_wanted_on(kind, space, nodes, spec) for kind in space.table.values["accelerator"])
-    fit = sum(one.groups for one in each)
-    if asked == "auto" or asked <= fit:
-        return each, min(fit, most) if asked == "auto" else asked
-    own = "" if share else " on nodes of their own; cluster.share_nodes: true lets them share"
+    groups, share = spec.cluster.groups, spec.cluster.share_nodes
+    requests = tuple(
+        _request_on(kind, space, nodes, spec) for kind in space.table.values["accelerator"]
+    )
+    fit = sum(request.groups for request in requests)
+    if groups == "auto" or groups <= fit:
+        return requests, min(fit, most) if groups == "auto" else groups
+    unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
     fault = Fault(
         path="cluster.groups",
-        value=str(asked),
-        advice=f"plans take up to {max(one.ranks for one in each)} ranks, and there is"
-        f" {capacity_words(nodes)}: at most {fit} of them fit at the same time{own}",
+        value=str(groups),
+        advice=f"plans take up to {max(request.ranks for request in requests)} ranks;"
+        f" available: {capacity_words(nodes)}; at most {fit} groups fit at the same time{unshared}",
     )
     raise SpecError("specification", (fault,))
 
 
-def _wanted_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> CapacityRequest:
-    """As many groups as are asked for on nodes of a kind, as far as all of its plans find room."""
-    asked, share = spec.cluster.groups, spec.cluster.share_nodes
+def _request_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> CapacityRequest:
+    """Returns a request for the groups wanted on nodes of a kind, as far as its plans all fit."""
+    groups, share = spec.cluster.groups, spec.cluster.share_nodes
     table = space.table.take(space.table.is_value("accelerator", kind))
     tensor = table.column("tensor")
     ranks = tensor * table.column("pipeline") * table.column("data")
-    most = MOST_GROUPS if asked == "auto" else asked
-    if asked == "auto" and spec.cluster.workers == "auto":
+    most = MOST_GROUPS if groups == "auto" else groups
+    if groups == "auto" and spec.cluster.workers == "auto":
         most = 1
     fit = most
     if most > 1:
         shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-        here = on_kind(nodes, kind)
-        fit = min(room_for_groups(*shape, here, most, share=share) for shape in shapes)
+        usable = on_kind(nodes, kind)
+        fit = min(room_for_groups(*shape, usable, most, share=share) for shape in shapes)
     return CapacityRequest(
         groups=max(fit, 1),
         ranks=int(ranks.max()),
@@ -230,21 +237,21 @@ def _run(
     driver: Driver,
     study: Study,
     nodes: RayNodes,
-    wanted: Sequence[CapacityRequest],
+    requests: Sequence[CapacityRequest],
     groups: int,
-    stopped: Termination,
+    termination: Termination,
 ) -> None:
     from orchestrator.cluster.loop import run_trials
 
-    asked = driver.state.spec.cluster
-    placing = PlacingDriver(driver, nodes, wanted=wanted, wait_seconds=asked.wait_minutes * 60)
+    wait_seconds = driver.state.spec.cluster.wait_minutes * 60
+    placing = PlacingDriver(driver, nodes, wanted=requests, wait_seconds=wait_seconds)
     driver.repair()
     losable = LosableDriver(placing)
     try:
         run_trials(losable, groups)
     except KeyboardInterrupt:
         study.give_up_waiting()
-        driver.cancel(f"stopped by {stopped}")
+        driver.cancel(f"stopped by {termination}")
         raise
     if losable.lost is not None:
         raise losable.lost
@@ -253,10 +260,10 @@ def _run(
 
 @final
 class LosableDriver(AbstractDriver):
-    """Stands between who runs trials and a driver, and keeps the error that ends it.
+    """Keeps the first study error of a driver, and proposes no trial after it.
 
-    Ray Tune would make a long trace of it. What is under way elsewhere comes to its end, and
-    its result is told if the storage is back by then, or else kept beside the study.
+    Raised inside Ray Tune, the error would become a long traceback. Running trials still end;
+    their results go to the study if the storage is back by then, or else to a file next to it.
     """
 
     def __init__(self, driver: AbstractDriver) -> None:
@@ -265,20 +272,20 @@ class LosableDriver(AbstractDriver):
 
     def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
         if self.lost is None:
-            with self._losses():
+            with self._keep_error():
                 return self._driver.propose(idle)
         return None
 
     def conclude(self, report: TrialReport) -> None:
-        with self._losses():
+        with self._keep_error():
             self._driver.conclude(report)
 
     def lose(self, number: int, notes: Sequence[str] = ()) -> None:
-        with self._losses():
+        with self._keep_error():
             self._driver.lose(number, notes)
 
     @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _keep_error(self) -> Iterator[None]:
         try:
             yield
         except StudyError as error:

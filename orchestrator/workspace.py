@@ -1,6 +1,6 @@
-"""Where the study and MLflow are: what the specification names, else the environment.
+"""Locations of the study and of MLflow: from the specification, else from the environment.
 
-The one place where that is decided, so that all commands agree.
+All commands read them here, so that they agree.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ SPEC_FILE = "spec.yaml"
 
 
 def study_storage(spec: SweepSpec) -> str | None:
-    """The database that holds the study; None: a file in the study's folder."""
-    return _named(spec.study.storage, STORAGE_VARIABLE)
+    """Returns the URL of the study's database; None: a file in the study's folder."""
+    return _address(spec.study.storage, STORAGE_VARIABLE)
 
 
 def tracking_uri(spec: SweepSpec) -> str | None:
-    """The MLflow store or server; None: a file in the folder of the studies."""
-    return _named(spec.tracking.uri, TRACKING_VARIABLE)
+    """Returns the URI of the MLflow store or server; None: a file in the folder of the studies."""
+    return _address(spec.tracking.uri, TRACKING_VARIABLE)
 
 
 def experiment_name(spec: SweepSpec, study: str) -> str:
-    """The MLflow experiment of a study's runs: of its own name, where nothing names another."""
+    """Returns the MLflow experiment of a study's runs; by default it has the study's name."""
     return spec.tracking.experiment or os.environ.get(EXPERIMENT_VARIABLE) or study
 
 
 def snapshot_of(
     spec: SweepSpec, study: str, number: int, *, validation: bool = False
 ) -> Path | None:
-    """Torch's picture of the memory that a trial ran out of; None if there is none here.
+    """Returns the file of torch's memory snapshot of a trial; None if there is none here.
 
-    It is a pickle: nothing of ours reads it.
+    A trial that ran out of memory writes it. It is a pickle, which Plimsoll itself never reads.
     """
     stem = Path(snapshot_stem(spec, study, number, validation))
     return next(iter(sorted(stem.parent.glob(f"{stem.name}.rank-*.pickle"))), None)
 
 
 def with_driver(url: str) -> str:
-    """The URL as SQLAlchemy takes it: PostgreSQL by way of psycopg where it names no driver.
+    """Returns the URL for SQLAlchemy, with psycopg for PostgreSQL if it names no driver.
 
-    SQLAlchemy 2.1 does the same; 2.0 takes psycopg2, which nothing here installs.
+    SQLAlchemy 2.1 does the same; 2.0 uses psycopg2, which Plimsoll does not install.
     """
     scheme, mark, rest = url.partition("://")
     return f"postgresql+psycopg://{rest}" if mark and scheme == "postgresql" else url
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file of that name; what can be the name of none is none."""
+    """Returns True for the path of a file, False also for an invalid path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, a null byte
         return False
 
 
-def _named(address: str | None, variable: str) -> str | None:
-    given = os.environ.get(variable) or None
+def _address(address: str | None, variable: str) -> str | None:
+    default = os.environ.get(variable) or None
     # the copy of a specification in a study's folder names the database without its password
-    same = given is not None and address is not None and without_password(given) == address
-    return given if address is None or same else address
+    same = default is not None and address is not None and without_password(default) == address
+    return default if address is None or same else address
 
 
 def remember(spec: SweepSpec, name: str) -> None:
@@ -88,21 +88,21 @@ def remember(spec: SweepSpec, name: str) -> None:
 
 
 def latest_spec() -> Path:
-    """The specification of the latest sweep in the current directory.
+    """Returns the path of the specification of the latest sweep in the current directory.
 
     Raises:
-        UserError: If none has run here.
+        UserError: If no sweep has run here.
     """
     folder = Path(StudySpec().folder)
-    found = list(folder.glob(f"*/{SPEC_FILE}"))
-    if not found:
+    specs = list(folder.glob(f"*/{SPEC_FILE}"))
+    if not specs:
         raise UserError(f"no sweep has run in {folder} yet; name a specification or a study")
-    return max(found, key=lambda file: file.stat().st_mtime)
+    return max(specs, key=lambda file: file.stat().st_mtime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStudy:
-    """A study that a user named: its specification, its name, and a note, empty if none is due."""
+    """A study that a user named; `note` is a message for the user, or empty."""
 
     spec: SweepSpec
     name: str

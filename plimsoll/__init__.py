@@ -1,1 +1,1 @@
-"""The door of the command `plimsoll`: looks at what is installed before anything is imported."""
+"""The command `plimsoll`, which checks the installed packages before it imports any."""

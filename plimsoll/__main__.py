@@ -1,4 +1,4 @@
-"""Starts the command line, unless another distribution has overwritten a part of it."""
+"""Starts the command line, unless another distribution has overwritten part of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import NoReturn
 from plimsoll.installed import collisions, unsupported_versions
 
 EXIT_USER_ERROR = 2
-# What a command imports stays: a collection each 700 new objects, as by default, looks through it
-# again and again, which takes a seventh of `plimsoll plan`.
+# Imported modules are never freed. By default a collection each 700 new objects would scan them
+# over and over, which takes a seventh of the time of `plimsoll plan`.
 OBJECTS_BEFORE_COLLECTION = 100_000
 
 
 def main() -> NoReturn:
     """Checks the installed distributions, then runs the command line and exits."""
-    if sys.argv[1:2] != ["trial"]:  # which trains in this process, as a script of the user's does
+    if sys.argv[1:2] != ["trial"]:  # it trains in this process, where the user's threshold applies
         gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     try:
-        if told := collisions():
-            sys.stderr.write(f"{told}\n")
+        if problem := collisions():
+            sys.stderr.write(f"{problem}\n")
             sys.exit(EXIT_USER_ERROR)
-        if told := unsupported_versions():
-            sys.stderr.write(f"{told}\n")
-        from orchestrator.cli import main as run  # another distribution's until it was checked
+        if note := unsupported_versions():
+            sys.stderr.write(f"{note}\n")
+        from orchestrator.cli import main as run  # may be another distribution's until checked
     except KeyboardInterrupt:
         sys.exit(130)
     run()

@@ -1,6 +1,6 @@
-"""The installed distributions: what collides with this one, and which versions are untested.
+"""Checks of the installed distributions: colliding packages and untested versions.
 
-Imports nothing of ours: a colliding distribution may have overwritten any of it.
+It imports no other module of Plimsoll, since a colliding distribution may have overwritten it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from importlib import metadata
 
 DISTRIBUTION = "plimsoll-tune"
 PACKAGES = ("orchestrator", "plimsoll", "search_spaces", "workers")
-_DEVELOPMENT = "dev"  # an extra whose tools take no part in a run
+_DEVELOPMENT = "dev"  # the extra with tools that no run uses
 
 
 def collisions(path: list[str] | None = None) -> str:
-    """Names in a sentence the distributions that install a package of the same name as ours.
+    """Finds distributions that install a package with the name of one of Plimsoll's.
 
-    Of two distributions with one package, pip lets the later overwrite files of the earlier.
+    If two distributions have the same package, pip overwrites files of the first with those of the
+    second.
 
     Args:
-        path: Folders to look in; those that Python imports from if None.
+        path: Folders to search; None: those that Python imports from.
 
     Returns:
-        The sentence, empty if there are none.
+        One sentence that names them, empty if there are none.
     """
     others: dict[str, set[str]] = {}
     for distribution in _distributions(path):
@@ -32,34 +33,35 @@ def collisions(path: list[str] | None = None) -> str:
             others.setdefault(name, set()).update(shared)
     if not others:
         return ""
-    told = " and ".join(f"{name} ({', '.join(sorted(others[name]))})" for name in sorted(others))
+    owners = " and ".join(f"{name} ({', '.join(sorted(others[name]))})" for name in sorted(others))
     names = " ".join(sorted(others))
     return (
-        f"{DISTRIBUTION} shares an environment with {told}, which installs packages of the same"
+        f"{DISTRIBUTION} shares an environment with {owners}, which installs packages of the same"
         f" name, and each overwrites files of the other; `pip uninstall {names}`, then `pip"
-        f" install --force-reinstall --no-deps {DISTRIBUTION}`, or give each an environment of"
-        " its own"
+        f" install --force-reinstall --no-deps {DISTRIBUTION}`, or give each its own"
+        " environment"
     )
 
 
 def unsupported_versions(path: list[str] | None = None) -> str:
-    """Names in a sentence the installed packages outside the versions that pyproject.toml allows.
+    """Finds installed packages outside the versions that pyproject.toml allows.
 
     Args:
-        path: As for `collisions`.
+        path: Folders to search; None: those that Python imports from.
 
     Returns:
-        The sentence, empty if all are within them.
+        One sentence that names them, empty if all versions are allowed.
     """
-    installed = {_normal(found.name): found for found in reversed([*_distributions(path)])}
-    ours = installed.get(DISTRIBUTION)
-    outside = () if ours is None else tuple(_outside(ours.requires or (), installed))
-    if not outside:
+    # reversed: of two with one name, Python imports the first
+    installed = {_normal(each.name): each for each in reversed([*_distributions(path)])}
+    own = installed.get(DISTRIBUTION)
+    untested = () if own is None else tuple(_untested(own.requires or (), installed))
+    if not untested:
         return ""
-    return f"note: not tested with {', '.join(outside)}; results and failures may be strange"
+    return f"note: not tested with {', '.join(untested)}; results and failures may be unusual"
 
 
-def _outside(
+def _untested(
     requirements: Iterable[str], installed: dict[str, metadata.Distribution]
 ) -> Iterator[str]:
     from packaging.requirements import InvalidRequirement, Requirement
@@ -67,31 +69,29 @@ def _outside(
 
     for text in requirements:
         try:
-            wanted = Requirement(text)
-            found = installed.get(_normal(wanted.name))
-            # extras name themselves, without versions; a nightly build counts as what it precedes
-            if found is None or wanted.specifier.contains(found.version, prereleases=True):
+            requirement = Requirement(text)
+            package = installed.get(_normal(requirement.name))
+            # extras name the distribution itself, without versions; a nightly build counts as the
+            # release that it precedes
+            if package is None or requirement.specifier.contains(package.version, prereleases=True):
                 continue
-        except (InvalidRequirement, InvalidVersion):  # of somebody's own build: nothing to compare
+        except (InvalidRequirement, InvalidVersion):  # a custom build: nothing to compare
             continue
-        if wanted.marker and f'extra == "{_DEVELOPMENT}"' in str(wanted.marker):
+        if requirement.marker and f'extra == "{_DEVELOPMENT}"' in str(requirement.marker):
             continue
-        yield f"{wanted.name} {found.version} ({wanted.specifier} is)"
+        yield f"{requirement.name} {package.version} (tested: {requirement.specifier})"
 
 
 def _distributions(path: list[str] | None) -> Iterator[metadata.Distribution]:
-    """Those with a name; a half-removed package leaves a folder without one."""
-    found = metadata.distributions() if path is None else metadata.distributions(path=path)
-    return (distribution for distribution in found if distribution.metadata["Name"])
+    each = metadata.distributions() if path is None else metadata.distributions(path=path)
+    # a half-removed package leaves a folder without a name
+    return (distribution for distribution in each if distribution.metadata["Name"])
 
 
 def _top_level(distribution: metadata.Distribution) -> set[str]:
-    """Its top-level packages; by `top_level.txt`, else by the files that it lists.
-
-    `importlib.metadata.packages_distributions` tells the same of all and takes ten times as long.
-    """
-    if (listed := distribution.read_text("top_level.txt")) is not None:
-        return set(listed.split())
+    # `importlib.metadata.packages_distributions` finds those of all, and takes ten times as long
+    if (names := distribution.read_text("top_level.txt")) is not None:
+        return set(names.split())
     files = distribution.read_text("RECORD") or ""
     return {line.partition("/")[0] for line in files.splitlines() if "/" in line}
 

@@ -1,4 +1,4 @@
-"""What is decided in a sweep, as plain functions: events come in, state and instructions go out.
+"""Decisions of a sweep as pure functions: events come in, state and instructions go out.
 
-Nothing here knows Ray, Optuna or MLflow, does I/O, or asks what time it is.
+No module here imports Ray, Optuna or MLflow, does I/O, or reads the clock.
 """

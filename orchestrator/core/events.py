@@ -1,4 +1,4 @@
-"""What happens in a sweep. Each event says when, in seconds since the epoch."""
+"""Events of a sweep. Each has its time, `at`, in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from search_spaces.trial import Fingerprint, PlanForecast, Record
 if TYPE_CHECKING:
     from search_spaces.space import Space
 
-LIKELY_TO_FIT = "likely to fit"  # with these words a reason says how likely that is
+# A trial's reason that contains these words tells its probability of fitting already; reports then
+# leave out that of the forecast
+LIKELY_TO_FIT = "likely to fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
-    """A driver took up the study; `records` is what earlier ones had measured, and validated."""
+    """A driver opened the study; `records` and `validations` are those of earlier drivers."""
 
     study: str
     spec: SweepSpec
     space: Space
     records: tuple[Record, ...]
-    memory_limit_bytes: int | None  # per rank; None until a trial tells the device's
+    memory_limit_bytes: int | None  # per rank; None until a trial reports the device's
     at: float
     validations: tuple[Record, ...] = ()
-    groups: int = 1  # trials that can be under way at the same time
+    groups: int = 1  # trials that can run at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStarted:
-    """A group of warm workers is ready."""
+    """A worker group is ready."""
 
     world_size: int
     fingerprint: Fingerprint
@@ -40,29 +42,29 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan was handed out; or again, as the validation of the trial of that number.
+    """A trial of a plan started, or the validation of the trial of that number.
 
-    `ask_seconds` is what choosing the plan took, forecasts and search together; None where there
-    was no choice: the first plan, one that is run once more, a validation.
+    `ask_seconds` is how long choosing the plan took, forecasts and search together; None without
+    a choice: the first plan, a retry, a validation.
     """
 
     number: int
     plan: Plan
     why: str  # a sentence
-    deadline_seconds: float  # from `at` on; past it the trial is ended
+    deadline_seconds: float  # after `at`; then the trial is ended
     at: float
-    forecast: PlanForecast | None = None  # None where nothing could be forecast by then
+    forecast: PlanForecast | None = None  # None if no forecast was ready
     validation: bool = False
     ask_seconds: float | None = None
-    retry_of: int | None = None  # the trial of the same plan that was cut short
+    retry_of: int | None = None  # the interrupted trial of the same plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """An outcome, of a trial or of a validation, came back and was told to the study.
+    """A trial or a validation ended, and its record is in the study.
 
-    `waited_seconds` is from when it was handed out until its workers were ready for it: room was
-    found, and workers started where there were none. None where nobody lived to tell.
+    `waited_seconds` is from its start until its workers were ready for it: nodes had room, and
+    new workers had started if it needed any. None if its runner died.
     """
 
     record: Record
@@ -72,7 +74,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """Something that a person should read: a group was replaced, a throttled device, ..."""
+    """A message for the user: a group was replaced, a device was throttled, ..."""
 
     text: str
     at: float
@@ -80,11 +82,10 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepEnded:
-    """No more trials; `reason` is a sentence.
+    """The sweep ended; `reason` is a sentence.
 
-    `left` is how much faster than the best any plan that was not tried is at most: rate over rate,
-    with 95 %, by what the search has learned; None if it cannot tell. `untried` is how many
-    those plans are.
+    `left` is the regret bound: an upper bound on the objective of the `untried` plans, as a ratio
+    to that of the best plan (95 % confidence, model-based); None if the search cannot tell.
     """
 
     reason: str

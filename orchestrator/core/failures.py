@@ -1,4 +1,4 @@
-"""What a sweep does about an outcome: for its group, its plan and the trials after it."""
+"""Failure policy: the consequences of an outcome for its worker group, its plan and the sweep."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from search_spaces.trial import (
     TimedOut,
 )
 
-# Memory that may stay behind after a trial before its group is replaced: libraries that load
-# lazily and allocator caches creep by some tens of MiB, a leaked model takes more of the limit.
+# Memory that a trial may leave unreleased before its group is replaced. Libraries that load lazily
+# and allocator caches creep by some tens of MiB; a leaked model takes more of the limit.
 RESIDUAL_SHARE = 0.05
 RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
-SAME_FAILURES = 4  # plans that all fail in the same words before it is taken to be no plan's doing
-FULL_DISKS = 2  # in a row
+SAME_FAILURES = 4  # plans that fail with one error before the job itself is blamed
+FULL_DISKS = 2  # trials in a row
 DRIVER_DIED_TWICE = Crashed(
     cause="driver_lost",
     rank=None,
     phase="running the trial",
-    detail="the driver died in this trial, which was run once more already",
+    detail="the driver died during this trial, and again during its retry",
 )
 RUNNER_DIED = Crashed(
     cause="worker_died",
     rank=None,
     phase="running the trial",
-    detail="the actor that ran the trial died without a report",
+    detail="the actor running the trial died without a report",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDecision:
-    """What to do about the end of one trial.
+    """Consequences of one trial's outcome.
 
-    `again`: run it once more, in other processes and on other nodes if there are any. `replace`:
-    why its group cannot be trusted any more, None if it can. `prune`: the plan failed by its own
-    doing, so that what is known of it tells of those near it, and of those that ask for more.
+    `again`: retry it, in other processes and on other nodes if there are any. `replace`: reason to
+    replace its group, None to reuse it. `prune`: the plan itself caused the failure, so that plans
+    near it, and those that need more memory, may fail too.
     """
 
     again: bool = False
@@ -54,60 +54,60 @@ class FailureDecision:
 
 
 def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecision:
-    """What to do about an outcome.
+    """Decides what follows from an outcome.
 
-    | outcome | run again | group replaced | plan cut |
+    | outcome | retry | group replaced | plan pruned |
     |---|---|---|---|
-    | measured | no | if memory stayed behind | no |
-    | out of memory, diverged, raised, cannot be laid out | no | if memory stayed behind | yes |
+    | measured | no | if memory was not released | no |
+    | out of memory, diverged, raised, cannot be laid out | no | if memory was not released | yes |
     | worker died, collective broke | once | yes | if twice |
     | device error | once | yes | if twice |
-    | disk full | no | no | no |
-    | no end before its deadline | no | yes | yes |
-    | the driver died twice under it | no | no | yes |
+    | disk full | no | if memory was not released | no |
+    | missed its deadline | no | yes | yes |
+    | the driver died in it twice | no | no | yes |
 
     Args:
-        outcome: Of a trial.
-        second: Whether it was run once more already.
+        outcome: The outcome of a trial.
+        second: True if the trial was a retry.
     """
     match outcome:
         case TimedOut():
-            return FailureDecision(replace="a trial did not end before its deadline", prune=True)
+            return FailureDecision(replace="a trial missed its deadline", prune=True)
         case Crashed(cause="worker_died" | "collective" | "device_error" as cause):
-            why = f"a trial ended with {cause.replace('_', ' ')}"
-            return FailureDecision(again=not second, replace=why, prune=second)
+            reason = f"a trial crashed ({cause.replace('_', ' ')})"
+            return FailureDecision(again=not second, replace=reason, prune=second)
         case Crashed(cause="disk_full", costs=costs):
-            return FailureDecision(replace=_left_behind(costs, None))
+            return FailureDecision(replace=_unreleased(costs, None))
         case Measured(costs=costs, memory=memory):
-            return FailureDecision(replace=_left_behind(costs, memory.limit_bytes))
+            return FailureDecision(replace=_unreleased(costs, memory.limit_bytes))
         case OutOfMemory(costs=costs, limit_bytes=limit_bytes):
-            return FailureDecision(replace=_left_behind(costs, limit_bytes), prune=True)
+            return FailureDecision(replace=_unreleased(costs, limit_bytes), prune=True)
         case Crashed(costs=costs) | Diverged(costs=costs):
-            return FailureDecision(replace=_left_behind(costs, None), prune=True)
+            return FailureDecision(replace=_unreleased(costs, None), prune=True)
         case Cancelled() | Refused():
             return FailureDecision()
 
 
 def reason_to_stop(records: Sequence[Record]) -> str | None:
-    """Why no further trial can be expected to end otherwise, None if one can.
+    """Returns the reason why further trials would fail as well, None if they may succeed.
 
-    Either nothing has trained and all plans so far failed in the same words, or the last trials
-    found their disk full.
+    Either no plan has trained and all failed with the same error, or the last trials ran out of
+    disk space.
 
     Args:
-        records: All of the study, in the order in which they ended; those that were stopped count
-            for nothing.
+        records: All records of the study, in the order in which the trials ended; cancelled ones
+            are ignored.
     """
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
     last = ended[-FULL_DISKS:]
     if len(last) == FULL_DISKS and all(map(_is_full, last)):
-        return f"the last {FULL_DISKS} trials found their disk full: {_detail(last[-1])}"
+        return f"the last {FULL_DISKS} trials ran out of disk space: {_detail(last[-1])}"
     if len(ended) < SAME_FAILURES:
         return None
-    said = {_detail(outcome) for outcome in ended}
-    if len(said) != 1 or "" in said:
+    errors = {_detail(outcome) for outcome in ended}
+    if len(errors) != 1 or "" in errors:
         return None
-    return f"all {len(ended)} trials so far failed in the same way: {said.pop()}"
+    return f"all {len(ended)} trials so far failed with the same error: {errors.pop()}"
 
 
 def _is_full(outcome: Outcome) -> bool:
@@ -115,33 +115,32 @@ def _is_full(outcome: Outcome) -> bool:
 
 
 def _detail(outcome: Outcome) -> str:
-    """What code that raised said; nothing of other outcomes."""
     raised = isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout", "disk_full")
     return outcome.detail if raised and isinstance(outcome, Crashed) else ""
 
 
-def _left_behind(costs: Costs | None, limit_bytes: int | None) -> str | None:
+def _unreleased(costs: Costs | None, limit_bytes: int | None) -> str | None:
     allowed = max(RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE * (limit_bytes or 0))
     if costs is None or costs.residual_bytes <= allowed:
         return None
-    return f"{costs.residual_bytes / 2**20:.0f} MiB did not come back after a trial"
+    return f"{costs.residual_bytes / 2**20:.0f} MiB were not released after a trial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFailure:
-    """How a group's training run ended while something was awaited from it."""
+    """The death of a worker group while it was starting or running a trial."""
 
-    doing: str  # what was awaited: "starting", "running the trial"
+    doing: str  # "starting" or "running the trial"
     host_memory: bool  # Ray's memory monitor or the kernel killed a worker
     rank: int | None
     detail: str
 
 
 def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]) -> Outcome:
-    """The outcome of the trial under way when a group died.
+    """Returns the outcome of the trial that ran when its group died.
 
-    What a rank announced of itself before the end goes first: a group that breaks because one
-    rank ran out of memory has an out-of-memory, not a crash.
+    An outcome that a rank announced before it died takes precedence: when a group breaks because
+    one rank ran out of memory, the trial is out of memory, not crashed.
     """
     for outcome in announced:
         if isinstance(outcome, OutOfMemory | Diverged):
@@ -163,7 +162,7 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
 
 
 def may_be_a_lost_node(outcome: Outcome) -> bool:
-    """Whether the outcome of a group that died is what it is when a node goes."""
+    """Returns True if the loss of a node can have caused this outcome."""
     match outcome:
         case Crashed(cause="worker_died" | "collective") | TimedOut():
             return True

@@ -1,4 +1,4 @@
-"""What passes between who decides about trials and who runs them."""
+"""Messages between the controller, which decides on trials, and the runners that run them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Record, Tria
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A trial as its runner gets it; a `fresh` one wants workers that ran nothing before."""
+    """A trial for a runner; a `fresh` one needs workers that have run nothing before."""
 
     request: TrialRequest
     device: str
     deadline_seconds: float
-    folder: str  # where relative paths start
+    folder: str  # that relative paths start from
     fresh: bool = False
-    placement: Placement | None = None  # None: wherever there is room
-    evicted: tuple[Placement, ...] = ()  # of groups that wait, whose workers have to go for it
-    doors: tuple[tuple[str, str], ...] = ()  # of its nodes: ids, and where each is knocked at
+    placement: Placement | None = None  # None: any nodes with room
+    evicted: tuple[Placement, ...] = ()  # idle groups whose workers must end to make room
+    doors: tuple[tuple[str, str], ...] = ()  # its nodes: id, and the host:port that is probed
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Nothing can be run until a trial that is under way has ended."""
+    """No trial can start until a running one has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """What a runner says of a trial; times are seconds since the epoch."""
+    """A runner's report on a trial; times are seconds since the epoch."""
 
     number: int
     outcome: Outcome
@@ -40,11 +40,11 @@ class TrialReport:
     notes: tuple[str, ...]
     started_at: float
     ended_at: float
-    lost: tuple[str, ...] = ()  # ids of nodes that went while it ran
+    lost: tuple[str, ...] = ()  # ids of nodes that were lost while it ran
     workers_seconds: float = 0.0  # from `started_at` until its workers were ready
 
     def record_of(self, trial: TrialStarted, forecast: PlanForecast | None) -> Record:
-        """The record of a trial that ended so."""
+        """Returns the record of the trial."""
         return Record(
             number=self.number,
             plan=trial.plan,
@@ -59,20 +59,20 @@ class TrialReport:
 
 
 class AbstractDriver(ABC):
-    """Who decides what is tried next."""
+    """Interface of the controller for the loop that runs trials."""
 
     @abstractmethod
     def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
-        """The next trial; None: the sweep is over.
+        """Returns the next trial; None when the sweep is over.
 
         Args:
-            idle: Where groups have workers that wait for one.
+            idle: Placements of the groups that wait for a trial.
         """
 
     @abstractmethod
     def conclude(self, report: TrialReport) -> None:
-        """A trial ended."""
+        """Records the end of a trial."""
 
     @abstractmethod
     def lose(self, number: int, notes: Sequence[str] = ()) -> None:
-        """A trial's runner died without a report; the notes are for a person."""
+        """Records that a trial's runner died without a report; notes are for the user."""

@@ -1,4 +1,4 @@
-"""What the user wants of a plan: what is best, and what any answer must keep."""
+"""The objective: the metric to maximize, and the constraints that a feasible plan meets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, Record
 
 _HOUR = 3600
-PEAKS_APART = 0.005  # of the limit: what peaks of one plan may differ by from trial to trial
+PEAKS_APART = 0.005  # run-to-run difference of a plan's peak memory, as a share of the limit
 WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
     "samples_per_price": "samples per unit of price",
@@ -24,10 +24,10 @@ WORDS: Mapping[Metric, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The objective, as records are judged by it.
+    """Metric, constraints and prices by which records are compared.
 
-    `lower_bounds` holds what samples per second and samples per price must reach; `price` is that
-    of a rank for an hour, None if unknown; `prices` has one for each kind of nodes.
+    `lower_bounds` holds the smallest samples per second and samples per price that are allowed.
+    `price` is the price per rank-hour, None if unknown; `prices` has one for each accelerator.
     """
 
     metric: Metric = "samples_per_second"
@@ -38,17 +38,17 @@ class Objective:
 
     @classmethod
     def of(cls, spec: SweepSpec) -> Self:
-        """The goal of a sweep."""
-        asked = spec.objective
+        """Returns the objective of a specification."""
+        section = spec.objective
         bounds: dict[Metric, float | None] = {
-            "samples_per_second": asked.at_least.samples_per_second,
-            "samples_per_price": asked.at_least.samples_per_price,
+            "samples_per_second": section.at_least.samples_per_second,
+            "samples_per_price": section.at_least.samples_per_price,
         }
         return cls(
-            metric=asked.metric,
-            headroom=asked.headroom,
+            metric=section.metric,
+            headroom=section.headroom,
             lower_bounds=tuple(
-                (name, least) for name, least in bounds.items() if least is not None
+                (name, bound) for name, bound in bounds.items() if bound is not None
             ),
             price=spec.cluster.price_per_gpu_hour or None,
             prices=tuple(spec.cluster.price_on.items()),
@@ -56,18 +56,22 @@ class Objective:
 
     @property
     def is_priced(self) -> bool:
-        """Whether all ranks have a price."""
+        """True if ranks have a price."""
         return self.price is not None or bool(self.prices)
 
     def price_on(self, accelerator: str) -> float | None:
-        """The price of a rank for an hour on nodes of this kind; None if nobody said."""
+        """Returns the price per rank-hour on nodes with this accelerator; None if unknown."""
         return dict(self.prices).get(accelerator, self.price)
 
     def value(self, record: Record, metric: Metric | None = None) -> Estimate | None:
-        """What a record shows of the metric (or of another one); None if it tells nothing of it.
+        """Returns the record's value of a metric; None if it has none.
 
         More is better: samples per second, samples per unit of price, or the free share of the
-        memory limit, to half a per cent of it.
+        memory limit, give or take half a percent of the limit.
+
+        Args:
+            record: The record of a trial.
+            metric: The metric; None: that of the objective.
         """
         outcome = record.outcome
         if not isinstance(outcome, Measured):
@@ -76,19 +80,19 @@ class Objective:
             case "samples_per_second":
                 return outcome.samples_per_second
             case "samples_per_price":
-                each = self.seconds_per_price(record.plan)
-                return None if each is None else _times(outcome.samples_per_second, each)
+                seconds = self.seconds_per_price(record.plan)
+                return None if seconds is None else _times(outcome.samples_per_second, seconds)
             case "headroom":
                 free = 1 - outcome.memory.share
                 return Estimate(value=free, low=free - PEAKS_APART, high=free + PEAKS_APART)
 
     def seconds_per_price(self, plan: Plan) -> float | None:
-        """Seconds that all ranks of a plan run for a unit of price; None without a price."""
+        """Returns the seconds that a plan's ranks run per unit of price; None without a price."""
         price = self.price_on(plan.accelerator)
         return None if price is None else _HOUR / (price * plan.world_size)
 
     def shortfalls(self, record: Record) -> Iterator[str]:
-        """What a measured plan fails to keep, in words; nothing if it is feasible."""
+        """Yields the constraints that a measured plan breaks, as text; none if it is feasible."""
         outcome = record.outcome
         if not isinstance(outcome, Measured):
             return
@@ -97,20 +101,21 @@ class Objective:
                 f"its peak of {100 * outcome.memory.share:.1f} % of the limit leaves less than"
                 f" {100 * self.headroom:g} % free"
             )
-        for metric, least in self.lower_bounds:
-            reached = self.value(record, metric)
-            if reached is None or reached.value < least:
-                told = "no" if reached is None else _short(reached.value)
-                wanted = f"at least {_short(least)} are asked for"
-                yield f"it reaches {told} {WORDS[metric]}, where {wanted}"
+        for metric, bound in self.lower_bounds:
+            value = self.value(record, metric)
+            if value is None:
+                yield f"its {WORDS[metric]} are unknown, and at least {_short(bound)} are required"
+            elif value.value < bound:
+                reached, required = _short(value.value), _short(bound)
+                yield f"it reaches {reached} {WORDS[metric]}, below the required {required}"
 
     def feasible(self, record: Record) -> bool:
-        """Whether a plan trains, leaves the headroom free and reaches what it must."""
+        """Returns True if the plan trains, leaves the headroom free and meets the lower bounds."""
         return isinstance(record.outcome, Measured) and not any(self.shortfalls(record))
 
 
 def within_headroom(memory: MemoryReading, headroom: float) -> bool:
-    """Whether the peak leaves the share `headroom` of the limit free."""
+    """Returns True if the peak leaves the share `headroom` of the limit free."""
     return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
 
 
@@ -123,51 +128,51 @@ def _times(rate: Estimate, factor: float) -> Estimate:
 
 
 def measured(record: Record) -> TypeGuard[Record]:
-    """Whether the trial gave a measurement."""
+    """Returns True if the trial was measured."""
     return isinstance(record.outcome, Measured)
 
 
 def throughput(record: Record) -> float:
-    """Samples per second, 0.0 where nothing was measured."""
+    """Returns the samples per second, 0.0 if the trial was not measured."""
     outcome = record.outcome
     return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
 
 
 def score(record: Record, goal: Objective) -> float:
-    """What records are compared by, minus infinity where it is not known."""
-    reached = goal.value(record)
-    return -math.inf if reached is None else reached.value
+    """Returns the record's value of the objective, minus infinity if it has none."""
+    estimate = goal.value(record)
+    return -math.inf if estimate is None else estimate.value
 
 
 def ranked(records: Iterable[Record], goal: Objective) -> list[Record]:
-    """The feasible records, the best first; of equals the one with the lower peak."""
+    """Returns the feasible records, best first; of equals the one with the lower peak."""
     feasible = (record for record in records if goal.feasible(record))
     return sorted(feasible, key=lambda record: (-score(record, goal), _peak(record)))
 
 
 def best(records: Iterable[Record], goal: Objective) -> Record | None:
-    """The best feasible record."""
+    """Returns the best feasible record, None if there is none."""
     return next(iter(ranked(records, goal)), None)
 
 
 def ties_of_best(records: Iterable[Record], goal: Objective) -> list[Record]:
-    """The feasible records whose interval overlaps the best one's, best first."""
-    known = [(record, reached) for record in records if (reached := goal.value(record))]
-    order = sorted(known, key=lambda each: (-each[1].value, _peak(each[0])))
-    # of thousands of records few are near the best: whether others are feasible does not matter
-    top = next((reached for record, reached in order if goal.feasible(record)), None)
+    """Returns the feasible records whose interval overlaps that of the best one, best first."""
+    values = [(record, value) for record in records if (value := goal.value(record))]
+    order = sorted(values, key=lambda pair: (-pair[1].value, _peak(pair[0])))
+    # lazily: of thousands of records few are near the best, and the rest need no feasibility check
+    top = next((value for record, value in order if goal.feasible(record)), None)
     if top is None:
         return []
-    return [record for record, reached in order if reached.overlaps(top) and goal.feasible(record)]
+    return [record for record, value in order if value.overlaps(top) and goal.feasible(record)]
 
 
 def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
-    """The record of a plan, the last if there are several."""
+    """Returns the last record of a plan, None if there is none."""
     return next((record for record in reversed(tuple(records)) if record.plan == plan), None)
 
 
 def limit_of(record: Record) -> int | None:
-    """The memory that one rank might use, in bytes; None if the trial does not say."""
+    """Returns the memory limit of a rank in bytes; None if the outcome does not have it."""
     match record.outcome:
         case Measured(memory=memory):
             return memory.limit_bytes
@@ -178,12 +183,12 @@ def limit_of(record: Record) -> int | None:
 
 
 def counts(records: Iterable[Record]) -> dict[str, int]:
-    """How many trials ended in which kind of outcome."""
+    """Returns the number of trials by kind of outcome."""
     return dict(Counter(record.outcome.kind for record in records))
 
 
 def trials_since_best(records: Sequence[Record], goal: Objective) -> int:
-    """How many trials have ended since the best one did."""
+    """Returns the number of trials that ended after the best one."""
     top = best(records, goal)
     if top is None:
         return len(records)

@@ -19,40 +19,41 @@ _CHUNK = 512  # records that are compared with all others at once
 def pareto_front(
     records: Iterable[Record], goal: Objective, metrics: Sequence[Metric]
 ) -> list[Record]:
-    """The feasible records that no other beats in one of the metrics and equals in the rest.
+    """Returns the Pareto-optimal of the feasible records.
 
     Args:
-        records: Those compared.
-        goal: Says what is feasible, and what a rank costs.
-        metrics: What is compared, as far as each is known; the first one orders the front.
+        records: The records to compare.
+        goal: Decides what is feasible, and prices ranks.
+        metrics: The metrics to compare; an unknown value ranks last. The first metric orders the
+            front, best first.
     """
     order = sorted(
         (record for record in records if goal.feasible(record)),
-        key=lambda record: -_known(goal, record, metrics[0]),
+        key=lambda record: -_value(goal, record, metrics[0]),
     )
-    told = [[_known(goal, record, name) for name in metrics] for record in order]
-    reached: Numbers = np.array(told)
-    kept: list[Record] = []
+    rows = [[_value(goal, record, name) for name in metrics] for record in order]
+    values: Numbers = np.array(rows)
+    front: list[Record] = []
     for start in range(0, len(order), _CHUNK):
-        some = reached[start : start + _CHUNK, None]
-        no_worse: NDArray[np.bool_] = np.all(reached >= some, axis=2)
-        better: NDArray[np.bool_] = np.any(reached > some, axis=2)
-        standing = ~np.any(no_worse & better, axis=1)
-        kept += [order[start + at] for at in np.flatnonzero(standing).tolist()]
-    return kept
+        chunk = values[start : start + _CHUNK, None]
+        no_worse: NDArray[np.bool_] = np.all(values >= chunk, axis=2)
+        better: NDArray[np.bool_] = np.any(values > chunk, axis=2)
+        optimal = ~np.any(no_worse & better, axis=1)
+        front += [order[start + row] for row in np.flatnonzero(optimal).tolist()]
+    return front
 
 
-def _known(goal: Objective, record: Record, metric: Metric) -> float:
-    reached = goal.value(record, metric)
-    return -np.inf if reached is None else reached.value
+def _value(goal: Objective, record: Record, metric: Metric) -> float:
+    estimate = goal.value(record, metric)
+    return -np.inf if estimate is None else estimate.value
 
 
 def front_rows(cost: Numbers, gain: Numbers) -> Counts:
-    """Rows of which no other costs at most as much and gains more, cheapest first.
+    """Returns the rows of the Pareto front of two columns, cheapest first.
 
     Args:
-        cost: What is to be small, such as peak bytes.
-        gain: What is to be large, such as samples per second.
+        cost: The column to minimize, such as peak bytes.
+        gain: The column to maximize, such as samples per second.
     """
     order = np.lexsort((-gain, cost))
     if not len(order):
@@ -62,16 +63,16 @@ def front_rows(cost: Numbers, gain: Numbers) -> Counts:
 
 
 def thinned(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
-    """A front without those that gain hardly more than the one before: what a table can show.
+    """Thins a front for a table: drops rows that gain hardly more than the one before.
 
     Args:
-        rows: A front, cheapest first; its last one is kept.
-        gain: As in `front_rows`.
-        step: Share by which the next one must gain more.
-        most: How many at most; the dearest go first into what is left.
+        rows: A front, cheapest first; its last row always stays.
+        gain: The column that `front_rows` maximized.
+        step: Share by which each row must gain more than the one before.
+        most: Maximum number of rows; the cheapest are dropped beyond it.
     """
-    kept: list[int] = []
+    selected: list[int] = []
     for row in rows[::-1]:
-        if not kept or gain[row] <= gain[kept[-1]] / (1 + step):
-            kept.append(int(row))
-    return np.array(kept[:most][::-1], dtype=np.int64)
+        if not selected or gain[row] <= gain[selected[-1]] / (1 + step):
+            selected.append(int(row))
+    return np.array(selected[:most][::-1], dtype=np.int64)

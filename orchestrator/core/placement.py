@@ -1,4 +1,7 @@
-"""On which nodes the ranks of a plan run: tensor ranks on one, groups apart from each other."""
+"""Placement of worker groups on nodes, and the capacity that a sweep requests.
+
+Tensor ranks share a node; groups do not share nodes unless the specification allows it.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +18,40 @@ from search_spaces.settings.render import Environment, render_environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine that is up, with room for so many ranks when nothing runs on it."""
+    """A machine of the cluster that is up; idle, it has room for `slots` ranks."""
 
     id: str
     slots: int
-    name: str = ""  # for people
-    kind: str = ""  # of its GPUs, as Ray calls it; empty where it has none
-    door: str = ""  # host:port where it takes connections as long as it is there
+    name: str = ""  # in messages
+    kind: str = ""  # accelerator type of its GPUs, as Ray names it; empty without GPUs
+    door: str = ""  # host:port that accepts connections while the node is up
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Nodes in the order of ranks, each with how many of them it has."""
+    """Nodes in the order of ranks, each with its number of ranks."""
 
     parts: tuple[tuple[str, int], ...]
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return sum(ranks for _, ranks in self.parts)
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The nodes' ids."""
+        """Ids of the nodes."""
         return frozenset(node for node, _ in self.parts)
 
     @property
     def node_of_rank(self) -> tuple[str, ...]:
-        """The node's id of each rank."""
+        """Id of each rank's node."""
         return tuple(node for node, ranks in self.parts for _ in range(ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementDecision:
-    """Where a group runs, and which groups that wait have to go for it."""
+    """Placement of a group, and the idle groups that must end to make room for it."""
 
     placement: Placement
     evicted: tuple[Placement, ...] = ()
@@ -62,222 +65,220 @@ def assign(
     *,
     share: bool = False,
 ) -> PlacementDecision | None:
-    """Where a plan's ranks go, None if there is no room beside those that run.
+    """Returns a placement for a plan's ranks, None if there is no room next to running trials.
 
-    A waiting group of the same size stays where it is. Else what is free is taken, and at last
-    what groups hold that wait.
+    An idle group of the same size is reused where it is. Otherwise the ranks go to free nodes, and
+    as the last resort to nodes of idle groups, which are evicted.
 
     Args:
-        plan: Whose ranks.
-        nodes: Those that are up.
-        running: Of trials under way.
-        idle: Of groups that wait for a trial, with their workers.
-        share: Whether several groups may be on one node.
+        plan: The plan to place.
+        nodes: The nodes that are up.
+        running: Placements of running trials.
+        idle: Placements of groups that wait for a trial.
+        share: True if several groups may share a node.
     """
-    up = {node.id: node.slots for node in nodes}
-    for there in idle:
-        if _serves(there, plan, up):
-            return PlacementDecision(placement=there)
-    for held in ([*running, *idle], running):
-        if found := _placed(plan, _free(up, held, share=share)):
-            gone = [there for there in idle if there not in held and there.nodes & found.nodes]
-            return PlacementDecision(placement=found, evicted=tuple(gone))
+    slots = {node.id: node.slots for node in nodes}
+    for group in idle:
+        if _can_run(group, plan, slots):
+            return PlacementDecision(placement=group)
+    for occupied in ([*running, *idle], running):
+        if placement := _place(plan, _free_slots(slots, occupied, share=share)):
+            evicted = [
+                group for group in idle if group not in occupied and group.nodes & placement.nodes
+            ]
+            return PlacementDecision(placement=placement, evicted=tuple(evicted))
     return None
 
 
 def one_kind_each(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
-    """Nodes of one kind: what is measured on different GPUs cannot be compared.
+    """Returns the nodes of one kind, since measurements on different GPUs are not comparable.
 
     Args:
-        nodes: Those that are up.
-        kind: Which one; None: the one that has room for most ranks.
+        nodes: The nodes that are up.
+        kind: Their accelerator; None: the one with room for the most ranks.
     """
-    room = Counter[str]()
+    slots = Counter[str]()
     for node in nodes:
-        room[node.kind] += node.slots
-    wanted = max(room, key=room.__getitem__, default="") if kind is None else kind
-    return tuple(node for node in nodes if node.kind == wanted)
+        slots[node.kind] += node.slots
+    selected = max(slots, key=slots.__getitem__, default="") if kind is None else kind
+    return tuple(node for node in nodes if node.kind == selected)
 
 
 def on_kind(nodes: Sequence[Node], accelerator: str) -> tuple[Node, ...]:
-    """Nodes where a plan may run that names this kind; all of them if it names none."""
+    """Returns the nodes with this accelerator; all of them if it is empty."""
     return tuple(node for node in nodes if not accelerator or node.kind == accelerator)
 
 
 def room_for_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> int:
-    """How many groups of so many ranks find room at the same time, at most so many."""
+    """Returns how many groups of `ranks` ranks fit at the same time, up to `most`."""
     return len(placed_groups(ranks, tensor, nodes, most, share=share))
 
 
 def placed_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> tuple[Placement, ...]:
-    """Where groups of so many ranks find room at the same time, at most so many."""
-    plan, running = _Shape(world_size=ranks, tensor=tensor), list[Placement]()
-    up = {node.id: node.slots for node in nodes}
-    while len(running) < most and (found := _placed(plan, _free(up, running, share=share))):
-        running.append(found)
-    return tuple(running)
+    """Returns placements of groups of `ranks` ranks that fit at the same time, up to `most`."""
+    shape, groups = _Shape(world_size=ranks, tensor=tensor), list[Placement]()
+    slots = {node.id: node.slots for node in nodes}
+    while len(groups) < most and (group := _place(shape, _free_slots(slots, groups, share=share))):
+        groups.append(group)
+    return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """What of a plan its placement depends on."""
+    """The knobs of a plan that its placement depends on."""
 
     world_size: int
     tensor: int
 
 
-def _serves(there: Placement, plan: Plan | _Shape, up: Mapping[str, int]) -> bool:
-    """Whether workers that are there have the plan's size, and tensor ranks of it on one node."""
-    same = there.world_size == plan.world_size
-    return same and all(
-        ranks % plan.tensor == 0 and up.get(node, 0) >= ranks for node, ranks in there.parts
+def _can_run(group: Placement, plan: Plan | _Shape, slots: Mapping[str, int]) -> bool:
+    same_size = group.world_size == plan.world_size
+    return same_size and all(
+        ranks % plan.tensor == 0 and slots.get(node, 0) >= ranks for node, ranks in group.parts
     )
 
 
-def _free(up: Mapping[str, int], held: Iterable[Placement], *, share: bool) -> dict[str, int]:
-    """Ranks that nodes have room for; a node that somebody has is no one else's, or shared."""
-    taken = Counter(node for there in held for node in there.node_of_rank)
+def _free_slots(
+    slots: Mapping[str, int], occupied: Iterable[Placement], *, share: bool
+) -> dict[str, int]:
+    used = Counter(node for group in occupied for node in group.node_of_rank)
     return {
-        node: slots - taken[node] if share else 0 if taken[node] else slots
-        for node, slots in up.items()
+        node: count - used[node] if share else 0 if used[node] else count
+        for node, count in slots.items()
     }
 
 
-def _placed(plan: Plan | _Shape, free: Mapping[str, int]) -> Placement | None:
-    """On as few nodes as possible, and of those that are enough on the smallest.
+def _place(plan: Plan | _Shape, free_slots: Mapping[str, int]) -> Placement | None:
+    """Places ranks on as few nodes as possible, and the rest on the smallest node with room.
 
-    Ranks that stand next to each other share a node: tensor ranks always, data ranks as far as
-    they can; stages of a pipeline, which talk least, are the first to lie apart.
+    Consecutive ranks share a node: tensor ranks always, data ranks as far as they fit. Pipeline
+    stages, which communicate least, are the first to be split across nodes.
     """
-    wanted, parts = plan.world_size, list[tuple[str, int]]()
-    room = {node: count - count % plan.tensor for node, count in free.items()}
-    while wanted > 0:
-        left = {node: count for node, count in room.items() if count > 0}
-        if not left:
+    missing, parts = plan.world_size, list[tuple[str, int]]()
+    room = {node: count - count % plan.tensor for node, count in free_slots.items()}
+    while missing > 0:
+        usable = {node: count for node, count in room.items() if count > 0}
+        if not usable:
             return None
-        enough = [node for node, count in left.items() if count >= wanted]
-        node = min(enough, key=left.__getitem__) if enough else max(left, key=left.__getitem__)
-        parts.append((node, min(wanted, room.pop(node))))
-        wanted -= parts[-1][1]
+        enough = [node for node, count in usable.items() if count >= missing]
+        node = (
+            min(enough, key=usable.__getitem__) if enough else max(usable, key=usable.__getitem__)
+        )
+        parts.append((node, min(missing, room.pop(node))))
+        missing -= parts[-1][1]
     return Placement(tuple(parts))
 
 
 def capacity_words(nodes: Sequence[Node]) -> str:
-    """What there is, for people: how many nodes have room for how many ranks."""
-    return ", ".join(_counts(nodes)) or "no node"
+    """Returns the capacity of nodes as text: `2 nodes with room for 8 ranks`, or `none`."""
+    return ", ".join(_capacities(nodes)) or "none"
 
 
-def _counts(nodes: Sequence[Node]) -> Iterator[str]:
-    alike = Counter((node.slots, node.kind) for node in nodes)
-    for (slots, kind), count in sorted(alike.items(), reverse=True):
-        each = "1 rank" if slots == 1 else f"{slots} ranks"
-        of = f" of {kind}" if len({node.kind for node in nodes}) > 1 else ""
-        yield f"{count} node{'s' if count > 1 else ''}{of} with room for {each}"
+def _capacities(nodes: Sequence[Node]) -> Iterator[str]:
+    nodes_of = Counter((node.slots, node.kind) for node in nodes)
+    for (slots, kind), count in sorted(nodes_of.items(), reverse=True):
+        ranks = "1 rank" if slots == 1 else f"{slots} ranks"
+        of_kind = f" of {kind}" if len({node.kind for node in nodes}) > 1 else ""
+        yield f"{count} node{'s' if count > 1 else ''}{of_kind} with room for {ranks}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """Room for so many groups at the same time, each as large as the largest plan.
-
-    Where plans tell kinds of nodes apart, `accelerator` is the kind of these groups'.
-    """
+    """A request for room for several groups at the same time, each as large as the largest plan."""
 
     groups: int = 1
     ranks: int  # of a group
-    tensor: int = 1  # of its ranks that have to be on one node
-    share: bool = False  # whether groups may share nodes
-    accelerator: str = ""
+    tensor: int = 1  # consecutive ranks that must share a node
+    share: bool = False  # groups may share nodes
+    accelerator: str = ""  # of the nodes, where plans name one
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Nodes that must stay, and room that is missed."""
+    """Nodes that must stay up, and the room that is missing."""
 
-    nodes: frozenset[str] = frozenset()  # ids
-    bundles: tuple[int, ...] = ()  # ranks, those of each on one node; empty: nothing is missed
-    accelerator: str = ""  # the kind of the nodes that are missed
+    nodes: frozenset[str] = frozenset()  # ids of the nodes to keep
+    bundles: tuple[int, ...] = ()  # missing ranks, those of a bundle on one node
+    accelerator: str = ""  # of the missing nodes
 
 
 def shortfall(
     wanted: CapacityRequest, nodes: Sequence[Node], held: Sequence[Placement] = ()
 ) -> Shortfall:
-    """What a sweep needs of nodes.
+    """Returns the nodes that a sweep needs, and the room that it lacks.
 
-    An autoscaler is asked for totals, not for more. So what is asked for holds the nodes that
-    stay too, without the ranks on them that Ray Train asks for by itself.
+    An autoscaler takes the total demand, not the increase. So the bundles include the nodes to
+    keep, without the ranks on them that Ray Train requests itself.
 
     Args:
-        wanted: For whom there has to be room.
-        nodes: Those that are up, of any kind.
-        held: Of groups that have workers.
+        wanted: The groups to make room for.
+        nodes: The nodes that are up, of any kind.
+        held: Placements of the groups that have workers.
     """
     nodes = on_kind(nodes, wanted.accelerator)
-    there = _room(wanted, nodes)
-    kept = frozenset(node for group in there for node in group.nodes)
-    missing = wanted.groups - len(there)
+    groups = _groups_that_fit(wanted, nodes)
+    needed = frozenset(node for group in groups for node in group.nodes)
+    missing = wanted.groups - len(groups)
     if missing <= 0:
-        return Shortfall(nodes=kept, accelerator=wanted.accelerator)
-    taken = Counter(node for group in held for node in group.node_of_rank)
-    ours = Counter(node for group in there for node in group.node_of_rank)
-    rest = [
-        (ours[node.id] if wanted.share else node.slots) - taken[node.id]
+        return Shortfall(nodes=needed, accelerator=wanted.accelerator)
+    requested = Counter(node for group in held for node in group.node_of_rank)
+    planned = Counter(node for group in groups for node in group.node_of_rank)
+    unrequested = [
+        (planned[node.id] if wanted.share else node.slots) - requested[node.id]
         for node in nodes
-        if node.id in kept
+        if node.id in needed
     ]
+    bundles = (ranks for ranks in unrequested if ranks > 0)
     return Shortfall(
-        nodes=kept,
-        bundles=(*(ranks for ranks in rest if ranks > 0), *_more(wanted, missing, nodes)),
+        nodes=needed,
+        bundles=(*bundles, *_missing_bundles(wanted, missing, nodes)),
         accelerator=wanted.accelerator,
     )
 
 
-@lru_cache(maxsize=16)  # it is asked for with each trial, and nodes seldom change
-def _room(wanted: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
-    return placed_groups(wanted.ranks, wanted.tensor, nodes, wanted.groups, share=wanted.share)
+@lru_cache(maxsize=16)  # called for each trial, and nodes seldom change
+def _groups_that_fit(request: CapacityRequest, nodes: tuple[Node, ...]) -> tuple[Placement, ...]:
+    return placed_groups(request.ranks, request.tensor, nodes, request.groups, share=request.share)
 
 
-def _more(wanted: CapacityRequest, missing: int, nodes: Sequence[Node]) -> Iterator[int]:
-    """Bundles of so many groups.
-
-    Two that are to be on nodes of their own would else be brought one node with room for both:
-    how large nodes are is known once there is one.
-    """
+def _missing_bundles(
+    request: CapacityRequest, missing: int, nodes: Sequence[Node]
+) -> Iterator[int]:
+    # A bundle fills a whole node unless groups share nodes: an autoscaler could otherwise bring one
+    # node with room for two groups. The size of a node is unknown until one is up.
     largest = max((node.slots for node in nodes), default=0)
-    each = wanted.tensor if wanted.share else max(largest, wanted.tensor)
+    ranks = request.tensor if request.share else max(largest, request.tensor)
     for _ in range(missing):
-        yield from [each] * -(-wanted.ranks // each)
+        yield from [ranks] * -(-request.ranks // ranks)
 
 
 class AbstractNodes(ABC):
-    """The nodes of a cluster."""
+    """Interface to the nodes of a cluster."""
 
     @abstractmethod
     def up(self) -> tuple[Node, ...]:
-        """Those that are up and have room for a rank."""
+        """Returns the nodes that are up and have room for a rank."""
 
     @abstractmethod
     def want(self, needs: Sequence[Shortfall]) -> None:
-        """Keeps nodes, and asks whoever can bring some for what is missed.
-
-        What was wanted before is no longer.
-        """
+        """Keeps nodes up and requests the missing ones; replaces all earlier requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """What is settled when a group of workers is started."""
+    """Properties of a worker group that are fixed when its processes start."""
 
     world_size: int
     environment: Environment
-    placement: Placement | None = None  # None: wherever there is room
+    placement: Placement | None = None  # None: any nodes with room
 
     @classmethod
     def of(cls, plan: Plan, device: str, placement: Placement | None = None) -> Self:
-        """What the plan needs on a type of device."""
+        """Returns what a plan needs on a type of device."""
         return cls(
             world_size=plan.world_size,
             environment=render_environment(plan, device),
@@ -286,18 +287,21 @@ class Processes:
 
 
 def reason_to_change(needed: Processes, there: Processes, *, fresh: bool = False) -> str | None:
-    """Why the workers that are there cannot run a plan, None if they can.
+    """Returns the reason why a running group cannot run a plan, None if it can.
 
-    They have run others, so that they are never fresh.
+    Args:
+        needed: What the plan needs.
+        there: What the running group has.
+        fresh: True if the plan needs workers that have run nothing before.
     """
     if needed.world_size != there.world_size:
-        return f"the next plan needs {needed.world_size} ranks, there are {there.world_size}"
+        return f"the next plan needs {needed.world_size} ranks, the group has {there.world_size}"
     if needed.environment != there.environment:
-        return f"the next plan needs processes started with {_words(needed.environment)}"
+        return f"the next plan needs processes started with {_settings(needed.environment)}"
     if needed.placement != there.placement:
         return "the next plan runs on other nodes"
-    return "a validation runs in workers of its own" if fresh else None
+    return "a validation runs in fresh workers" if fresh else None
 
 
-def _words(environment: Environment) -> str:
+def _settings(environment: Environment) -> str:
     return " ".join(f"{name}={value}" for name, value in environment) or "no allocator settings"

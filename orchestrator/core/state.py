@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepState:
-    """All that is known of a sweep at one moment.
+    """State of a sweep at one moment.
 
-    `records` holds what earlier drivers measured too; `resumed` says how many those are.
-    Validations stand apart, each under the number of its trial.
+    `records` includes those of earlier drivers; `resumed` is their number. Validations are kept
+    apart, each under the number of its trial.
     """
 
     study: str
@@ -54,64 +54,60 @@ class SweepState:
 
     @property
     def goal(self) -> Objective:
-        """What is best, and what is feasible."""
+        """Objective of the sweep."""
         return Objective.of(self.spec)
 
     @property
     def for_workers(self) -> SweepSpec:
-        """The specification as workers are given it, which names the study."""
+        """Specification for workers, with the name of the study."""
         spec = self.spec.for_workers
         study = spec.study.model_copy(update={"name": self.study})
         return spec.model_copy(update={"study": study})
 
     @property
     def best(self) -> Record | None:
-        """The trial of the validated plan, else the best feasible one.
-
-        One whose validation failed is neither.
-        """
+        """Trial of the validated plan, else the best feasible one whose validation did not fail."""
         equals, goal = self.equals, self.goal
         validation = validated_among(equals, self.validations)
-        wanted = max(equals, key=lambda record: score(record, goal), default=None)
-        return (
-            wanted
-            if validation is None
-            else next(r for r in equals if r.number == validation.number)
-        )
+        if validation is not None:
+            return next(record for record in equals if record.number == validation.number)
+        return max(equals, key=lambda record: score(record, goal), default=None)
 
     @property
     def equals(self) -> list[Record]:
-        """The best trials, statistically equal, in the order of their validation."""
+        """The best trials, statistically equal, in the order in which they are validated."""
         return candidates(self.records, self.failed_validations, self.goal)
 
     @property
     def validated(self) -> Record | None:
-        """The validation that holds, of one of the best plans."""
+        """The validation that one of the best plans passed, None if none did."""
         return validated_among(self.equals, self.validations)
 
     @property
     def failed_validations(self) -> Mapping[int, str]:
-        """The trials whose validation failed, each with the reason."""
+        """Reasons of failed validations, by trial number."""
         return failures(self.validations, self.records, self.space.baseline, self.spec)
 
     def why_failed(self, validation: Record) -> str | None:
-        """Reason why this validation failed, even if a later one held; None if it held itself.
+        """Returns the reason why this validation failed, even if its repeat passed; else None.
 
-        One before the last of a trial was too slow: nothing else is repeated.
+        Only a validation that was too slow is repeated, so an earlier one failed for slowness.
         """
-        same = (other for other in reversed(self.validations) if other.number == validation.number)
-        if validation == next(same, validation):
+        of_trial = (
+            other for other in reversed(self.validations) if other.number == validation.number
+        )
+        if validation == next(of_trial, validation):
             return self.failed_validations.get(validation.number)
         return slowness(validation, self.records, self.spec)
 
     @property
     def to_validate(self) -> Record | None:
-        """The trial whose plan is validated next, None if that is enough."""
+        """The trial whose plan is validated next, None if no validation is due."""
         return next_validation(self.records, self.validations, self.space.baseline, self.spec)
 
 
 def begin(event: SweepStarted) -> SweepState:
-    """The state when a driver takes up a study."""
+    """Returns the state when a driver opens a study."""
     return SweepState(
         study=event.study,
         spec=event.spec,
@@ -125,7 +121,7 @@ def begin(event: SweepStarted) -> SweepState:
 
 
 def advance(state: SweepState, event: Event) -> SweepState:
-    """The state after the event."""
+    """Returns the state after the event."""
     match event:
         case SweepStarted():
             return begin(event)

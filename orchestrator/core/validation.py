@@ -1,7 +1,7 @@
-"""Whether a plan is validated, and which one is validated next: judged from records alone.
+"""Validation of the best plans: checks of the reruns, and the choice of the next one.
 
-A validation is a record of its own beside that of its trial, whose number it has. What it is worth
-is derived each time from both, so that another headroom judges old validations anew.
+A validation is a record of its own, with the number of its trial. Its result is derived from both
+records each time, so that a changed headroom applies to old validations too.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Cancelled, Measured, Record, sentence
 
-# Losses are compared over so many first steps: rounding, which grows from step to step, stays
-# small by then, and a wrong gradient shows.
+# First steps whose losses are compared: few enough that rounding errors, which grow from step to
+# step, stay small, and enough for a wrong gradient to show.
 COMPARED_STEPS = 10
-FEWEST_STEPS = (
-    5  # of a reference, where there is one: the first loss alone says nothing of training
-)
-# Largest difference of losses, over the largest loss, between two plans that train the same. In
-# fp32 the project's engines and layouts were within 2e-5 over 9 steps and 1e-4 over 11, a plan that
-# does not train at all 1e-3 and more apart (tests/workers/test_same_training, fuzz).
+FEWEST_STEPS = 5  # of a reference, if possible: the first loss alone says nothing of training
+# Largest difference of losses, relative to the largest loss, between two plans that train the same.
+# In fp32 the project's engines and layouts differed by up to 2e-5 over 9 steps and 1e-4 over 11; a
+# plan that does not train at all differed by 1e-3 or more (tests/workers/test_same_training, fuzz).
 SAME_FP32 = 1e-3
 SAME_HALF = 0.02  # bf16 has 3 digits: tiny models were within 2 % of fp32 over 9 steps
-SAME_LOSSY = 0.05  # 8-bit states, compressed gradients, another precision; dropout draws otherwise
+SAME_LOSSY = 0.05  # 8-bit states, compressed gradients, other precisions, different dropout masks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
-    """Losses of a validation and of a reference plan, on the same samples and from the same seed.
+    """Comparison of the losses of a validation and a reference plan, on equal samples and seed.
 
-    `apart` is the largest difference over the largest loss.
+    `apart` is the largest difference, relative to the largest loss.
     """
 
     reference: int  # the trial of the reference plan
@@ -43,7 +41,7 @@ class LossCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether both plans train the same."""
+        """True if both plans train the same."""
         return self.apart <= self.tolerance
 
 
@@ -54,19 +52,22 @@ def loss_check(
     spec: SweepSpec,
     doubted: Collection[int] = (),
 ) -> LossCheck | None:
-    """The validation's first losses beside a reference plan's; None if no other plan can tell.
+    """Compares the first losses of a validation with those of a reference plan.
 
-    The reference is the lossless plan that was measured, over more than a few steps, and differs
-    least from the plan that one would start with, which is that plan itself where it ran.
+    The reference is the measured lossless plan that differs least from the baseline, and is the
+    baseline itself if that was measured. Plans with at least `FEWEST_STEPS` steps go first.
 
     Args:
-        validation: Of any plan.
+        validation: The validation of any plan.
         records: The trials.
-        baseline: The plan that one would start with.
-        spec: Says what is lossless.
-        doubted: Trials that are no reference, since their validation failed before.
+        baseline: The baseline.
+        spec: Decides which plans are lossless.
+        doubted: Trials whose validation failed, which are no reference.
+
+    Returns:
+        The comparison; None if the validation or every possible reference was not measured.
     """
-    others = [
+    references = [
         record
         for record in records
         if isinstance(record.outcome, Measured)
@@ -74,10 +75,10 @@ def loss_check(
         and record.number not in doubted
         and is_lossless(record.plan, spec)
     ]
-    if not others or not isinstance(validation.outcome, Measured):
+    if not references or not isinstance(validation.outcome, Measured):
         return None
     reference = min(
-        others,
+        references,
         key=lambda record: (
             len(_losses(record)) < FEWEST_STEPS,
             _differences(record.plan, baseline),
@@ -94,15 +95,15 @@ def loss_check(
 
 
 def loss_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, float]:
-    """How many of the first steps both have, and the largest difference over the largest loss."""
+    """Returns the compared steps, and the largest difference relative to the largest loss."""
     pairs = list(zip(ours, theirs, strict=False))[:COMPARED_STEPS]
     largest = max((abs(loss) for _, loss in pairs), default=0.0)
-    apart = max((abs(one - other) for one, other in pairs), default=0.0)
-    return len(pairs), apart / largest if largest else float(apart > 0)
+    difference = max((abs(loss - reference) for loss, reference in pairs), default=0.0)
+    return len(pairs), difference / largest if largest else float(difference > 0)
 
 
 def loss_tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
-    """How far losses of a plan may lie from another's on the same samples, of the largest one."""
+    """Returns the largest relative difference of losses that is allowed on the same samples."""
     if not is_lossless(plan, spec) or (outcome.validation is not None and outcome.validation.draws):
         return SAME_LOSSY
     return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
@@ -115,7 +116,7 @@ def failure(
     spec: SweepSpec,
     doubted: Collection[int] = (),
 ) -> str | None:
-    """Why a validation does not hold, a sentence; None if it does. Arguments as of `loss_check`."""
+    """Returns the reason why a validation failed, None if it passed; see `loss_check`."""
     outcome = validation.outcome
     if not isinstance(outcome, Measured):
         return sentence(outcome)
@@ -123,34 +124,34 @@ def failure(
         return short
     check = loss_check(validation, records, baseline, spec, doubted)
     if check is not None and not check.holds:
-        apart, may = 100 * check.apart, 100 * check.tolerance
+        difference, tolerance = 100 * check.apart, 100 * check.tolerance
         return (
-            f"its losses are up to {apart:.2g} % apart from those of trial {check.reference} in"
-            f" the first {check.steps} steps, where {may:g} % may be"
+            f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
+            f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
         )
     return slowness(validation, records, spec)
 
 
 def slowness(validation: Record, records: Sequence[Record], spec: SweepSpec) -> str | None:
-    """Sentence for a validation far slower than its trial; None for another."""
+    """Returns a sentence if the validation was far slower than its trial, else None."""
     trial = next((record for record in records if record.number == validation.number), None)
     if trial is None or not isinstance(trial.outcome, Measured):
         return None
     if not isinstance(validation.outcome, Measured):
         return None
-    least = trial.outcome.samples_per_second.low * (1 - spec.validation.slower)
-    if validation.outcome.samples_per_second.high >= least:
+    required = trial.outcome.samples_per_second.low * (1 - spec.validation.slower)
+    if validation.outcome.samples_per_second.high >= required:
         return None
-    ours, theirs = throughput(validation), throughput(trial)
-    return f"it ran at {ours:.4g} samples/s, its trial at {theirs:.4g}"
+    return f"it ran at {throughput(validation):.4g} samples/s, its trial at {throughput(trial):.4g}"
 
 
 def failures(
     validations: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Mapping[int, str]:
-    """Trials whose validation failed, each with the reason; validations in the order of their ends.
+    """Returns the reasons of failed validations, by trial number.
 
-    Of two validations of a trial the later one counts.
+    Of two validations of a trial the later one counts. `validations` are in the order in which
+    they ended.
     """
     failed: dict[int, str] = {}
     for validation in validations:
@@ -164,31 +165,33 @@ def failures(
 def candidates(
     records: Iterable[Record], failed: Mapping[int, str], goal: Objective
 ) -> list[Record]:
-    """The best plan and its statistical equals, those aside whose validation failed.
+    """Returns the best plan and its statistical ties, without those whose validation failed.
 
-    The one with most room first; where room is what is wanted, the fastest.
+    The plan with the most free memory comes first; if headroom is the objective, the fastest.
     """
-    standing = [record for record in records if record.number not in failed]
-    equal = ties_of_best(standing, goal)
-    return sorted(equal, key=_slowness if goal.metric == "headroom" else _share)
+    eligible = [record for record in records if record.number not in failed]
+    ties = ties_of_best(eligible, goal)
+    if goal.metric == "headroom":
+        return sorted(ties, key=throughput, reverse=True)
+    return sorted(ties, key=_memory_share)
 
 
 def next_validation(
     records: Sequence[Record], validations: Sequence[Record], baseline: Plan, spec: SweepSpec
 ) -> Record | None:
-    """The trial to validate now; None if one is validated already, or enough were tried.
+    """Returns the trial to validate now; None if one passed already, or enough were tried.
 
-    A validation that failed by its speed alone is repeated once, since other work on the machine
-    makes it as slow. Tries count plans, and anew once other trials have ended.
+    A validation that failed for slowness alone is repeated once, since contention also makes one
+    slow. `validation.tries` counts plans, and starts again once other trials have ended.
     """
+    if not spec.validation.enabled:
+        return None
     failed = failures(validations, records, baseline, spec)
-    if (
-        spec.validation.enabled
-        and (again := _once_slow(records, validations, failed, spec)) is not None
-    ):
-        return again
+    slow = _slow_for_the_first_time(records, validations, failed, spec)
+    if slow is not None:
+        return slow
     best = candidates(records, failed, Objective.of(spec))
-    if not spec.validation.enabled or not best or validated_among(best, validations) is not None:
+    if not best or validated_among(best, validations) is not None:
         return None
     last = max(record.ended_at for record in records)
     tried = {
@@ -197,13 +200,13 @@ def next_validation(
     return best[0] if len(tried) < spec.validation.tries else None
 
 
-def _once_slow(
+def _slow_for_the_first_time(
     records: Sequence[Record],
     validations: Sequence[Record],
     failed: Mapping[int, str],
     spec: SweepSpec,
 ) -> Record | None:
-    """The trial of the last validation, if that failed by speed alone and was the trial's first."""
+    """Returns the last validation's trial if it failed for slowness, and for the first time."""
     if not validations or failed.get(validations[-1].number) is None:
         return None
     last = validations[-1]
@@ -215,13 +218,13 @@ def _once_slow(
 
 
 def validated_among(best: Sequence[Record], validations: Sequence[Record]) -> Record | None:
-    """The validation of the first of these trials that has one; none of theirs failed."""
-    known = {validation.number: validation for validation in validations}
-    return next((known[record.number] for record in best if record.number in known), None)
+    """Returns the validation of the first trial that has one; `best` must hold no failed ones."""
+    by_trial = {validation.number: validation for validation in validations}
+    return next((by_trial[record.number] for record in best if record.number in by_trial), None)
 
 
 def counts_as_validation(record: Record) -> bool:
-    """True if the record is of a validation that ended; one that was stopped is run again."""
+    """Returns True for a validation that ended; one that was stopped is run again."""
     return record.validation and not isinstance(record.outcome, Cancelled)
 
 
@@ -230,13 +233,9 @@ def _losses(record: Record) -> tuple[float, ...]:
 
 
 def _differences(plan: Plan, other: Plan) -> int:
-    theirs = other.as_dict()
-    return sum(value != theirs[name] for name, value in plan.as_dict().items())
+    values = other.as_dict()
+    return sum(value != values[name] for name, value in plan.as_dict().items())
 
 
-def _slowness(record: Record) -> float:
-    return -throughput(record)
-
-
-def _share(record: Record) -> float:
+def _memory_share(record: Record) -> float:
     return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0

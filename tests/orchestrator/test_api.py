@@ -1,4 +1,4 @@
-"""`load_best`: the answer of a study, of a folder, and the example that trains with it."""
+"""`load_best`: the best plan of a study or a folder, and the example that trains with it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_folder_that_was_exported_says_the_same(tmp_path: Path) -> None:
 
 
 def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
-    """What an example prints that is started on two ranks, on the answer of a demo's sweep."""
+    """Returns the output of an example on two ranks, with the best plan of a demo sweep."""
     swept(model=TRAINABLE.model.model_dump(), **sections)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

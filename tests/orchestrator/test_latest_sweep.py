@@ -1,4 +1,4 @@
-"""`report` and `ui` without a specification, and the state that a report is made from."""
+"""`report` and `ui` without a specification, and the state that reports read."""
 
 from __future__ import annotations
 

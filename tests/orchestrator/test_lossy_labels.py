@@ -1,4 +1,4 @@
-"""A plan that changes the numerics says so wherever somebody may take it for the answer."""
+"""Labels of lossy plans, wherever a report, a run or an export shows one as the best."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPEC = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
 
 
 def lossy_state() -> SweepState:
-    """A sweep whose second trial is the fastest, in bf16, where training is asked for in fp32."""
+    """Returns a sweep whose second trial is the fastest, in bf16 where training is in fp32."""
     state = make_state([make_measured(10.0), make_measured(40.0)], SPEC)
     first, second = state.records
     plan = next(plan for plan in state.space.candidates if plan.precision == "bf16")

@@ -1,4 +1,4 @@
-"""Each feature that wants an optional package says in one sentence that it is missing."""
+"""Errors of features whose optional package is missing: one sentence each."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ print(json.dumps(sentences))
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each feature says without its package, by the package's module."""
+    """Returns the output of each feature without its package, by the package's module."""
     environment = environment_without((), tmp_path_factory.mktemp("site"))
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT],

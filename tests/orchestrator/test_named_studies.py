@@ -1,4 +1,4 @@
-"""Studies by every name that a user may give them."""
+"""Studies by every name that a user may give them, and the errors of wrong names."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_one_of_several_in_a_database() -> None:
 
     assert find_study("shared.db#two").name == "two"
     assert find_study("sqlite:///shared.db#one").name == "one"
-    with pytest.raises(StudyError, match=r"holds no single study but one, two: .*shared\.db#NAME"):
+    with pytest.raises(StudyError, match=r"it holds one, two: .*shared\.db#NAME"):
         find_study("sqlite:///shared.db")
-    with pytest.raises(StudyError, match="holds no study three but one, two"):
+    with pytest.raises(StudyError, match="holds no study three; it holds one, two"):
         find_study("shared.db#three")
 
 

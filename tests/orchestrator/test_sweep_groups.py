@@ -1,4 +1,4 @@
-"""How many trials run at the same time: what is asked for, and what nodes have room for."""
+"""Number of trials that run at the same time, from the specification and the nodes' capacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
 
 
 def test_the_head_has_memory_for_so_many() -> None:
-    """550 MiB for each beside 2 GiB."""
+    """Each group takes 550 MiB, in addition to 2 GiB for Ray and the driver."""
     assert [groups_on_head(gib << 30) for gib in (0, 2, 4, 8, 112, 10_000)] == [
         *(1, 1, 3, 11, 204),
         MOST_GROUPS,
@@ -62,9 +62,9 @@ def test_each_kind_of_nodes_has_its_groups() -> None:
 @pytest.mark.parametrize(
     ("cluster", "words"),
     [
-        ({"groups": 2000}, "plans take up to 2 ranks, and there is 3 nodes with room for 2 ranks"),
-        ({"groups": 4}, "at most 3 of them fit at the same time on nodes of their own"),
-        ({"groups": 4, "share_nodes": True}, "at most 3 of them fit at the same time"),
+        ({"groups": 2000}, "plans take up to 2 ranks; available: 3 nodes with room for 2 ranks"),
+        ({"groups": 4}, "at most 3 groups fit at the same time without sharing nodes"),
+        ({"groups": 4, "share_nodes": True}, "at most 3 groups fit at the same time"),
     ],
 )
 def test_more_than_there_is_room_for_are_refused(cluster: dict[str, Any], words: str) -> None:

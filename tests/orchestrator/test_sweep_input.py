@@ -1,4 +1,4 @@
-"""`plimsoll tune` on input that cannot be used: one sentence, exit code 2, and no Ray started."""
+"""`plimsoll tune` on invalid input: one sentence, exit code 2, and no Ray started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ for path in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How `plimsoll tune` ended."""
+    """Result of `plimsoll tune`."""
 
     code: int
     out: str
@@ -131,7 +131,7 @@ FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds a specification for each fault, and a study that was begun with another one."""
+    """Creates a specification for each fault, and a study with measurements of another one."""
     folder = tmp_path_factory.mktemp("faults")
     words = Tokenizer(WordLevel({f"w{n}": n for n in range(299)} | {"?": 299}, unk_token="?"))
     words.save(str(folder / "words.json"))
@@ -166,7 +166,7 @@ def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) 
 
 
 def test_another_job_leaves_the_studys_specification_alone(folder: Path, faults: object) -> None:
-    """A study that holds measurements keeps the specification that they were made with."""
+    """A study with measurements keeps the specification that they were made with."""
     kept = folder / "runs" / KEPT / "spec.yaml"
 
     assert kept.read_text(encoding="utf-8") == "the first one's"

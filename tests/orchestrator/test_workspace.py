@@ -1,4 +1,4 @@
-"""Where the study and MLflow are: the specification first, then the environment."""
+"""Locations of the study and MLflow: the specification first, then the environment."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_specification_names_the_experiment_then_the_environment_then_the_st
     ],
 )
 def test_postgres_is_opened_by_psycopg_where_no_driver_is_named(url: str, opened: str) -> None:
-    """SQLAlchemy 2.0 would take psycopg2, which is not installed."""
+    """SQLAlchemy 2.0 would use psycopg2, which is not installed."""
     assert with_driver(url) == opened
 
 

@@ -1,4 +1,4 @@
-"""What the command looks at before it imports anything: collisions and versions."""
+"""Checks before the command imports any package: collisions and versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Requires-Dist: ruff>=0.15; extra == "dev"
 
 
 def install(site: Path, name: str, version: str = "1.0", **files: str) -> None:
-    """Puts a distribution's metadata into a folder of packages."""
+    """Writes a distribution's metadata into a folder of packages."""
     folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     metadata = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n"
@@ -65,14 +65,14 @@ def test_another_distribution_with_a_package_of_the_same_name(
     assert collisions([str(site)]) == (
         "plimsoll-tune shares an environment with ado-core (orchestrator), which installs packages"
         " of the same name, and each overwrites files of the other; `pip uninstall ado-core`, then"
-        " `pip install --force-reinstall --no-deps plimsoll-tune`, or give each an environment of"
-        " its own"
+        " `pip install --force-reinstall --no-deps plimsoll-tune`, or give each its own"
+        " environment"
     )
 
 
 @pytest.mark.parametrize("command", ["doctor", "--help"])
 def test_the_command_says_so_though_orchestrator_is_another_s(site: Path, command: str) -> None:
-    """Theirs lies where Python finds it first, and cannot even be imported."""
+    """The other package precedes Plimsoll's on the path, and cannot even be imported."""
     install(site, "ado-core", "1.8.0", **{"top_level.txt": "orchestrator"})
     (site / "orchestrator").mkdir()
     (site / "orchestrator" / "__init__.py").write_text("raise RuntimeError('of ado-core')")
@@ -105,8 +105,8 @@ def test_versions_outside_are_one_sentence(site: Path) -> None:
     install(site, "ray", "2.61.0")
 
     assert unsupported_versions([str(site)]) == (
-        "note: not tested with torch 2.15.0.dev20261101 (<2.15,>=2.11 is), ray 2.61.0 (<2.61,>=2.60"
-        " is); results and failures may be strange"
+        "note: not tested with torch 2.15.0.dev20261101 (tested: <2.15,>=2.11), ray 2.61.0 (tested:"
+        " <2.61,>=2.60); results and failures may be unusual"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the command sets up before it imports anything."""
+"""Setup of the command before it imports any package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL = gc.get_threshold()
 
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
-    """Leaves the collector as it was."""
+    """Restores the garbage collector's threshold."""
     yield
     gc.set_threshold(*USUAL)
 

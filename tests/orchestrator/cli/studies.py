@@ -48,7 +48,7 @@ def a_plan(**knobs: Any) -> Plan:
 def a_study(
     tried: Sequence[tuple[Plan, Outcome]],
     name: str = "demo",
-    ended: str = "the budget of 3 trials is used",
+    ended: str = "the budget of 3 trials is used up",
     **sections: Any,
 ) -> Path:
     """A study of these trials, and its specification as a file in the current directory."""

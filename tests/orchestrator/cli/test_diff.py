@@ -73,7 +73,7 @@ def test_a_study_that_was_copied_from_another_machine(
         code, out, err = run(capsys, "demo.yaml", there)
         assert (code, err) == (0, ""), there
         assert "2 plans measured in both: demo (B) has 2.00 x" in out
-        assert ("no specification beside it" in out) == (there == "alone/renamed.db")
+        assert ("no specification next to it" in out) == (there == "alone/renamed.db")
 
 
 def test_what_a_user_can_get_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +118,9 @@ def test_a_database_of_several_studies_wants_a_specification(
     code, _, err = run(capsys, one, "shared.db")
 
     assert code == 2
-    assert "shared.db holds no single study but one, two" in err
+    assert "shared.db does not hold exactly one study, it holds one, two" in err
     assert run(capsys, one, two)[0] == 0
     named = run(capsys, "shared.db#one", "sqlite:///shared.db#two")
     assert "2 plans measured in both: two has 2.00 x the speed of one" in named[1]
-    assert "shared.db holds no study three but one, two" in run(capsys, one, "shared.db#three")[2]
+    missing = run(capsys, one, "shared.db#three")[2]
+    assert "shared.db holds no study three; it holds one, two" in missing

@@ -86,7 +86,7 @@ def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixt
         (["micro_batch=3"], "global batch of 16 is no multiple of micro_batch 3 x data 2 = 6"),
         (["micro_batch=8", "batching=padded"], "forecast"),
         (["batching=grouped"], "space.batching does not search grouped: it has padded, packed"),
-        (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used"),
+        (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used up"),
     ],
 )
 def test_why_a_plan_was_not_tried(

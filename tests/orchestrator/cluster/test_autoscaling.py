@@ -132,7 +132,7 @@ def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> No
     assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on nodes of" in log
     assert "waits for room" not in log  # no node went, idle as it was before the first trial
     assert "was lost" not in log
-    assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
+    assert "cluster.groups is 2, but the head node has memory for 1: it may be killed" in log
 
 
 def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:

@@ -62,7 +62,7 @@ def test_tensor_and_data_ranks_span_hosts_and_a_cut_link_costs_one_trial(tmp_pat
         log, code = submitted(work, environ, at="trial 1 starts", do=cut, inside=head.inside)
 
     assert code == 0, log
-    assert f"node {lost[0]} was lost under trial 1" in log
+    assert f"node {lost[0]} was lost during trial 1" in log
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(type(record.outcome) for record in records) == {Measured: 2}, log
     for record in records:

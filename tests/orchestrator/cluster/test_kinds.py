@@ -103,7 +103,7 @@ def test_kinds_run_side_by_side_and_nobody_on_a_node_of_none(
     built = set((Path(spec.study.folder) / "nodes").read_text().split())
 
     assert len(built - {str(Path("/proc/self/ns/mnt").readlink())}) == 2
-    assert "nodes with other GPUs are left alone: 1 (no name)" in log
+    assert "nodes with other GPUs are not used: 1 (no name)" in log
     one, other = (
         [record for record in records if record.plan.accelerator == kind]
         for kind in ("cheap", "dear")

@@ -64,7 +64,7 @@ def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]
 
     assert Counter(type(record.outcome) for record in records) == {Measured: 6}
     assert len({record.plan for record in records}) == 6
-    assert log.count("node second was lost under trial") >= 1
+    assert log.count("node second was lost during trial") >= 1
     assert "Best plans" in log
 
 

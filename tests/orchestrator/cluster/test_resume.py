@@ -51,7 +51,7 @@ def test_what_was_under_way_is_run_once_more_and_nothing_else(
     again = plimsoll("tune", "sweep.yaml", folder=folder)
 
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "trial 1 was under way when its driver died" in again.stdout
+    assert "trial 1 was running when its driver died" in again.stdout
     monkeypatch.chdir(folder)
     records = load_records(load_spec(folder / "sweep.yaml"), "sweep")
     assert Counter(_micro_batches(records)) == {1: 1, 64: 1}

@@ -77,7 +77,7 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     assert "Job plimsoll-sweep runs study sweep already" in log
     assert "another one goes on where it was" in log
     assert "Job plimsoll-sweep-2 submitted" in log
-    assert "trial 1 was under way when its driver died" in log
+    assert "trial 1 was running when its driver died" in log
     assert "Best plans" in log
     assert log.count("trial 0 starts") == 1
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
@@ -188,6 +188,6 @@ def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path)
 
     assert code == 0, log
     assert "whose head has begun anew: another one goes on where it was" in log, log
-    assert "trial 1 was under way when its driver died" in log, log
+    assert "trial 1 was running when its driver died" in log, log
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}

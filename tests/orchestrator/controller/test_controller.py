@@ -1,4 +1,4 @@
-"""The driver at its seam: a runner that reports as it likes, a real study on SQLite."""
+"""The driver with scripted reports of runners, on a real study in SQLite."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
 
 
 class Recorder(AbstractCallback):
-    """Keeps what it is told."""
+    """Records all events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Event, SweepState]] = []
@@ -63,7 +63,7 @@ class Recorder(AbstractCallback):
 
 @dataclass
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only the test advances."""
 
     now: float = BEGAN
 
@@ -73,7 +73,7 @@ class Clock:
 
 @dataclass
 class Sweep:
-    """A driver with its ears and its clock; a second one of the same spec is a resumed sweep."""
+    """A driver with a recorder and a clock; a second one of the same spec resumes the sweep."""
 
     spec: SweepSpec
     clock: Clock = field(default_factory=Clock)
@@ -98,7 +98,7 @@ class Sweep:
         self.driver.repair()
 
     def run(self, outcomes: Iterator[Outcome] | None = None) -> list[Plan]:
-        """Runs trials until the driver has no more; ten seconds each."""
+        """Runs trials of ten seconds each until the driver has no more."""
         plans = []
         while isinstance(given := self.driver.propose(), Assignment):
             outcome = make_measured() if outcomes is None else next(outcomes)
@@ -126,7 +126,7 @@ class Sweep:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Callable[..., Sweep]:
-    """Makes a driver; each time on the same study."""
+    """Returns a function that makes drivers on one study."""
 
     def make(
         forecasts: AbstractForecasts | None = None, racing: bool = True, **budget: object
@@ -163,7 +163,7 @@ def test_a_sweep_in_order(sweep: Make) -> None:
     assert len(set(plans)) == 3
     ended = ours.driver.state.ended
     assert ended is not None
-    assert ended.reason == "the budget of 3 trials is used"
+    assert ended.reason == "the budget of 3 trials is used up"
     assert ours.driver.propose() is None
     assert ours.ears.kinds.count(SweepEnded) == 1
 
@@ -179,7 +179,7 @@ def test_each_event_comes_with_the_state_after_it(sweep: Make) -> None:
 
 
 def test_records_are_what_was_reported(sweep: Make) -> None:
-    """What was cut short takes nothing from the budget."""
+    """Cancelled trials do not count towards the budget."""
     ours = sweep(trials=10)
     *others, cancelled = every_outcome()
     assert isinstance(cancelled, Cancelled)
@@ -191,7 +191,7 @@ def test_records_are_what_was_reported(sweep: Make) -> None:
     assert records == load_records(ours.spec, "demo")
     assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
     assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
-    assert records[0].why == "the plan that one would start with"
+    assert records[0].why == "baseline"
     assert records[1].why == "proposed by random"
 
 
@@ -242,7 +242,7 @@ def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
     lost = ours.ask()
     ours.driver.lose(lost.request.number)
     assert ours.driver.state.records[0].outcome == Cancelled(
-        detail="trial 0 crashed in running the trial: the actor that ran the trial died without"
+        detail="trial 0 crashed in running the trial: the actor running the trial died without"
         " a report"
     )
     given = ours.ask()
@@ -288,7 +288,7 @@ def test_a_plan_under_which_workers_die_twice_is_to_blame(sweep: Make) -> None:
 
 
 class Scripted(AbstractForecasts):
-    """Expects ten samples/s more after each record; the first `silent` times it expects nothing."""
+    """Forecasts ten samples/s more after each record; the first `silent` calls return none."""
 
     def __init__(self, silent: int = 0, problem: str | None = None) -> None:
         self._silent = silent
@@ -327,7 +327,7 @@ def test_records_keep_what_was_expected_when_they_were_asked_for(sweep: Make) ->
 
 
 def test_a_forecast_may_come_while_its_trial_runs(sweep: Make) -> None:
-    """As that of the first trial does, which starts while the model is traced."""
+    """The first trial starts while the model is still traced."""
     ours = sweep(forecasts=Scripted(silent=1))
     first = ours.ask()
     assert ours.driver.state.running[0].forecast is None
@@ -345,7 +345,7 @@ def test_a_lost_runner_keeps_its_forecast(sweep: Make) -> None:
 
 
 def test_deadlines_follow_forecasts(sweep: Make) -> None:
-    """The first trial has the user's; the second a minute, measured steps, and what it needs."""
+    """The first has the user's limit; the second a minute, measured steps and its needs."""
     ours = sweep(trial_seconds=500, forecasts=Scripted())
     first = ours.ask()
     ours.report(first, make_measured())
@@ -358,7 +358,7 @@ def test_deadlines_follow_forecasts(sweep: Make) -> None:
 
 @pytest.mark.parametrize("racing", [True, False])
 def test_a_trial_has_the_best_so_far_to_beat(sweep: Make, racing: bool) -> None:
-    """What leaves too little memory free is none to beat."""
+    """A plan that breaks the headroom is no incumbent."""
     ours = sweep(racing=racing, trials=5)
     rivals = []
     for outcome in (make_measured(50.0, 0.99), make_measured(40.0), make_measured(45.0)):
@@ -405,7 +405,7 @@ def test_a_space_that_is_used_up_ends_the_sweep(tmp_path: Path) -> None:
 
 
 def test_several_trials_under_way_are_of_different_plans(sweep: Make) -> None:
-    """They end in any order; none is handed out beyond the budget, and the end waits for all."""
+    """They end in any order; none starts beyond the budget, and the sweep ends after all."""
     ours = sweep(trials=4)
     first, second, third = ours.ask(), ours.ask(), ours.ask()
     ours.report(second, make_measured())
@@ -451,7 +451,7 @@ def test_cancel_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
 
 
 def test_cancel_just_after_the_study_was_told(sweep: Make) -> None:
-    """Ctrl-C may come between the study's record and the word about it."""
+    """Ctrl-C may come after a record is stored and before its event."""
     ours = sweep()
     given = ours.ask()
     record = closed(given.request.number, given.request.plan, make_oom(), "so", at=1.0)
@@ -469,7 +469,7 @@ def test_what_a_dead_driver_left_goes_first_once(sweep: Make) -> None:
     again = sweep(trials=9)
     retried = again.ask()
     assert retried.request.plan == lost.plan
-    why = f"trial {lost.number} was under way when its driver died"
+    why = f"trial {lost.number} was running when its driver died"
     assert again.driver.state.running[0].why == why
     again.report(retried, make_measured())
     assert lost.plan not in again.run()
@@ -502,7 +502,7 @@ def test_a_plan_that_the_space_dropped_is_not_retried(tmp_path: Path) -> None:
 
 @dataclass
 class Slow(AbstractForecasts):
-    """Has none, and takes its time to say so."""
+    """Returns no forecasts, slowly."""
 
     seconds: float
     clock: Clock | None = None
@@ -530,7 +530,7 @@ def test_an_ask_is_timed_where_there_was_a_choice(sweep: Make) -> None:
 
 
 def test_waiting_is_from_the_handing_out_until_workers_are_ready(sweep: Make) -> None:
-    """Two seconds until a runner takes it, five until its workers are there; lost: nobody knows."""
+    """Two seconds until a runner takes it, five for its workers; unknown if the runner died."""
     ours = sweep()
     given = ours.ask()
     handed = ours.clock.now
@@ -545,7 +545,7 @@ def test_waiting_is_from_the_handing_out_until_workers_are_ready(sweep: Make) ->
 
 
 def test_what_is_not_worth_it_on_nodes_that_are_free_may_be_on_others(tmp_path: Path) -> None:
-    """Only what is best of all ends a search."""
+    """A search ends only by the best proposal for all kinds of nodes."""
     spec = make_spec(
         study={"folder": str(tmp_path)},
         cluster={"workers": 2, "memory_gib": 0.5, "accelerators": ["A100", "H100"]},
@@ -563,7 +563,7 @@ def test_what_is_not_worth_it_on_nodes_that_are_free_may_be_on_others(tmp_path: 
 
 
 def test_workers_are_given_no_address_that_may_hold_a_password(tmp_path: Path) -> None:
-    """What they are given lies in the memory of a cluster."""
+    """The request of a trial is stored in the memory of a cluster."""
     here = f"sqlite:///{tmp_path}/hunter2.db"
     spec = make_spec(study={"storage": here}, tracking={"uri": "http://ann:hunter2@mlflow"})
     ours = Sweep(spec)

@@ -1,4 +1,4 @@
-"""A driver whose database goes away for good: no error reaches who runs the trials."""
+"""A driver whose database goes away for good: no error reaches the loop that runs trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials and their nodes: who waits, who is asked for, and what a lost node costs."""
+"""Placement of trials: waiting for room, requests for nodes, and lost nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="c
 
 @dataclass
 class Cluster(AbstractNodes):
-    """Nodes that come and go as the test likes."""
+    """Nodes that the test adds and removes."""
 
     there: list[Node]
     needs: list[Shortfall] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Cluster(AbstractNodes):
 
 @dataclass
 class Placed:
-    """A driver on such a cluster, with its clock and ears."""
+    """A driver on such a cluster, with its clock and recorder."""
 
     sweep: Sweep
     cluster: Cluster
@@ -88,7 +88,7 @@ def nodes(*names: str) -> list[Node]:
 
 @pytest.fixture
 def placed(tmp_path: Path) -> Callable[..., Placed]:
-    """Makes a driver of plans of two ranks, on these nodes of two."""
+    """Returns a function that makes drivers for plans of two ranks, on nodes with two slots."""
 
     def make(*names: str, **sections: object) -> Placed:
         spec = make_spec(
@@ -136,7 +136,7 @@ def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
     assert again.request.number != first.request.number
     assert again.placement == Placement((("b", 2),))
     assert isinstance(ours.outcomes[0], Cancelled)
-    assert "node a was lost under trial 0" in ours.sweep.driver.state.running[0].why
+    assert "node a was lost during trial 0" in ours.sweep.driver.state.running[0].why
     ours.report(again, make_measured())
     counted = 1
     while isinstance(given := ours.driver.propose(), Assignment):
@@ -173,7 +173,7 @@ def test_a_plan_that_nodes_do_not_survive_is_blamed(placed: Make) -> None:
 
 @pytest.mark.parametrize("nodes", ["a", "ab"])
 def test_a_plan_that_dies_by_itself_is_run_once_more_elsewhere(placed: Make, nodes: str) -> None:
-    """On the same node only where there is no other."""
+    """It returns to the same node only without another one."""
     ours = placed(*nodes)
     first = ours.ask()
     ours.report(first, DIED)
@@ -198,7 +198,7 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     assert isinstance(ours.driver.propose(), Later)
     assert ours.cluster.needs == [Shortfall(bundles=(1, 1))]
     waits = [note for note in ours.notes if "waits for room" in note]
-    assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes: there is no node"]
+    assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes; available: none"]
     ours.cluster.there = nodes("new")
 
     again = ours.ask()
@@ -212,7 +212,7 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
 
 @pytest.fixture
 def kinds(placed: Make) -> Placed:
-    """A driver of plans for two kinds of nodes, with one node of each."""
+    """A driver for plans on two kinds of nodes, with one node of each."""
     sweep = placed(cluster={"accelerators": ["A100", "H100"]}).sweep
     there = [Node(id=kind.lower(), slots=2, kind=kind, name=kind) for kind in ("A100", "H100")]
     return Placed(sweep, Cluster(there), kinds=("A100", "H100"))
@@ -250,7 +250,7 @@ def test_a_plan_waits_for_nodes_of_its_kind(kinds: Placed) -> None:
 
 
 def test_a_kind_whose_nodes_do_not_come_is_left_out(kinds: Placed) -> None:
-    """Trials go on with the others meanwhile and after."""
+    """Trials on the other kind continue meanwhile and after."""
     first, second = kinds.ask(), kinds.ask()
     mine, there = (given.request.plan.accelerator for given in (first, second))
     kinds.report(first, DIED, mine.lower())
@@ -284,7 +284,7 @@ def test_a_sweep_ends_when_only_plans_without_nodes_are_left(placed: Make) -> No
     assert ours.driver.propose() is None
     ended = ours.sweep.driver.state.ended
     assert ended is not None
-    assert ended.reason == "nothing is left to try on the nodes that are there"
+    assert ended.reason == "no untried plan is left for the available nodes"
 
 
 def test_nobody_waits_for_ever(placed: Make) -> None:

@@ -1,6 +1,6 @@
-"""The driver when a search is over: who is validated, what is kept, what is run again.
+"""Validations after a search: their choice, their records and their retries.
 
-A runner that reports as it likes, a real study on SQLite, as in `test_driver`.
+Reports of runners are scripted and the study is real, as in `test_controller`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRIALS = (make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Make:
-    """Makes a driver that validates; each time on the same study."""
+    """Returns a function that makes validating drivers on one study."""
 
     def make(**budget: object) -> Sweep:
         return Sweep(
@@ -38,7 +38,7 @@ def sweep(tmp_path: Path) -> Make:
 
 
 def searched(make: Make, **budget: object) -> Sweep:
-    """A sweep whose search is over; its validation is not handed out yet."""
+    """Runs a sweep up to the end of its search, before any validation."""
     ours = make(**budget)
     for outcome in TRIALS:
         ours.report(ours.ask(), outcome)
@@ -76,7 +76,7 @@ def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
     )
     assert state.best == state.records[2]
     assert state.ended is not None
-    assert state.ended.reason == "the budget of 3 trials is used"
+    assert state.ended.reason == "the budget of 3 trials is used up"
 
 
 def test_a_validation_is_no_trial(sweep: Make) -> None:

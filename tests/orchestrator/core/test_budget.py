@@ -1,4 +1,4 @@
-"""What comes next, as a table: the state, the time, and the decision."""
+"""The next action of a sweep, as a table: the state, the time, and the decision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     state = state_after()
 
     action = next_action(state, BEGAN, untried=9)
-    assert action == Try(plan=state.space.baseline, why="the plan that one would start with")
+    assert action == Try(plan=state.space.baseline, why="baseline")
 
     running = advance(state, started(0, state.space.baseline))
     assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by plimsoll")
@@ -37,22 +37,22 @@ def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
 @pytest.mark.parametrize(
     ("outcomes", "budget", "now", "untried", "reason"),
     [
-        ([GOOD] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used"),
-        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used"),
+        ([GOOD] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used up"),
+        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used up"),
         ([GOOD] * 2, {"trials": 3}, 0.0, 9, None),
-        ([], {"minutes": 2}, 2 * MINUTE, 9, "the budget of 2 minutes is used"),
+        ([], {"minutes": 2}, 2 * MINUTE, 9, "the budget of 2 minutes is used up"),
         ([], {"minutes": 2}, 2 * MINUTE - 1, 9, None),
-        ([], {"minutes": 0.5}, 30.0, 9, "the budget of 0.5 minutes is used"),
+        ([], {"minutes": 0.5}, 30.0, 9, "the budget of 0.5 minutes is used up"),
         ([GOOD], {}, 0.0, 0, "all {plans} plans have been tried"),
-        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better plan"),
-        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better"),
-        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, "the last 2 trials gave no better plan"),
+        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, "the last 2 trials found no better plan"),
+        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, "the last 2 trials found no better"),
+        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, "the last 2 trials found no better plan"),
         ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, 9, None),
         ([GOOD, WORSE], {"patience": 2}, 0.0, 9, None),
         ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
         ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
         # each took 6 s on two ranks
-        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, "the budget of 0.01 GPU-hours is used"),
+        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, "the budget of 0.01 GPU-hours is used up"),
         ([GOOD] * 2, {"gpu_hours": 0.01}, 0.0, 9, None),
     ],
 )
@@ -106,4 +106,4 @@ def test_a_trial_must_save_more_than_it_takes(
 
     assert (stop is not None) == dear
     if stop is not None:
-        assert "takes 40 s and is expected to save 36.0 s of a training of 10 h" in stop.reason
+        assert "takes 40 s and is expected to save 36.0 s of a 10 h training run" in stop.reason

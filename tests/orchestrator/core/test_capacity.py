@@ -1,4 +1,4 @@
-"""Which nodes a sweep needs: what is kept, and what an autoscaler is asked for."""
+"""Capacity of a sweep: nodes to keep, and bundles to request from an autoscaler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_where_there_is_room_nothing_is_asked_for_and_what_is_needed_stays() -> 
 
 
 def test_groups_that_share_no_node_ask_for_whole_ones_once_their_size_is_known() -> None:
-    """Two groups of one rank would else be brought one node with room for both."""
+    """An autoscaler could otherwise bring one node with room for two groups of one rank."""
     wanted = CapacityRequest(groups=3, ranks=1)
 
     assert shortfall(wanted, nodes(a=4)) == Shortfall(frozenset("a"), (4, 4, 4))
@@ -49,7 +49,7 @@ def test_what_a_group_holds_is_asked_for_by_ray_train() -> None:
 
 
 def test_of_a_node_that_is_shared_only_what_groups_take_is_counted() -> None:
-    """Three of four ranks are one group's; the other's three do not fit beside it."""
+    """One group takes three of four ranks; the three of the other do not fit next to it."""
     wanted = CapacityRequest(groups=2, ranks=3, share=True)
 
     assert shortfall(wanted, [Node(id="a", slots=4)]) == Shortfall(frozenset({"a"}), (3, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""How long a trial may take: arithmetic by hand, and what must never be cut short."""
+"""Deadlines of trials: arithmetic by hand, and trials that must never be cut short."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_deadline_of_a_trial(
 
 
 def after_builds(*seconds: float, **sections: Any) -> SweepState:
-    """A study whose measured trials took so long to build."""
+    """Returns a state whose measured trials took these build times."""
     outcomes = [make_measured(costs=make_costs(build_seconds=taken)) for taken in seconds]
     return state_after(outcomes, **{"budget": ROOMY, "objective": OBJECTIVE, **sections})
 
@@ -57,14 +57,14 @@ def deadline(state: SweepState, plan: Plan | None = None, **expected: float) -> 
 
 
 def test_a_forecast_sets_an_earlier_deadline() -> None:
-    """A minute, 20 s of measured steps, and four times 2 s of building and three steps of 6 s."""
+    """A minute, 20 s of measured steps, and four times (2 s of building plus 3 steps of 6 s)."""
     state = after_builds(0.5, 2.0, 1.0)
 
     assert deadline(state, step=5.0, factor=1.2) == pytest.approx(60 + 20 + 4 * (2 + 3 * 6))
 
 
 def test_the_step_of_the_longest_samples_has_its_time() -> None:
-    """It takes four times as long as the mean step of samples that differ in length."""
+    """The longest samples take four times as long as the mean step of samples of varied length."""
     state, forecast = after_builds(2.0), make_expectation(step=5.0, factor=1.2)
     varied = replace(forecast, filled=0.25)
 
@@ -115,7 +115,7 @@ def test_a_compiler_is_waited_for() -> None:
 def test_no_honest_trial_is_cut_short(
     step: float, slower: float, build: float, max_seconds: float
 ) -> None:
-    """The worst step, steps for `max_seconds` and the two beyond it, four times as slow."""
+    """Allows the worst step, steps for `max_seconds` and two beyond, all four times as slow."""
     state = after_builds(build, objective={"max_seconds": max_seconds})
     taken = slower * step
     needed = slower * build + taken + max_seconds + 2 * taken

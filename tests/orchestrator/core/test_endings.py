@@ -1,4 +1,4 @@
-"""What the end of a group means for its trial."""
+"""Outcomes of trials whose group died."""
 
 from __future__ import annotations
 

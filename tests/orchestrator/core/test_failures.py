@@ -1,4 +1,4 @@
-"""What a sweep does about outcomes, as tables."""
+"""The failure policy, as tables."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def measured_under(limit_bytes: int) -> Measured:
         (Refused(rule="cluster_has_room", detail="so"), None),
         (Cancelled(detail="so"), None),
         (crash("driver_lost"), None),
-        (TimedOut(deadline_seconds=60.0, detail="so"), "did not end before its deadline"),
-        (crash("worker_died"), "ended with worker died"),
-        (BROKEN, "ended with collective"),
-        (crash("device_error"), "ended with device error"),
-        # memory that did not come back: 64 MiB, or 5 % of the limit where that is more
+        (TimedOut(deadline_seconds=60.0, detail="so"), "missed its deadline"),
+        (crash("worker_died"), "crashed (worker died)"),
+        (BROKEN, "crashed (collective)"),
+        (crash("device_error"), "crashed (device error)"),
+        # memory that was not released: 64 MiB, or 5 % of the limit where that is more
         (left(FLOOR, measured_under(SMALL_LIMIT)), None),
-        (left(FLOOR + MIB, measured_under(SMALL_LIMIT)), "65 MiB did not come back"),
+        (left(FLOOR + MIB, measured_under(SMALL_LIMIT)), "65 MiB were not released"),
         (left(SHARE, measured_under(LARGE_LIMIT)), None),
-        (left(SHARE + MIB, measured_under(LARGE_LIMIT)), "4097 MiB did not come back"),
-        (left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)), "65 MiB did not come back"),
+        (left(SHARE + MIB, measured_under(LARGE_LIMIT)), "4097 MiB were not released"),
+        (left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)), "65 MiB were not released"),
         (left(SHARE, make_oom(limit_bytes=LARGE_LIMIT)), None),
-        (left(FLOOR + MIB, make_oom(limit_bytes=None)), "65 MiB did not come back"),
-        (left(FLOOR + MIB, NAN), "65 MiB did not come back"),
-        (left(FLOOR + MIB, RAISED), "65 MiB did not come back"),
+        (left(FLOOR + MIB, make_oom(limit_bytes=None)), "65 MiB were not released"),
+        (left(FLOOR + MIB, NAN), "65 MiB were not released"),
+        (left(FLOOR + MIB, RAISED), "65 MiB were not released"),
         (left(FLOOR, RAISED), None),
     ],
 )
@@ -132,8 +132,11 @@ ODD = crash("exception", "ValueError: other")
     [
         ([], None),
         ([RAISED] * (SAME_FAILURES - 1), None),
-        ([RAISED] * SAME_FAILURES, "all 4 trials so far failed in the same way: RuntimeError: so"),
-        ([crash("layout")] * SAME_FAILURES, "all 4 trials so far failed in the same way"),
+        (
+            [RAISED] * SAME_FAILURES,
+            "all 4 trials so far failed with the same error: RuntimeErr",
+        ),
+        ([crash("layout")] * SAME_FAILURES, "all 4 trials so far failed with the same error"),
         ([RAISED, Cancelled(detail="so")] * SAME_FAILURES, "all 4 trials so far failed"),
         ([RAISED] * SAME_FAILURES + [ODD], None),
         ([make_measured()] + [RAISED] * SAME_FAILURES, None),
@@ -142,8 +145,8 @@ ODD = crash("exception", "ValueError: other")
         ([crash("worker_died")] * 9, None),
         ([make_measured(), FULL], None),
         ([FULL, make_measured(), FULL], None),
-        ([make_measured(), *[FULL] * FULL_DISKS], "the last 2 trials found their disk full: OSE"),
-        ([FULL, Cancelled(detail="so"), FULL], "the last 2 trials found their disk full"),
+        ([make_measured(), *[FULL] * FULL_DISKS], "the last 2 trials ran out of disk space: OSE"),
+        ([FULL, Cancelled(detail="so"), FULL], "the last 2 trials ran out of disk space"),
     ],
 )
 def test_what_ends_a_sweep(outcomes: list[Outcome], words: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Fronts against the definition, tried on every pair."""
+"""Pareto fronts against their definition, checked on every pair."""
 
 from __future__ import annotations
 

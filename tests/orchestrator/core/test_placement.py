@@ -1,4 +1,4 @@
-"""On which nodes ranks run: cases worked out by hand, and what holds whatever there is."""
+"""Placement of ranks on nodes: cases worked out by hand, and invariants of any cluster."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nodes_are_shared_where_they_may_be() -> None:
 
 
 def test_workers_that_are_there_are_kept() -> None:
-    """Though a smaller node would do."""
+    """A waiting group is reused even if a smaller node has room."""
     there = nodes(a=8, b=2)
 
     assert assign(plan_of(2), there, [], [at(a=2)]) == PlacementDecision(placement=at(a=2))
@@ -121,7 +121,7 @@ some_nodes = st.lists(st.integers(1, 9), max_size=6).map(
 def test_nobody_gets_more_than_there_is(
     data: Any, there: list[Node], share: bool, tensor: int
 ) -> None:
-    """Groups one after the other: each whole, tensors on one node, nodes never overfull."""
+    """Each group is placed whole, tensor ranks share a node, and no node is overcommitted."""
     running: list[Placement] = []
     for _ in range(4):
         plan = plan_of(tensor * data.draw(st.integers(1, 5)), tensor)

@@ -1,4 +1,4 @@
-"""Which plans can share the processes that are there."""
+"""Reuse of a worker group's processes for another plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def test_another_number_of_ranks_needs_others() -> None:
     needed = Processes.of(changed(tensor=2), "cpu")
 
     reason = reason_to_change(needed, Processes.of(PLAN, "cpu"))
-    assert reason == f"the next plan needs {2 * PLAN.world_size} ranks, there are {PLAN.world_size}"
+    assert (
+        reason
+        == f"the next plan needs {2 * PLAN.world_size} ranks, the group has {PLAN.world_size}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,4 +56,4 @@ def test_another_allocator_needs_others_and_back(
 def test_workers_that_are_there_are_never_fresh() -> None:
     same = Processes.of(PLAN, "cpu")
 
-    assert reason_to_change(same, same, fresh=True) == "a validation runs in workers of its own"
+    assert reason_to_change(same, same, fresh=True) == "a validation runs in fresh workers"

@@ -1,4 +1,4 @@
-"""Which plans are better, as a table of rates and peaks."""
+"""The order of plans, as a table of rates and peaks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def records_of(outcomes: Sequence[Outcome]) -> tuple[Record, ...]:
 
 
 def measurements(*pairs: tuple[float, float]) -> tuple[Record, ...]:
-    """Records with these rates (± 1.5 %) and shares of the limit."""
+    """Returns records with these rates (± 1.5 %) and shares of the memory limit."""
     return records_of([make_measured(rate, share) for rate, share in pairs])
 
 

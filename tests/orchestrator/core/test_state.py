@@ -1,4 +1,4 @@
-"""State is what the events say, and nothing of it is lost."""
+"""The state derived from events, complete and in any order of endings."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ outcomes = st.one_of(
 
 
 def events_of(endings: list[Outcome], order: st.DataObject) -> list[Event]:
-    """Trials that start one after the other and end in any order, with notes between."""
+    """Draws trials that start in sequence and end in any order, with notes in between."""
     space = make_space(make_spec())
     plans = some_plans(space, len(endings))
     events: list[Event] = [started(number, plan) for number, plan in enumerate(plans)]

@@ -1,4 +1,4 @@
-"""What is validated next and whether a validation holds, as tables: records in, decisions out."""
+"""The choice of validations and their checks, as tables: records in, decisions out."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SLOW, FAST, ROOMY = make_measured(20.0), make_measured(40.0, 0.8), make_measured
 
 
 def searched(outcomes: Sequence[Outcome] = (SLOW, FAST, ROOMY), **sections: Any) -> SweepState:
-    """A search that has ended, and is to be followed by validations."""
+    """Returns the state after a search, before its validations."""
     return state_after(outcomes, **({"validation": ON} | sections))
 
 
 def validation_of(state: SweepState, number: int, outcome: Outcome | None = None) -> Record:
-    """A validation like its trial, or with another outcome, after all trials."""
+    """Adds a validation after all trials, with its trial's outcome or another one."""
     trial = next(record for record in state.records if record.number == number)
     last = max(record.ended_at for record in (*state.records, *state.validations))
     return replace(
@@ -68,7 +68,7 @@ def test_of_equals_the_one_with_most_room_goes_first() -> None:
 
 
 def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
-    """Where room is wanted: a peak a thousandth of the limit lower is no reason to run slower."""
+    """A peak lower by 0.1 % of the limit justifies no slower plan, with headroom as objective."""
     trials = make_measured(20.0, 0.400), make_measured(36.0, 0.401), make_measured(50.0, 0.43)
     state = searched(trials, objective={"metric": "headroom"})
 
@@ -103,7 +103,7 @@ def test_after_a_failure_the_next_plan_is_validated() -> None:
 
 
 def test_a_plan_that_is_no_equal_has_to_wait() -> None:
-    """Far slower plans have room, and are validated when all that are faster have failed."""
+    """Far slower plans have headroom, and are validated when all faster ones have failed."""
     state = searched([make_measured(20.0, 0.1), FAST])
 
     assert state.to_validate == state.records[1]
@@ -192,7 +192,7 @@ def test_another_headroom_judges_old_validations_anew() -> None:
     ("rate", "holds"), [(38.0, True), (35.2, True), (34.0, False), (20.0, False), (60.0, True)]
 )
 def test_a_validation_may_be_slower_by_a_share_and_both_intervals(rate: float, holds: bool) -> None:
-    """The trial's 40 ± 1.5 %, less 10 %, is 35.46; a validation of 35.2 reaches 35.7."""
+    """The trial's 40 - 1.5 %, minus 10 %, is 35.46; the interval of 35.2 reaches 35.7."""
     state = after_validation(searched([SLOW, FAST]), 1, make_measured(rate, 0.8))
 
     assert (state.validated is not None) is holds
@@ -201,7 +201,7 @@ def test_a_validation_may_be_slower_by_a_share_and_both_intervals(rate: float, h
 
 
 def test_a_slow_validation_is_repeated_once() -> None:
-    """Other work makes any plan slow; the second of two validations counts."""
+    """Contention makes any plan slow; the second of two validations counts."""
     once = after_validation(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
     assert once.to_validate == once.records[1]
     assert once.best == once.records[0]
@@ -279,8 +279,8 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     state = after_validation(state, 1, with_losses(losses, **changes))
     assert (state.validated is not None) is holds
     if not holds:
-        told = "apart from those of trial 0 in the first 10 steps"
-        assert told in state.failed_validations[1]
+        reason = "from those of trial 0 over the first 10 steps"
+        assert reason in state.failed_validations[1]
 
 
 def test_only_the_first_steps_are_compared() -> None:
@@ -363,7 +363,7 @@ def test_losses_near_zero_are_compared_by_the_largest() -> None:
 
 
 def test_a_validation_has_time_of_its_own() -> None:
-    """Three times the 60 s that a trial may take at most; less if its trial tells of less."""
+    """Three times a trial's limit of 60 s, or less if the measured trial needs less."""
     state = searched()
     assert validation_deadline_seconds(state, state.records[1]) == 180.0
 

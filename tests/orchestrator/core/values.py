@@ -1,4 +1,4 @@
-"""States to decide on."""
+"""States for tests of decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.orchestrator.records import BEGAN, make_records, make_space, make_spe
 
 
 def state_after(outcomes: Sequence[Outcome] = (), **sections: Any) -> SweepState:
-    """A driver that took up a study with these outcomes, the baseline's first."""
+    """Returns the state of a resumed study with these outcomes, the baseline's first."""
     spec = make_spec(**sections)
     space = make_space(spec)
     return begin(

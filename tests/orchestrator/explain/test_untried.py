@@ -22,7 +22,7 @@ TRIED = (
     (a_plan(zero_stage=2), measured(20.0, 40)),
     (a_plan(), measured(50.0, 30)),  # the answer
 )
-END = SweepEnded(reason="the budget of 3 trials is used", at=0.0)
+END = SweepEnded(reason="the budget of 3 trials is used up", at=0.0)
 
 
 def grounded(
@@ -112,7 +112,7 @@ def test_slower_by_forecast_and_not_reached() -> None:
     assert slower.ratio.value == pytest.approx(0.5)
     assert slower.ratio.low < 0.5 < slower.ratio.high
     assert slower.reasons[1] == (
-        "the sweep ended before it was its turn, after 2 trials: the budget of 3 trials is used"
+        "the sweep ended before it was its turn, after 2 trials: the budget of 3 trials is used up"
     )
     assert missed.verdict == "not_reached"
     assert missed.ratio is not None

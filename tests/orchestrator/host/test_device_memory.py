@@ -1,4 +1,4 @@
-"""Memory of GPUs that is awaited; a driver's answers are given, there being no GPU."""
+"""Waiting for GPU memory to be released; the driver's answers are scripted, without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THERE = {"GPU-a": 5 * GIB, "GPU-b": 0, "GPU-c": GIB}
 
 
 def readings(*values: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-    """One after the other; the last one stays."""
+    """Yields the values in sequence, then the last one forever."""
     yield from values
     while True:
         yield values[-1]
@@ -32,7 +32,7 @@ def test_what_does_not_come_back_is_told_by_gpu() -> None:
 
     (told,) = unreleased({"GPU-a": 3 * GIB, "GPU-b": 2 * GIB - 2**20}, 0, lambda: now)
 
-    assert told.startswith("10.0 GiB of GPU-a did not come back in 0 s")
+    assert told.startswith("10.0 GiB of GPU-a were not released within 0 s")
 
 
 def test_other_gpus_and_those_that_are_gone_are_nobodys_concern() -> None:

@@ -1,4 +1,4 @@
-"""What is told of this machine."""
+"""Facts about this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that were told to go, with real ones."""
+"""Cleanup of leftover processes, with real ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(float(sys.argv[1]))
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """Leaders of process groups; none of theirs outlives the test."""
+    """Leaders of process groups, which are killed after the test."""
     all_of_them: list[subprocess.Popen[str]] = []
     yield all_of_them
     for process in all_of_them:
@@ -38,7 +38,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def leader(started: list[subprocess.Popen[str]], stays: float) -> tuple[int, int]:
-    """Ids of a process group's leader and of its child."""
+    """Starts a process group; returns the ids of its leader and its child."""
     process = subprocess.Popen(
         [sys.executable, "-c", FORKS, str(stays)],
         stdout=subprocess.PIPE,

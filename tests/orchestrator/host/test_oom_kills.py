@@ -1,4 +1,4 @@
-"""The kernel's count of processes that it ended: the container's own goes before the machine's."""
+"""The kernel's count of OOM kills: the container's own takes precedence over the machine's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_who_counts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, text in (("_OWN", events), ("_MACHINE", vmstat)):
+    for name, text in (("_CGROUP_EVENTS", events), ("_VMSTAT", vmstat)):
         file = tmp_path / name
         monkeypatch.setattr(counting, name, file)
         if text is not None:

@@ -1,4 +1,4 @@
-"""Signals that end a sweep: the first is an exception, the second an answer, the third the end."""
+"""Signals that stop a sweep: the first raises, the second prints a hint, the third raises again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_second_signal_cuts_nothing_short_and_the_third_ends_it(
         with pytest.raises(KeyboardInterrupt):
             interrupt(signal.SIGTERM)
         interrupt(signal.SIGINT)
-        assert "what was measured is kept" in capsys.readouterr().err
+        assert "Measurements are kept" in capsys.readouterr().err
         assert came.signum == signal.SIGTERM  # that is what ended it
         with pytest.raises(KeyboardInterrupt):
             interrupt(signal.SIGINT)

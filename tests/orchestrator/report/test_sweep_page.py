@@ -135,7 +135,7 @@ def test_what_does_not_train_the_same_is_not_the_answer() -> None:
 
     words = words_of(report_page(ReportData(state=state, ground=None)))
     assert not words.startswith("Trial 1 is the answer")
-    assert "the validation of trial 1 failed: its losses are up to 17 % apart" in words.replace(
+    assert "the validation of trial 1 failed: its losses differ by up to 17 %" in words.replace(
         "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"
     )
     assert loss_curves(state) is None

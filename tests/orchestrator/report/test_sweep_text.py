@@ -239,5 +239,5 @@ def test_a_plan_that_reaches_too_little_is_told_with_what_was_asked() -> None:
     text = words(state)
 
     assert "no plan is feasible; nearest is trial 1" in text
-    assert "it reaches 50 samples/s, where at least 60 are asked for" in text
+    assert "it reaches 50 samples/s, below the required 60" in text
     assert "measured, less than asked 2" in text

@@ -117,13 +117,13 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
 def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    asked = study.ask(make_space(spec).baseline, "the plan that one would start with")
+    asked = study.ask(make_space(spec).baseline, "baseline")
 
     (trial,) = stored(spec)
     assert trial.state == TrialState.RUNNING
     assert trial.params["micro_batch"] == asked.plan.micro_batch == 1
     assert trial.user_attrs["plan"] == asked.plan.as_dict()
-    assert trial.user_attrs["why"] == "the plan that one would start with"
+    assert trial.user_attrs["why"] == "baseline"
 
 
 # ---------------------------------------------------------------- what is asked
