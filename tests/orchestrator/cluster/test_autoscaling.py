@@ -129,7 +129,7 @@ def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
 def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
     log, _ = swept
 
-    assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on nodes of" in log
+    assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on separate nodes" in log
     assert "waits for room" not in log  # no node went, idle as it was before the first trial
     assert "was lost" not in log
     assert "cluster.groups is 2, and the head node's memory serves 1: it may be killed" in log
@@ -205,7 +205,7 @@ def test_more_than_the_autoscaler_can_bring_is_refused_after_a_while(
     refused = tune("much.yaml", folder, environ)
 
     assert refused.returncode == 2
-    assert "for room for 4 groups of 1 rank on nodes of their own: there is" in refused.stderr
-    assert "cluster.workers is 1 and cluster.groups 4, and after 0.05 minutes" in refused.stderr
-    assert "lower it, or add nodes" in refused.stderr
+    assert "for room for 4 groups of 1 rank on separate nodes. The cluster has" in refused.stderr
+    assert "cluster.workers is 1 and cluster.groups 4, but after 0.05 minutes" in refused.stderr
+    assert "lower the values, or add nodes" in refused.stderr
     assert "Traceback" not in refused.stderr

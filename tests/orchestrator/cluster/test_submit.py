@@ -111,9 +111,9 @@ def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[s
 @pytest.mark.parametrize(
     ("options", "token", "words"),
     [
-        ((), "0" * 32, "asks for another token: set RAY_AUTH_TOKEN"),
-        (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not take jobs"),
-        (("--address", "head:8265"), None, "name the job server, as http://HEAD:8265"),
+        ((), "0" * 32, "does not accept the token: set RAY_AUTH_TOKEN"),
+        (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not accept jobs"),
+        (("--address", "head:8265"), None, "give the job server's URL, such as http://HEAD:8265"),
         (("--working-dir", "/usr/share/doc"), None, "is not in --working-dir"),
         (("--env", "NOT_SET_ANYWHERE"), None, "it is not set here"),
         (("--requirements", "none.txt"), None, "there is no such file"),
