@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 # An agent forgets a gauge after two of these, which is less than workers take to start
 REPORT_MS = 1500
 OURS = "ray_plimsoll_"
-AWAY = "the study's storage is away ("
+AWAY = "the study's storage is unavailable ("
 # In the order in which the sampler comes to them, those whose group is replaced come last
 TOO_LARGE, SOUND, FORGETS, RAISES, DIVERGES, HANGS, DIES = 128, 16, 32, 2, 8, 64, 4
 MICRO_BATCHES = (1, RAISES, DIES, DIVERGES, SOUND, FORGETS, HANGS, TOO_LARGE)

@@ -126,7 +126,7 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
                 postgres.stop()
     said = "".join(lines)
     assert sweep.wait(60) == ExitCode.STUDY_LOST, said
-    assert "the same command goes on where the sweep stopped" in lines[-1]
+    assert "the same command resumes the sweep" in lines[-1]
     assert "Traceback" not in said
     (untold,) = tmp_path.rglob(UNTOLD_FILE)
 

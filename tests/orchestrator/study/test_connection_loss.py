@@ -90,8 +90,8 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     assert [record.number for record in load_records(spec, NAME)] == [0, 1, 2]
     assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
     away, back = said
-    assert away.startswith("the study's storage is away (")
-    assert "waiting for it up to" in away
+    assert away.startswith("the study's storage is unavailable (")
+    assert "retrying for up to" in away
     assert back.startswith("the study's storage is back after ")
 
 

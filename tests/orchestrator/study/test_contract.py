@@ -117,14 +117,14 @@ def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> No
 def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
     with pytest.raises(StudyError, match="run plimsoll tune") as caught:
         load_records(spec, NAME)
-    assert "name one" not in str(caught.value)
+    assert "name a study" not in str(caught.value)
 
     for number in range(22):
         check_study(spec, f"ann-{number:02}")
     with pytest.raises(StudyError, match="holds no study small; run plimsoll tune") as caught:
         load_records(spec, NAME)
 
-    assert "name one that it holds: ann-00, ann-01, " in str(caught.value)
+    assert "name a study that it holds: ann-00, ann-01, " in str(caught.value)
     assert str(caught.value).endswith("ann-19 and 2 more")
 
 

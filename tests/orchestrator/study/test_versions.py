@@ -74,7 +74,7 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
     message = refused(spec)
 
     assert "was written by a newer Optuna (schema v9.0.0.a)" in message
-    assert "install the version that the others use" in message
+    assert "install the version that the other drivers use" in message
 
 
 def test_an_older_storage_is_left_as_it_is(database: str, tmp_path: Path) -> None:
