@@ -1,4 +1,4 @@
-"""What every kind of storage has to do for a study: the same on SQLite and on PostgreSQL."""
+"""Contract of a study's storage, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.orchestrator.study.values import NAME, open_study, run
 
 
 def states(spec: SweepSpec) -> list[TrialState]:
-    """As Optuna alone sees them."""
+    """Returns the trials as Optuna alone sees them."""
     with brief_storage(storage_url(spec, NAME)) as storage:
         study = optuna.load_study(study_name=NAME, storage=storage)
         return [trial.state for trial in study.get_trials()]
