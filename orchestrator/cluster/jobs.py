@@ -124,10 +124,10 @@ def entrypoint(spec_path: str, options: Mapping[str, object]) -> str:
 
 def job_id(study: str, jobs: Iterable[Job]) -> str:
     """Returns the id of the study's next job: its name, plus a number from the second job on."""
-    taken = {job.id for job in jobs}
+    existing = {job.id for job in jobs}
     first = f"plimsoll-{study}"
     number = 1
-    while (name := first if number == 1 else f"{first}-{number}") in taken:
+    while (name := first if number == 1 else f"{first}-{number}") in existing:
         number += 1
     return name
 

@@ -64,11 +64,13 @@ class Autoscaler:
 
         Replaces the earlier request, and renews it before it expires. No bundles cancel it.
         """
-        wanted, now = tuple(bundles), time.monotonic()
-        if wanted == self._requested and (not wanted or now < self._requested_at + _REPEAT_SECONDS):
+        request, now = tuple(bundles), time.monotonic()
+        if request == self._requested and (
+            not request or now < self._requested_at + _REPEAT_SECONDS
+        ):
             return
-        if self._request(wanted):
-            self._requested, self._requested_at = wanted, now
+        if self._send(request):
+            self._requested, self._requested_at = request, now
 
     def keep(self, nodes: Collection[str], label: str) -> None:
         """Keeps these nodes up while nothing runs on them, and no others.
@@ -99,7 +101,7 @@ class Autoscaler:
             with contextlib.suppress(ray.exceptions.RayError):  # the cluster may have gone
                 self.keep((), "")
 
-    def _request(self, bundles: Sequence[Bundle]) -> bool:
+    def _send(self, bundles: Sequence[Bundle]) -> bool:
         """Returns False if the request failed; the next `ask_for` then repeats it."""
         import ray
 

@@ -153,8 +153,8 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    shown = shows_ray_logs()
-    logs = {"log_to_driver": shown, "logging_level": "INFO" if shown else "ERROR"}
+    verbose = shows_ray_logs()
+    logs = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     try:
         if address is None:
             settle_own_ray()
@@ -188,10 +188,10 @@ def _check_reachable(address: str) -> None:
 
 def _device(ray: Any, spec: SweepSpec) -> str:
     gpus = any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
-    wanted = spec.cluster.device
-    if wanted == "cuda" and not gpus and not spec.cluster.wait_minutes:
+    requested = spec.cluster.device
+    if requested == "cuda" and not gpus and not spec.cluster.wait_minutes:
         raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
-    return "cuda" if wanted == "cuda" or (wanted == "auto" and gpus) else "cpu"
+    return "cuda" if requested == "cuda" or (requested == "auto" and gpus) else "cpu"
 
 
 def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:

@@ -96,8 +96,8 @@ def _one_line(error: Exception) -> str:
     """Returns the message of an error; only the first and the last line if it is a traceback."""
     plain = _COLORS.sub("", str(error)).strip()
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    shown = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
-    return f"{type(error).__name__}: {' '.join(shown)[:300]}"
+    excerpt = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
+    return f"{type(error).__name__}: {' '.join(excerpt)[:300]}"
 
 
 class GroupFailed(Exception):  # an event more than an error

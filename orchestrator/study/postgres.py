@@ -31,7 +31,7 @@ class ImpatientConnection(psycopg.Connection[Any]):
         try:
             return super().wait(_limited(gen, timeout, ANSWER_SECONDS), *options, **more)
         finally:
-            if timeout.expired:  # the late answer would be taken for that to the next statement
+            if timeout.expired:  # a late answer would be taken for the next statement's
                 self.pgconn.finish()
 
 
@@ -44,13 +44,13 @@ def _limited(
 ) -> Generator[Any, Any, Value]:
     until = time.monotonic() + seconds
     try:
-        wanted = next(gen)
+        readiness = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield readiness
             if not ready and time.monotonic() > until:
                 timeout.expired = True
                 raise psycopg.OperationalError(f"the server has not answered for {seconds:.0f} s")
-            wanted = gen.send(ready)
+            readiness = gen.send(ready)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

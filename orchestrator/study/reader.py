@@ -97,26 +97,28 @@ def held_studies(url: str) -> dict[str, dict[str, Any]]:
 
 def _load(spec: SweepSpec, name: str, read: Callable[[optuna.Study], Content]) -> Content:
     url = storage_url(spec, name)
-    shown = shown_url(url)
+    address = shown_url(url)
     path = sqlite_path(url)
     if path is not None and not path.exists():
-        raise StudyError(f"there is no study {name} yet: {shown} does not exist; run plimsoll tune")
+        raise StudyError(
+            f"there is no study {name} yet: {address} does not exist; run plimsoll tune"
+        )
     with storage_errors(url):
         if not holds_studies(url):
-            raise StudyError(f"{shown} holds no study yet; run plimsoll tune")
+            raise StudyError(f"{address} holds no study yet; run plimsoll tune")
         with brief_storage(url) as storage:
             names = optuna.get_all_study_names(storage)
             if name in names:
                 return read(optuna.load_study(study_name=name, storage=storage))
-    raise StudyError(f"{shown} holds no study {name}; run plimsoll tune{_others(names)}")
+    raise StudyError(f"{address} holds no study {name}; run plimsoll tune{_others(names)}")
 
 
 def _others(names: Sequence[str]) -> str:
     if not names:
         return ""
-    shown = ", ".join(sorted(names)[:_MAX_NAMES])
+    listed = ", ".join(sorted(names)[:_MAX_NAMES])
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f", or name a study that it holds: {shown}{more}"
+    return f", or name a study that it holds: {listed}{more}"
 
 
 def stored_state(

@@ -252,17 +252,17 @@ def _check_version(storage: RDBStorage, url: str) -> None:
     current, newest = storage.get_current_version(), storage.get_head_version()
     if current == newest:
         return
-    shown = shown_url(url)
+    address = shown_url(url)
     if current in storage.get_all_versions():
         raise StudyError(
-            f"study.storage {shown} was written by an older Optuna (schema {current}, Optuna"
+            f"study.storage {address} was written by an older Optuna (schema {current}, Optuna"
             f" {optuna.__version__} has {newest}): upgrade it with"
             f" `optuna storage upgrade --storage {without_password(url)}` while no sweep uses it"
         )
     raise StudyError(
-        f"study.storage {shown} was written by a newer Optuna (schema {current}) than the installed"
-        f" {optuna.__version__}, which supports schemas up to {newest}: install the version that"
-        " the other drivers use"
+        f"study.storage {address} was written by a newer Optuna (schema {current}) than the"
+        f" installed {optuna.__version__}, which supports schemas up to {newest}: install the"
+        " version that the other drivers use"
     )
 
 

@@ -100,7 +100,7 @@ def test_a_plan_that_is_measured_again_says_so(space: Space) -> None:
 
 
 def test_another_memory_limit_is_reckoned_with(space: Space) -> None:
-    """With twice the memory there, plans that just fitted there do not fit here."""
+    """The memory there is twice as large: plans that just fitted there do not fit here."""
     roomy = []
     for one in earlier(space, CPU_FINGERPRINT).records:
         outcome = one.outcome
