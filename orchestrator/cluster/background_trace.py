@@ -1,6 +1,6 @@
-"""A model's footprint, traced in a process of its own while the workers start.
+"""Tracing of a model's footprint in a process of its own, while the workers start.
 
-There, a user's model that hangs or dies when it is traced takes nothing of the sweep with it.
+If the user's model hangs or dies while it is traced, the sweep does not.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from workers.tracing.cache import default_folder, digest_of, load
 
-# It runs beside workers that start, and maybe beside a trial: a third of what each of them gets
-_PRIORITY = 5
+# The trace runs next to starting workers, perhaps next to a trial: at this niceness it gets a
+# third of the CPU time that each of them gets
+_NICENESS = 5
 
 
 class TraceFailed(UserError):
-    """The model has no footprint; says why."""
+    """The model has no footprint; the message says why."""
 
 
 class BackgroundTrace:
-    """A trace under way. Needs a connection to Ray unless the footprint is in the cache."""
+    """A running trace. Needs a connection to Ray unless the footprint is in the cache."""
 
     def __init__(self, spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str) -> None:
-        """Looks into the cache, and starts to trace if it is not there.
+        """Loads the footprint from the cache, or starts to trace it.
 
         Args:
-            spec: Whose model and training step.
+            spec: The model and the training step.
             wanted: Variants that the footprint must have.
             device: "cpu" or "cuda".
         """
@@ -42,66 +43,67 @@ class BackgroundTrace:
             return
         import ray
 
-        # one call and no more: Ray would hand the process on, with its priority and its memory
+        # one call per process: Ray would reuse it, with its niceness and its memory
         settings = {"num_cpus": 0, "resources": HEAD_RESOURCE, "max_calls": 1, "max_retries": 0}
         task = ray.remote(**settings)(_trace)
         self._reference = task.remote(spec, wanted, device, str(Path.cwd()))
 
     def poll(self) -> Footprint | None:
-        """The footprint once it is there, None before.
+        """Returns the footprint, or None while the trace runs.
 
         Raises:
-            TraceFailed: If there will be none.
+            TraceFailed: If the model cannot be traced.
         """
         if self._footprint is None:
             import ray
 
             ready, _ = ray.wait([self._reference], timeout=0)
             if ready:
-                self._footprint = self._taken(ray)
+                self._footprint = self._result(ray)
         return self._footprint
 
     def stop(self) -> None:
-        """Ends the trace if it is still under way."""
+        """Ends the trace if it still runs."""
         if self._footprint is None:
             import ray
 
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.cancel(self._reference, force=True)
 
-    def _taken(self, ray: Any) -> Footprint:
+    def _result(self, ray: Any) -> Footprint:
         try:
-            found = ray.get(self._reference)
-        except ray.exceptions.RayError as error:  # whatever the model did to that process
+            result = ray.get(self._reference)
+        except ray.exceptions.RayError as error:  # the model may do anything to that process
             cause = getattr(error, "cause", None) or error
             first = next(iter(str(cause).strip().splitlines()), "")
             raise TraceFailed(
                 f"the model cannot be traced: {type(cause).__name__}: {first}"
             ) from error
-        if isinstance(found, str):
-            raise TraceFailed(found)
-        assert isinstance(found, Footprint)
-        return found
+        if isinstance(result, str):
+            raise TraceFailed(result)
+        assert isinstance(result, Footprint)
+        return result
 
 
-def _cached(spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str) -> Footprint | None:
-    with contextlib.suppress(UserError):  # the trace will meet it again, and say so
-        known = load(default_folder(), digest_of(spec, device))
-        there = {(v.attention, v.compute, v.split) for v in known.variants} if known else set()
-        return known if there.issuperset(wanted) else None
+def _cached(spec: SweepSpec, variants: tuple[VariantKey, ...], device: str) -> Footprint | None:
+    with contextlib.suppress(UserError):  # the trace meets the same error and reports it
+        footprint = load(default_folder(), digest_of(spec, device))
+        cached = footprint.variants if footprint else ()
+        keys = {(variant.attention, variant.compute, variant.split) for variant in cached}
+        return footprint if keys.issuperset(variants) else None
     return None
 
 
 def _trace(
-    spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str, folder: str
+    spec: SweepSpec, variants: tuple[VariantKey, ...], device: str, folder: str
 ) -> Footprint | str:
-    """The footprint, or why there is none: the errors of users do not all travel."""
+    """Returns the footprint, or a message: some errors of users cannot be pickled."""
     from workers.tracing.trace import trace
 
-    os.nice(_PRIORITY)
-    if Path(folder).is_dir():  # where relative paths and the user's modules are found
+    os.nice(_NICENESS)
+    if Path(folder).is_dir():  # relative paths and the user's modules start there
         os.chdir(folder)
     try:
-        return trace(spec, wanted, device=device)
+        return trace(spec, variants, device=device)
     except UserError as error:
         return str(error)

@@ -1,7 +1,8 @@
-"""Actors that pass things on: trials to groups, requests to ranks, outcomes back.
+"""Ray actors that carry messages: assignments to worker groups, requests to ranks, and outcomes.
 
-Ray starts a process for each and imports this module there, so that it imports next to nothing:
-with Ray Tune and Train each took three seconds of a core before the first trial could begin.
+Ray starts a process for each actor and imports this module there, so the module imports almost
+nothing. With Ray Tune and Ray Train, each actor took three seconds of a core before the first
+trial could begin.
 """
 
 from __future__ import annotations
@@ -23,57 +24,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a rank runs."""
+    """Process of one rank, and the node that it runs on."""
 
     worker: ActorHandle
     node: str  # its id
     pid: int
-    devices: tuple[tuple[str, int], ...] = ()  # GPUs of its group there: UUID, bytes in use by then
+    devices: tuple[tuple[str, int], ...] = ()  # its group's GPUs there: UUID, bytes in use before
 
 
 class Order(Enum):
-    """What a group is told that gets no trial."""
+    """Instruction to a worker group that gets no trial."""
 
-    LEAVE = "leave"  # there are no more
-    RELEASE = "release"  # others need its nodes: it goes on without workers
-    WAIT = "wait"  # nothing was decided; it asks again
+    LEAVE = "leave"  # end: there are no more trials
+    RELEASE = "release"  # stop the workers, since other groups need their nodes, and stay
+    WAIT = "wait"  # nothing was decided yet: ask again
 
 
 class Desk:
-    """Where groups get their next trial."""
+    """Queues of assignments for worker groups, and the heartbeats of their runners."""
 
     def __init__(self) -> None:
-        self._given: defaultdict[str, asyncio.Queue[Assignment | Order]] = defaultdict(
+        self._queues: defaultdict[str, asyncio.Queue[Assignment | Order]] = defaultdict(
             asyncio.Queue
         )
-        self._beats: dict[str, tuple[float, ActorHandle]] = {}
+        self._heartbeats: dict[str, tuple[float, ActorHandle]] = {}
         self._seats: dict[str, Sequence[Seat]] = {}
 
     async def beat(self, group: str, runner: ActorHandle, seats: Sequence[Seat] = ()) -> None:
-        """A group's runner lives, and has workers there."""
-        self._beats[group] = time.monotonic(), runner
+        """Records a heartbeat of a group's runner, and where its workers run."""
+        self._heartbeats[group] = time.monotonic(), runner
         self._seats[group] = seats
 
     async def look(self, seconds: float) -> tuple[list[ActorHandle], dict[str, Sequence[Seat]]]:
-        """Runners that were last heard of so long ago, each told of once, and all workers."""
+        """Finds runners without a heartbeat.
+
+        Args:
+            seconds: Longest time between two heartbeats.
+
+        Returns:
+            Runners that are silent for longer, each reported once; the workers of all groups.
+        """
         now = time.monotonic()
-        late = [group for group, (last, _) in self._beats.items() if now - last > seconds]
-        return [self._beats.pop(group)[1] for group in late], self._seats
+        silent = [group for group, (last, _) in self._heartbeats.items() if now - last > seconds]
+        return [self._heartbeats.pop(group)[1] for group in silent], self._seats
 
     async def put(self, group: str, given: Assignment | Order) -> None:
-        """Lays down what a group is to do next."""
-        self._given[group].put_nowait(given)
+        """Queues an assignment or an order for a group."""
+        self._queues[group].put_nowait(given)
 
     async def take(self, group: str, seconds: float) -> Assignment | Order:
-        """Waits for it, so long and no longer."""
+        """Returns what is queued for a group; `Order.WAIT` if nothing comes within `seconds`."""
         try:
-            return await asyncio.wait_for(self._given[group].get(), seconds)
+            return await asyncio.wait_for(self._queues[group].get(), seconds)
         except TimeoutError:
             return Order.WAIT
 
 
 class Mailbox:
-    """Requests on their way to the ranks, and what comes back. Lives as long as its group."""
+    """Requests to the ranks of one group, and their answers. Lives as long as its group."""
 
     def __init__(self, world_size: int) -> None:
         self._requests: list[asyncio.Queue[TrialRequest | None]]
@@ -85,53 +93,53 @@ class Mailbox:
         self._oom_kills: dict[str, int] = {}
 
     async def sit(self, seat: Seat) -> None:
-        """A rank's process runs, and has yet to load what it needs."""
+        """Records that a rank's process runs; it has yet to load what it needs."""
         self._seats.append(seat)
 
     async def seats(self) -> list[Seat]:
-        """Where ranks run that came so far."""
+        """Returns the processes of the ranks that have started so far."""
         return self._seats
 
     async def count(self, node: str, oom_kills: int) -> None:
-        """How often the kernel's OOM killer had struck on a node when a rank began a trial."""
+        """Records how many processes the kernel's OOM killer had killed on a node so far."""
         self._oom_kills[node] = oom_kills
 
     async def oom_kills(self) -> dict[str, int]:
-        """Those of all nodes, by their ids."""
+        """Returns the counts of all nodes when their last trial began, by the node's id."""
         return self._oom_kills
 
     async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
-        """A rank is up."""
+        """Records that a rank is ready for trials."""
         await self._ready.put((worker, seen))
 
     async def members(self) -> list[tuple[ActorHandle, Fingerprint]]:
-        """All ranks, once they are up."""
+        """Waits until all ranks are ready, and returns them."""
         return [await self._ready.get() for _ in self._requests]
 
     async def next(self, rank: int) -> TrialRequest | None:
-        """The next request for a rank; None asks it to leave."""
+        """Waits for the next request to a rank; None tells it to leave."""
         return await self._requests[rank].get()
 
     async def announce(self, rank: int, outcome: Outcome) -> None:
-        """A rank tells its own ending, before the ranks agree."""
+        """Records the outcome of one rank, before the ranks agree on one."""
         self._announced[rank] = outcome
 
     async def announced(self) -> list[Outcome]:
-        """What the ranks told of the trial under way, in the order of ranks."""
+        """Returns what ranks announced of the current trial, in the order of ranks."""
         return [self._announced[rank] for rank in sorted(self._announced)]
 
     async def post(self, outcome: Outcome) -> None:
-        """Rank 0 tells what the ranks agreed on."""
+        """Takes the outcome that the ranks agreed on, from rank 0."""
         await self._outcomes.put(outcome)
 
     async def run(self, request: TrialRequest) -> Outcome:
-        """Hands a request to all ranks and waits for the outcome."""
+        """Sends a request to all ranks and waits for the outcome."""
         self._announced.clear()
         for queue in self._requests:
             queue.put_nowait(request)
         return await self._outcomes.get()
 
     async def dismiss(self) -> None:
-        """Asks all ranks to leave."""
+        """Tells all ranks to leave."""
         for queue in self._requests:
             queue.put_nowait(None)

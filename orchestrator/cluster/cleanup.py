@@ -1,11 +1,9 @@
-"""What a group leaves behind under Ray when it ends: processes on its nodes, rooms.
+"""Cleanup of what a worker group leaves under Ray: processes on its nodes, and placement groups.
 
-Ray frees a placement group by itself only if its creator and the job are both over. Where a
-controller of Ray Train dies in mid-life, an actor of its own frees it, which asks Ray's dashboard
-whether the controller lives: where none runs, room and actor stay until the cluster ends.
-
-Ray has no public way to ask for any of this without its dashboard; this uses its client of the
-GCS.
+Ray frees a placement group by itself only when its creator and the job are both over. If a
+controller of Ray Train dies early, a cleaner actor of Ray frees its group, but only after it has
+asked Ray's dashboard about the controller. Without a dashboard, placement group and cleaner stay
+until the cluster ends.
 """
 
 from __future__ import annotations
@@ -23,20 +21,21 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.channels import Seat
+from orchestrator.cluster.ray_private import actors_of_job, is_alive, placement_groups_of
 from orchestrator.host import end_leftovers, oom_kills, unreleased
 
-_LEAVE_SECONDS = 5.0  # in which a process that was told to end ends by itself
-_RELEASE_SECONDS = 15.0  # in which a driver has the memory back of a process that is gone
-_NODE_SECONDS = 50.0  # for a node to end what it has of them
-_KNOWN_SECONDS = 10.0  # until Ray knows that a process is gone
+_EXIT_SECONDS = 5.0  # for a process that was told to end
+_RELEASE_SECONDS = 15.0  # until a driver has back the memory of a process that has ended
+_NODE_SECONDS = 50.0  # for one node to clean up
+_DEATH_NOTICE_SECONDS = 10.0  # until Ray notices that a process has ended
 _POLL_SECONDS = 0.2
 _CONTROLLER = "TrainController"
 
 
 def session_folder() -> Path | None:
-    """Where Ray keeps what is of no use when it has ended; None if that cannot be written.
+    """Returns Ray's folder for temporary files, or None if this process cannot write to it.
 
-    For files that are of no use either when the process is gone which made them.
+    Use it for files that are worthless once Ray, or the process that wrote them, has ended.
     """
     context = ray.get_runtime_context()
     folder = Path(context.get_temp_dir(), context.get_session_name())
@@ -44,126 +43,122 @@ def session_folder() -> Path | None:
 
 
 def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:
-    """Sees to it, on each node, that no process of workers is left, and nothing on its GPUs.
+    """Ends all processes of workers on their nodes, and waits until their GPUs are free.
+
+    Args:
+        seats: Of the workers.
 
     Returns:
-        What does not end or come back, a sentence each.
+        What is still running or still holds memory, a sentence each.
     """
-    here = ray.get_runtime_context().get_node_id()
-    told = []
+    this_node = ray.get_runtime_context().get_node_id()
+    faults: list[str] = []
     for node in sorted({seat.node for seat in seats}):
         leaders = [seat.pid for seat in seats if seat.node == node]
         devices = dict(pair for seat in seats if seat.node == node for pair in seat.devices)
-        left: tuple[int, ...] = ()
-        held: tuple[str, ...] = ()
-        if node == here:
-            left, held = _clear(leaders, devices)
+        survivors: tuple[int, ...] = ()
+        unfreed: tuple[str, ...] = ()
+        if node == this_node:
+            survivors, unfreed = _clean_node(leaders, devices)
         else:
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(_clear)
+            affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=affinity)(_clean_node)
             with contextlib.suppress(RayError):  # a node that is gone has no processes
-                left, held = ray.get(task.remote(leaders, devices), timeout=_NODE_SECONDS)
-        if left:
-            pids = ", ".join(map(str, left))
-            told.append(f"processes {pids} on node {node} do not end, though they were killed")
-        told += held
-    return tuple(told)
+                reference = task.remote(leaders, devices)
+                survivors, unfreed = ray.get(reference, timeout=_NODE_SECONDS)
+        if survivors:
+            pids = ", ".join(map(str, survivors))
+            faults.append(f"processes {pids} on node {node} are still running after SIGKILL")
+        faults += unfreed
+    return tuple(faults)
 
 
-def _clear(
+def _clean_node(
     leaders: Sequence[int], devices: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """On the node itself: processes that do not end, and what their GPUs do not have back."""
-    return end_leftovers(leaders, _LEAVE_SECONDS), unreleased(devices, _RELEASE_SECONDS)
+    return end_leftovers(leaders, _EXIT_SECONDS), unreleased(devices, _RELEASE_SECONDS)
 
 
 def oom_killed(before: Mapping[str, int]) -> bool:
-    """Whether the kernel's OOM killer struck on one of these nodes since it was counted there."""
-    asked = ray.remote(num_cpus=0, max_retries=0)(oom_kills)
+    """Returns True if the kernel's OOM killer has killed a process on one of these nodes.
+
+    Args:
+        before: Kills on each node when counting began, by the node's id.
+    """
+    count_kills = ray.remote(num_cpus=0, max_retries=0)(oom_kills)
     for node, count in before.items():
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        with contextlib.suppress(RayError):  # a node that is gone tells nothing
-            now = ray.get(asked.options(scheduling_strategy=there).remote(), timeout=_NODE_SECONDS)
-            if now > count:
+        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+        with contextlib.suppress(RayError):  # a node that is gone cannot answer
+            reference = count_kills.options(scheduling_strategy=affinity).remote()
+            if ray.get(reference, timeout=_NODE_SECONDS) > count:
                 return True
     return False
 
 
 def end_controllers() -> None:
-    """Ends the controllers of Ray Train that this process started and that do not end."""
-    me = bytes.fromhex(ray.get_runtime_context().get_worker_id())
-    _end_controllers_of({me}, _actors())
+    """Ends controllers of Ray Train that this process started and that hang."""
+    this_worker = bytes.fromhex(ray.get_runtime_context().get_worker_id())
+    _end_controllers_of({this_worker}, actors_of_job())
 
 
 def free_abandoned() -> None:
-    """Frees the room that dead controllers of this job hold."""
-    from ray._private.state import state
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
-
-    dead = [a for a in _actors() if a.class_name == _CONTROLLER and not _is_alive(a)]
-    ids = {actor.actor_id for actor in dead}
-    for row in state._connect_and_get_accessor().get_placement_group_table():
-        group = PlacementGroupTableData.FromString(row)
-        if group.creator_actor_id in ids and group.state != PlacementGroupTableData.REMOVED:
-            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+    """Removes the placement groups of dead controllers of this job."""
+    controllers = {
+        actor.actor_id
+        for actor in actors_of_job()
+        if actor.class_name == _CONTROLLER and not is_alive(actor)
+    }
+    for group in placement_groups_of(controllers):
+        remove_placement_group(PlacementGroup(ray.PlacementGroupID(group)))
 
 
 def clean_up_group(seats: Sequence[Seat]) -> tuple[str, ...]:
-    """Ends what the actor left that ran a group's trials, and frees its room.
+    """Cleans up after the runner of a group has died. Call it on the node where the runner was.
 
-    For the node where that actor ran. Ray ends what it started by itself, in some seconds, unless
-    that hangs as well.
+    Ray ends the processes that the runner started within seconds, unless they hang as well.
 
     Args:
-        seats: Of its workers.
+        seats: Of the group's workers.
 
     Returns:
-        What does not end, a sentence each.
+        What is still running or still holds memory, a sentence each.
     """
-    actors = _actors()
-    dead = {_worker(actor.address) for actor in actors if not _is_alive(actor)}
+    actors = actors_of_job()
+    dead = {_worker_id(actor.address) for actor in actors if not is_alive(actor)}
     _end_controllers_of(dead, actors)
-    told = end_on_nodes(seats)
+    faults = end_on_nodes(seats)
     free_abandoned()
-    return told
-
-
-def _actors() -> list[Any]:
-    """`ActorTableData` of all actors of this job, dead ones too."""
-    from ray._private.state import state
-    from ray.core.generated.gcs_pb2 import ActorTableData
-
-    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    rows = state._connect_and_get_accessor().get_actor_table(job, None)
-    return [ActorTableData.FromString(row) for row in rows]
-
-
-def _is_alive(actor: Any) -> bool:
-    from ray.core.generated.gcs_pb2 import ActorTableData
-
-    return bool(actor.state != ActorTableData.DEAD)
+    return faults
 
 
 def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> None:
-    """Kills controllers on this node that such processes started; waits until Ray knows."""
-    here = ray.get_runtime_context().get_node_id()
-    ended = [
+    """Kills the controllers on this node that these processes started, and waits for Ray to notice.
+
+    Args:
+        owners: Ids of Ray's worker processes.
+        actors: All of the job.
+    """
+    this_node = ray.get_runtime_context().get_node_id()
+    controllers = [
         actor
         for actor in actors
         if actor.class_name == _CONTROLLER
-        and _is_alive(actor)
-        and ray.NodeID(actor.address.node_id).hex() == here
-        and _worker(actor.owner_address) in owners
+        and is_alive(actor)
+        and ray.NodeID(actor.address.node_id).hex() == this_node
+        and _worker_id(actor.owner_address) in owners
     ]
-    if not ended:
+    if not controllers:
         return
-    end_leftovers([actor.pid for actor in ended], 0)
-    ids = {actor.actor_id for actor in ended}
-    until = time.monotonic() + _KNOWN_SECONDS
-    while any(a.actor_id in ids and _is_alive(a) for a in _actors()) and time.monotonic() < until:
+    end_leftovers([actor.pid for actor in controllers], 0)
+    ids = {actor.actor_id for actor in controllers}
+    until = time.monotonic() + _DEATH_NOTICE_SECONDS
+    while _any_alive(ids) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
 
 
-def _worker(address: Any) -> bytes:
-    """The id of the process that an address is of."""
+def _any_alive(ids: Collection[bytes]) -> bool:
+    return any(actor.actor_id in ids and is_alive(actor) for actor in actors_of_job())
+
+
+def _worker_id(address: Any) -> bytes:
     return bytes(address.worker_id)

@@ -1,7 +1,7 @@
-"""A cluster's job server: sweeps are submitted to it, looked up and followed.
+"""Client of a cluster's job server: submits sweeps, finds their jobs and follows the logs.
 
-It takes HTTP alone: nothing of the cluster has to match this machine's Python or Ray. This is the
-one module that knows Ray's job API.
+The server speaks HTTP, so this machine's Python and Ray need not match the cluster's. No other
+module uses Ray's job API.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from orchestrator.cluster.ray_private import PACKAGING_LOGGER
 from orchestrator.cluster.runtime import settle_ray, settle_token
 from search_spaces.errors import ClusterError, require
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Status = Literal["pending", "running", "stopped", "succeeded", "failed"]
 STUDY = "plimsoll_study"  # in a job's metadata
-# What a sweep needs nothing of, as .gitignore writes it: results, checkpoints and what tools leave
+# Files that no sweep needs, in .gitignore's syntax: results, checkpoints and caches of tools
 EXCLUDED = (
     ".git",
     ".venv",
@@ -43,24 +44,24 @@ EXCLUDED = (
     "*.pth",
     "*.safetensors",
 )
-# Time for a sweep to close its trial and its MLflow runs when the job is stopped; Ray gives 3 s
+# Time for a stopped sweep to close its trial and its MLflow runs; Ray's default is 3 s
 STOP_SECONDS = 30
-_SIGNALLED = 128  # an exit code above it, or one below 0: a signal ended the process
-_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # where Ray's own commands look
-_CHATTY = (
+_SIGNALLED = 128  # a signal ended the process if its exit code is above this, or negative
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # as for Ray's own commands
+_VERBOSE_LOGGERS = (
     "ray.dashboard.modules.dashboard_sdk",
     "ray.dashboard.modules.job.sdk",
-    "ray._private.runtime_env.packaging",
+    PACKAGING_LOGGER,
 )
-_AGAIN_SECONDS = 2.0
-_LARGEST = 3  # files that are named where a working directory is too large
+_POLL_SECONDS = 2.0
+_LARGEST = 3  # files named if a working directory is too large
 _NO_JOB = "status code 404"
 _TOO_LARGE = ("status code 413", "exceeds the maximum size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as the server tells it; times are seconds since the epoch."""
+    """State of a job on the server; times are seconds since the epoch."""
 
     id: str
     status: Status
@@ -71,18 +72,18 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True once the job has stopped, failed or succeeded."""
         return self.status in ("stopped", "succeeded", "failed")
 
     @property
     def study(self) -> str | None:
-        """The study whose sweep it runs, None if it is none of ours."""
+        """The study whose sweep the job runs; None if `plimsoll submit` did not start it."""
         return dict(self.metadata).get(STUDY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What to ask a job server for."""
+    """Request for a new job."""
 
     study: str
     entrypoint: str
@@ -94,7 +95,7 @@ class Submission:
 
     @property
     def runtime_env(self) -> dict[str, object]:
-        """As Ray takes it."""
+        """The job's runtime environment in Ray's format."""
         env: dict[str, object] = {
             "working_dir": self.working_dir,
             "excludes": list(self.excludes),
@@ -104,43 +105,43 @@ class Submission:
 
 
 def entrypoint(spec_path: str, options: Mapping[str, object]) -> str:
-    """The command that runs a sweep in a job; its output is lines, for a log.
+    """Returns the command that runs a sweep in a job. It prints plain lines, for a log.
 
     Args:
-        spec_path: Of the specification, from the job's working directory.
-        options: Of `plimsoll tune`, by name; those that are None are left out, a switch has its
-            name alone, and a tuple stands for an option that is repeated.
+        spec_path: The specification, relative to the job's working directory.
+        options: Options of `plimsoll tune`, by name. None leaves an option out, True adds a switch,
+            and a tuple repeats the option.
     """
-    told = [
+    arguments = [
         word
         for name, value in options.items()
         if value is not None
         for each in (value if isinstance(value, tuple) else (value,))
         for word in ([f"--{name}"] if each is True else [f"--{name}", str(each)])
     ]
-    return shlex.join(["plimsoll", "tune", spec_path, "--plain", *told])
+    return shlex.join(["plimsoll", "tune", spec_path, "--plain", *arguments])
 
 
 def job_id(study: str, jobs: Iterable[Job]) -> str:
-    """The name of the study's next job: its own, and from the second on a number."""
-    taken = {job.id for job in jobs}
+    """Returns the id of the study's next job: its name, plus a number from the second job on."""
+    existing = {job.id for job in jobs}
     first = f"plimsoll-{study}"
     number = 1
-    while (name := first if number == 1 else f"{first}-{number}") in taken:
+    while (name := first if number == 1 else f"{first}-{number}") in existing:
         number += 1
     return name
 
 
 def under_way(study: str, jobs: Iterable[Job]) -> Job | None:
-    """The job that runs the study now, or will; None if there is none."""
-    ours = [job for job in jobs if job.study == study and not job.ended]
-    return max(ours, key=lambda job: job.started_at, default=None)
+    """Returns the study's latest job that has not ended, or None."""
+    active = [job for job in jobs if job.study == study and not job.ended]
+    return max(active, key=lambda job: job.started_at, default=None)
 
 
 def died(job: Job) -> bool:
-    """Whether the job ended without its sweep's doing: the next one goes on where it was.
+    """Returns True if something outside the sweep ended the job, so that another one can resume.
 
-    A sweep that ends by itself says so by its exit code, which the next one would repeat.
+    A sweep that ends by itself sets the exit code; another job would end in the same way.
     """
     if job.status != "failed":
         return False
@@ -148,56 +149,58 @@ def died(job: Job) -> bool:
 
 
 def exit_code(job: Job) -> int:
-    """What a shell should be told of a job that has ended."""
+    """Returns the exit code for a shell, from a job that has ended."""
     if job.status == "succeeded":
         return 0
     return job.exit_code if job.exit_code is not None and job.exit_code > 0 else 1
 
 
 def mute_progress() -> None:
-    """Mutes what Ray's job client logs of each upload and connection; warnings remain.
+    """Silences Ray's job client about uploads and connections; warnings remain.
 
-    Call it when the client is imported: its modules set their own loggers to INFO.
+    Call it after the client is imported: its modules set their own loggers to INFO.
     """
-    for name in _CHATTY:
+    for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class JobServer:
-    """The job server of one cluster."""
+    """Client of the job server of one cluster."""
 
     def __init__(self, address: str | None, patience_seconds: float = 300.0) -> None:
-        """Connects.
+        """Connects to the server.
 
         Args:
-            address: As `http://head:8265`; None: what RAY_API_SERVER_ADDRESS or RAY_ADDRESS says.
-            patience_seconds: How long a server that has answered may be away.
+            address: Such as `http://head:8265`; None: RAY_API_SERVER_ADDRESS or RAY_ADDRESS.
+            patience_seconds: How long `job` and `follow` retry if the server stops answering.
 
         Raises:
-            ClusterError: If nothing is named, nothing answers, or the token is not the server's.
+            ClusterError: If there is no URL, no answer, or the server does not accept the token.
         """
-        named = address or next((os.environ[name] for name in _ADDRESSES if name in os.environ), "")
-        if "://" not in named:
-            where = f"is {named}" if named else "is not given, nor RAY_API_SERVER_ADDRESS set"
-            raise ClusterError(f"--address {where}: name the job server, as http://HEAD:8265")
+        url = address or next((os.environ[name] for name in _ADDRESSES if name in os.environ), "")
+        if "://" not in url:
+            fault = f"is {url}" if url else "is not given, and RAY_API_SERVER_ADDRESS is not set"
+            raise ClusterError(
+                f"--address {fault}: give the job server's URL, such as http://HEAD:8265"
+            )
         settle_ray()
         settle_token()
-        os.environ[_ADDRESSES[0]] = named  # which Ray prefers to what it is told
-        self.address = named
+        os.environ[_ADDRESSES[0]] = url  # Ray prefers the variable to the argument
+        self.address = url
         self._patience_seconds = patience_seconds
-        self._client = self._connected()
+        self._client = self._connect()
 
     def jobs(self) -> tuple[Job, ...]:
-        """All that the server knows, oldest first."""
-        jobs = (_job(told) for told in self._asked(self._client.list_jobs))
+        """Returns all jobs that the server knows, oldest first."""
+        jobs = map(_job, self._call(self._client.list_jobs))
         return tuple(sorted(jobs, key=lambda job: job.started_at))
 
     def submit(self, submission: Submission, job_id: str) -> None:
         """Uploads the working directory and starts the job.
 
         Raises:
-            ClusterError: If the server refuses it; of a directory that is too large with the
-                files that make it so.
+            ClusterError: If the server refuses the job. If the directory is too large, the message
+                names its largest files.
         """
         try:
             self._client.submit_job(
@@ -207,15 +210,15 @@ class JobServer:
                 metadata=dict(submission.metadata),
             )
         except (RuntimeError, ValueError, OSError) as error:
-            if any(words in str(error) for words in _TOO_LARGE):
+            if any(text in str(error) for text in _TOO_LARGE):
                 raise ClusterError(_too_large(Path(submission.working_dir))) from error
-            self._refused(error)
+            self._raise_refused(error)
 
     def job(self, job_id: str) -> Job | None:
-        """How the job is; None if the server knows it no more, as after a restart of the head.
+        """Returns the job's state; None if the server forgot it, as after a restart of the head.
 
         Raises:
-            ClusterError: If the server stays away for longer than one waits for it.
+            ClusterError: If the server does not answer within `patience_seconds`.
         """
         until = time.monotonic() + self._patience_seconds
         while True:
@@ -225,26 +228,28 @@ class JobServer:
                 if _NO_JOB in str(error):
                     return None
                 if time.monotonic() > until:
-                    waited = f"for {self._patience_seconds:.0f} s"
                     raise ClusterError(
-                        f"{self.address} has not answered {waited}: what job {job_id} has measured"
-                        " is kept in its study; submit it again to go on"
+                        f"{self.address} has not answered for {self._patience_seconds:.0f} s: the"
+                        f" results of job {job_id} are in its study; submit it again to resume"
                     ) from error
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def follow(self, job_id: str, write: Callable[[str], None]) -> Job | None:
-        """Passes the job's log on until it has ended; then how; None if it is not known.
+        """Writes the job's log until the job has ended.
 
         Args:
             job_id: The job.
-            write: Takes what is new of the log, which may end anywhere in a line.
+            write: Receives each new piece of the log, which may end anywhere in a line.
+
+        Returns:
+            The job's last state, as `job` does.
 
         Raises:
             ClusterError: As `job` does.
         """
         log = _Log(write)
         while True:
-            # the connection may break, and the job may not have begun: its state tells
+            # the connection may break, or the job may not have begun: then its state decides
             with contextlib.suppress(RuntimeError, OSError):
                 asyncio.run(self._tail(job_id, log))
             job = self.job(job_id)
@@ -252,40 +257,40 @@ class JobServer:
                 with contextlib.suppress(RuntimeError, OSError):
                     log.take_whole(self._client.get_job_logs(job_id))
                 return job
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     async def _tail(self, job_id: str, log: _Log) -> None:
         log.begin()
         async for text in self._client.tail_job_logs(job_id):
             log.take(text)
 
-    def _connected(self) -> JobSubmissionClient:
+    def _connect(self) -> JobSubmissionClient:
         require("ray")
         from ray.job_submission import JobSubmissionClient
 
         mute_progress()
-        return self._asked(lambda: JobSubmissionClient(self.address))
+        return self._call(lambda: JobSubmissionClient(self.address))
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    def _call(self, request: Callable[[], Any]) -> Any:
         from ray.exceptions import AuthenticationError
 
         try:
-            return ask()
+            return request()
         except AuthenticationError as error:
             raise ClusterError(
-                f"{self.address} asks for another token: set RAY_AUTH_TOKEN to the cluster's"
-                " (KubeRay keeps it in the Secret named as the cluster)"
+                f"{self.address} does not accept the token: set RAY_AUTH_TOKEN to the cluster's"
+                " token (KubeRay keeps it in a Secret with the cluster's name)"
             ) from error
         except (RuntimeError, ValueError, OSError) as error:
-            self._refused(error)
+            self._raise_refused(error)
 
-    def _refused(self, error: Exception) -> NoReturn:
+    def _raise_refused(self, error: Exception) -> NoReturn:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ClusterError(f"{self.address} does not take jobs ({reason})") from error
+        raise ClusterError(f"{self.address} does not accept jobs ({reason})") from error
 
 
 class _Log:
-    """What was read of a log that begins anew with each connection."""
+    """Log that each connection sends from its beginning; writes each piece once."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -293,32 +298,29 @@ class _Log:
         self._read = 0
 
     def begin(self) -> None:
-        """What comes next is the log's beginning."""
         self._read = 0
 
     def take(self, text: str) -> None:
-        """What comes next in the log."""
-        fresh = text[max(self._written - self._read, 0) :]
+        new = text[max(self._written - self._read, 0) :]
         self._read += len(text)
-        if fresh:
-            self._write(fresh)
+        if new:
+            self._write(new)
             self._written = self._read
 
     def take_whole(self, text: str) -> None:
-        """The log from its beginning."""
         self.begin()
         self.take(text)
 
 
-def _job(told: Any) -> Job:
-    status: Status = told.status.value.lower()
+def _job(details: Any) -> Job:
+    status: Status = details.status.value.lower()
     return Job(
-        id=told.submission_id or told.job_id or "",
+        id=details.submission_id or details.job_id or "",
         status=status,
-        message=" ".join((told.message or "").split()),
-        exit_code=told.driver_exit_code,
-        metadata=tuple(sorted((told.metadata or {}).items())),
-        started_at=(told.start_time or 0) / 1000,
+        message=" ".join((details.message or "").split()),
+        exit_code=details.driver_exit_code,
+        metadata=tuple(sorted((details.metadata or {}).items())),
+        started_at=(details.start_time or 0) / 1000,
     )
 
 
@@ -329,6 +331,6 @@ def _too_large(folder: Path) -> str:
         f"{path.relative_to(folder)} ({path.stat().st_size / 2**20:.0f} MiB)" for path in largest
     )
     return (
-        f"--working-dir {folder} is larger than the 100 MiB that Ray's job server takes: leave out"
-        f" what the sweep does not need with --exclude; the largest files are {named}"
+        f"--working-dir {folder} exceeds the limit of Ray's job server, 100 MiB: leave out files"
+        f" that the sweep does not need with --exclude; the largest files are {named}"
     )

@@ -1,11 +1,11 @@
-"""Trials under Ray Tune: a Searcher that asks our driver, and a Trainable that owns a group.
+"""The sweep's main loop under Ray Tune: a Searcher that asks the driver, and a Trainable per group.
 
-Tune schedules; what is tried, and what an outcome means, is decided by the driver
-(`orchestrator.core.messages`). Ray's own OptunaSearch cannot carry constraints, hence the Searcher.
-To Tune, a trial is the life of one group of workers, and each plan that runs on it one more result:
-see decision 19.
+Ray Tune starts actors and notices when one dies. The driver (`orchestrator.core.messages`) decides
+which plans are tried and what an outcome means. Ray's own OptunaSearch cannot carry constraints,
+hence a Searcher of our own. A Tune trial is the life of one worker group, and each plan that runs
+on the group is one more result of it: see decision 19.
 
-This is the one module that knows Ray Tune.
+No other module uses Ray Tune.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import ray
 from ray import tune
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
-from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 
+from orchestrator.cluster import ray_private
 from orchestrator.cluster.channels import Desk, Order, Seat
 from orchestrator.cluster.cleanup import clean_up_group, session_folder
 from orchestrator.cluster.nodes import HEAD_RESOURCE
@@ -35,74 +35,74 @@ from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialR
 from orchestrator.core.placement import Placement
 from search_spaces.errors import ClusterError
 
-_LOOK_SECONDS = 5.0
-_BURY_SECONDS = 180.0  # for a process to start and end others on all nodes, some busy
+_CHECK_SECONDS = 5.0
+_CLEANUP_SECONDS = 180.0  # for a task to start and to end processes on all nodes, some of them busy
 _METRIC = "ended"
-_AGAIN_SECONDS = 5.0  # after which a group that waits says so
-_BEAT_SECONDS = 5.0
-SILENT_SECONDS = 120.0  # after which a runner is ended: longer than any machine is too busy for it
-_DESKS = 3  # one after the other, before it is given up
+_TAKE_SECONDS = 5.0  # after which an idle group reports that it is idle
+_HEARTBEAT_SECONDS = 5.0
+SILENT_SECONDS = 120.0  # before a runner is killed: no machine is too busy for that long
+_MAX_DESKS = 3  # one after the other, before the sweep fails
 _DESK, _GROUP, _REPORT = "desk", "group", "report"
 
 
 class DeskLost(Exception):
-    """The desk died or hangs: no group can be given a trial any more."""
+    """The desk died or hangs: groups can get no more trials."""
 
 
 class AbstractDesk(ABC):
-    """Where what groups are to do is handed in."""
+    """Interface through which the searcher assigns trials to groups, and cleans up after them."""
 
-    actor: ActorHandle  # where groups take it
+    actor: ActorHandle  # groups take their assignments from it
 
     @abstractmethod
     def put(self, group: str, given: Assignment | Order) -> None:
-        """Lays down what a group is to do next."""
+        """Queues an assignment or an order for a group."""
 
     @abstractmethod
     def bury(self, group: str) -> tuple[str, ...]:
-        """Ends what a group left whose runner is gone.
+        """Cleans up after a group whose runner died.
 
         Returns:
-            What does not end, a sentence each.
+            What is still running or still holds memory, a sentence each.
         """
 
 
 @final
 class FrontDesk(AbstractDesk):
-    """Hands trials to groups through an actor, ends runners that are silent, buries the dead.
+    """Assigns trials to groups through an actor, kills silent runners, and cleans up after them.
 
-    Trials and starts have deadlines by their runner's clock; this is the one for the runner itself:
-    one that hangs would keep its trial, and the sweep, for ever. Ray ends what a runner started
-    when it is gone, but neither what workers forked nor the room that it held.
+    Runners enforce the deadlines of trials and starts. This class enforces one for the runners: if
+    one hangs, its trial and the sweep would never end. Ray ends the processes of a dead runner, but
+    neither the processes that its workers forked nor its placement group.
     """
 
     def __init__(self, silent_seconds: float) -> None:
         """Starts the actor.
 
         Args:
-            silent_seconds: After which what is not heard of is ended.
+            silent_seconds: Longest silence of a runner, and of the actor.
         """
         self.actor = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(Desk).remote()
         self.lost = False
         self._seconds = silent_seconds
-        self._seats: dict[str, Sequence[Seat]] = {}  # of workers, as their groups last said
-        self._next = self._heard = time.monotonic()
+        self._seats: dict[str, Sequence[Seat]] = {}  # of each group's workers, as last reported
+        self._next_check = self._last_answer = time.monotonic()
 
     def put(self, group: str, given: Assignment | Order) -> None:
-        self._ask(self.actor.put.remote(group, given), self._seconds)
+        self._answer(self.actor.put.remote(group, given), self._seconds)
 
     def look(self) -> None:
-        """Ends runners that are silent; to be called often.
+        """Kills runners that are silent. Call it often.
 
         Raises:
-            DeskLost: If the desk itself is.
+            DeskLost: If the actor died or hangs.
         """
         now = time.monotonic()
-        if not self.lost and now >= self._next:
-            self._next = now + _LOOK_SECONDS
-            said = self._ask(self.actor.look.remote(self._seconds), _LOOK_SECONDS)
-            if said is not None:
-                silent, self._seats = said
+        if not self.lost and now >= self._next_check:
+            self._next_check = now + _CHECK_SECONDS
+            answer = self._answer(self.actor.look.remote(self._seconds), _CHECK_SECONDS)
+            if answer is not None:
+                silent, self._seats = answer
                 for runner in silent:
                     ray.kill(runner)
         if self.lost:
@@ -112,195 +112,200 @@ class FrontDesk(AbstractDesk):
         seats = self._seats.pop(group, ())
         task = ray.remote(num_cpus=0, max_retries=0, resources=HEAD_RESOURCE)(clean_up_group)
         try:
-            told: tuple[str, ...] = ray.get(task.remote(seats), timeout=_BURY_SECONDS)
+            faults: tuple[str, ...] = ray.get(task.remote(seats), timeout=_CLEANUP_SECONDS)
         except RayError as error:
-            return (f"what a group left may be there still: {type(error).__name__}",)
-        return told
+            name = type(error).__name__
+            return (f"cleanup after a worker group failed, its processes may still run: {name}",)
+        return faults
 
     def close(self) -> None:
         """Ends the actor."""
         ray.kill(self.actor)
 
-    def _ask(self, reference: Any, seconds: float) -> Any:
-        """What the actor answers; None if it does not."""
+    def _answer(self, reference: Any, seconds: float) -> Any:
+        """Returns the actor's answer, or None if there is none within `seconds`."""
         try:
             answer = ray.get(reference, timeout=seconds)
         except RayError as error:
-            silent = time.monotonic() - self._heard > self._seconds
-            self.lost |= silent or isinstance(error, RayActorError)
+            is_silent = time.monotonic() - self._last_answer > self._seconds
+            self.lost |= is_silent or isinstance(error, RayActorError)
             return None
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
         return answer
 
 
 class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
-    """Runs trial after trial on a group of workers, until there are no more."""
+    """Actor that runs trial after trial on its worker group, until there are no more."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Starts without workers: the first trial says how many they must be."""
+        """Starts without workers: the first trial determines how many it needs."""
         self._desk: ActorHandle = config[_DESK]
         self._name: str = config[_GROUP]
-        self._kept = WarmGroup()
-        self._over = threading.Event()
-        self._me = ray.get_runtime_context().current_actor
-        threading.Thread(target=self._beat, daemon=True).start()
+        self._group = WarmGroup()
+        self._ended = threading.Event()
+        self._actor = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
-    def _beat(self) -> None:
-        """Says that this process lives, for as long as it does."""
+    def _send_heartbeats(self) -> None:
         while True:
-            self._desk.beat.remote(self._name, self._me, self.seats())
-            if self._over.wait(_BEAT_SECONDS):
+            self._desk.beat.remote(self._name, self._actor, self.seats())
+            if self._ended.wait(_HEARTBEAT_SECONDS):
                 return
 
     def step(self) -> dict[str, Any]:
         """Waits for a trial, runs it and reports its outcome."""
         try:
-            given = ray.get(self._desk.take.remote(self._name, _AGAIN_SECONDS))
-        except RayActorError:  # another desk will have other groups
-            given = Order.LEAVE
-        if isinstance(given, Assignment):
-            return {_REPORT: self.run(given), _METRIC: 1}
-        if given is Order.RELEASE:
-            self._kept.stop()
-        return {_METRIC: 0, "done": given is Order.LEAVE}
+            assigned = ray.get(self._desk.take.remote(self._name, _TAKE_SECONDS))
+        except RayActorError:  # the next desk starts groups of its own
+            assigned = Order.LEAVE
+        if isinstance(assigned, Assignment):
+            return {_REPORT: self.run(assigned), _METRIC: 1}
+        if assigned is Order.RELEASE:
+            self._group.stop()
+        return {_METRIC: 0, "done": assigned is Order.LEAVE}
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs one trial."""
-        return self._kept.run(given)
+        return self._group.run(given)
 
     def seats(self) -> Sequence[Seat]:
-        """Of the workers that it has."""
-        return self._kept.seats
+        """Returns the processes of the group's workers."""
+        return self._group.seats
 
     def cleanup(self) -> None:
-        """Lets the workers go."""
-        self._over.set()
-        self._kept.stop()
+        """Stops the workers."""
+        self._ended.set()
+        self._group.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to keep: the study holds it."""
+        """Does nothing: the study holds all results."""
 
 
 class Watch(tune.Callback):  # type: ignore[misc]  # Ray is untyped
-    """Looks after the desk and the runners for as long as Tune runs."""
+    """Checks the desk and the runners while Tune runs."""
 
     def __init__(self, desk: FrontDesk) -> None:
         self._desk = desk
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
-        """Called by Tune several times a second; what it raises ends Tune."""
+        """Checks them. Tune calls this several times a second, and ends if it raises."""
         self._desk.look()
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
-    """Asks the driver for trials, hands them to groups and tells it how they ended."""
+    """Asks the driver for trials, assigns them to groups and passes their reports to the driver."""
 
     def __init__(self, driver: AbstractDriver | None, desk: AbstractDesk | None) -> None:
         super().__init__(metric=_METRIC, mode="max")
         self._driver = driver
         self._desk = desk
-        self._numbers: dict[str, int] = {}  # of the trial that a group runs
-        self._idle: list[str] = []  # groups that wait for one
-        self._places: dict[str, Placement] = {}  # where groups have workers
+        self._numbers: dict[str, int] = {}  # of the trial that each busy group runs
+        self._idle: list[str] = []  # groups that wait for a trial
+        self._placements: dict[str, Placement] = {}  # of each group's workers
 
     def __reduce__(self) -> tuple[type[PlanSearcher], tuple[None, None]]:
-        # Tune keeps a copy of its searcher beside its results; ours resumes from the study, and
-        # the driver holds connections that cannot be copied.
+        # Tune pickles its searcher next to its results. A sweep resumes from the study instead, and
+        # the driver's connections cannot be pickled.
         return (type(self), (None, None))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Another group, which Tune has room for; None if it has nothing to run now."""
+        """Returns the configuration of one more group, as Tune has room for it.
+
+        Returns:
+            None if there is nothing to run now, `Searcher.FINISHED` if the sweep is over.
+        """
         assert self._desk is not None
-        given = self._proposed()
-        if given is None:
-            self._dismiss()
+        proposed = self._next_assignment()
+        if proposed is None:
+            self._dismiss_idle()
             finished: str = Searcher.FINISHED
             return finished
-        if isinstance(given, Later):
+        if isinstance(proposed, Later):
             return None
         if self._idle:
-            self._hand(given)
+            self._assign(proposed)
             return None
-        self._hand(given, trial_id)
+        self._assign(proposed, trial_id)
         return {_DESK: self._desk.actor, _GROUP: trial_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Passes a report on, and gives groups that are free their next trial.
+        """Passes a report to the driver, and assigns trials to idle groups.
 
-        A group that waits reports now and then that it does: there may be room by now.
+        Idle groups call this every few seconds as well: there may be room for a trial by then.
         """
         assert self._driver is not None
         if _REPORT in result:
             del self._numbers[trial_id]
             if result[_REPORT].lost:
-                self._places.pop(trial_id, None)
+                self._placements.pop(trial_id, None)
             self._driver.conclude(result[_REPORT])
             self._idle.append(trial_id)
         while self._idle:
-            given = self._proposed()
-            if given is None:
-                self._dismiss()
-            elif isinstance(given, Later):
+            proposed = self._next_assignment()
+            if proposed is None:
+                self._dismiss_idle()
+            elif isinstance(proposed, Later):
                 return
             else:
-                self._hand(given)
+                self._assign(proposed)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """A group is gone; if it had a trial, its runner died."""
+        """Forgets a group that ended. If it ran a trial, its runner died."""
         assert self._driver is not None
         assert self._desk is not None
-        left = self._desk.bury(trial_id) if error else ()
-        self._places.pop(trial_id, None)
+        faults = self._desk.bury(trial_id) if error else ()
+        self._placements.pop(trial_id, None)
         if trial_id in self._idle:
             self._idle.remove(trial_id)
         if (number := self._numbers.pop(trial_id, None)) is not None:
-            self._driver.lose(number, left)
+            self._driver.lose(number, faults)
 
     def lose_all(self) -> None:
-        """All groups are gone."""
-        for group in {*self._numbers, *self._idle, *self._places}:
+        """Forgets all groups, whose runners died."""
+        for group in {*self._numbers, *self._idle, *self._placements}:
             self.on_trial_complete(group, error=True)
 
-    def _proposed(self) -> Assignment | Later | None:
+    def _next_assignment(self) -> Assignment | Later | None:
         assert self._driver is not None
-        warm = (self._places.get(group) for group in self._idle)
-        return self._driver.propose([place for place in warm if place is not None])
+        warm = (self._placements.get(group) for group in self._idle)
+        return self._driver.propose([placement for placement in warm if placement is not None])
 
-    def _hand(self, given: Assignment, started: str | None = None) -> None:
-        """Gives a trial to the group that is just started, or to the best of those that wait.
+    def _assign(self, assignment: Assignment, new_group: str | None = None) -> None:
+        """Gives a trial to the group that is just started, or else to the best idle one.
 
-        That is the one whose workers are where it runs, else one whose workers have to go.
+        The best has its workers where the trial runs. Next best is a group that loses its workers
+        to the trial, then one without workers.
         """
         assert self._desk is not None
-        leaving = [group for group in self._idle if self._places.get(group) in given.evicted]
-        there = [group for group in self._idle if self._places.get(group) == given.placement]
-        bare = [group for group in self._idle if group not in self._places]
-        group = started or next(iter([*there, *leaving, *bare, *self._idle]))
-        for other in leaving:
-            del self._places[other]
+        placement_of = self._placements.get
+        evicted = [group for group in self._idle if placement_of(group) in assignment.evicted]
+        in_place = [group for group in self._idle if placement_of(group) == assignment.placement]
+        bare = [group for group in self._idle if group not in self._placements]
+        group = new_group or next(iter([*in_place, *evicted, *bare, *self._idle]))
+        for other in evicted:
+            del self._placements[other]
             if other != group:
                 self._desk.put(other, Order.RELEASE)
-        if started is None:
+        if new_group is None:
             self._idle.remove(group)
-        self._numbers[group] = given.request.number
-        if given.placement is not None:
-            self._places[group] = given.placement
-        self._desk.put(group, given)
+        self._numbers[group] = assignment.request.number
+        if assignment.placement is not None:
+            self._placements[group] = assignment.placement
+        self._desk.put(group, assignment)
 
-    def _dismiss(self) -> None:
-        """Lets the groups go that wait."""
+    def _dismiss_idle(self) -> None:
         assert self._desk is not None
         for group in self._idle:
             self._desk.put(group, Order.LEAVE)
         self._idle.clear()
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to keep: the study holds it."""
+        """Does nothing: the study holds all results."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing to take up: the study holds it."""
+        """Does nothing: a sweep resumes from the study."""
 
 
 def run_trials(
@@ -312,47 +317,47 @@ def run_trials(
     """Runs trials until the driver has no more.
 
     Args:
-        driver: Who decides.
-        at_once: Trials under way at the same time, each on a group of its own.
-        runner: Who runs them.
-        silent_seconds: After which a runner that is not heard of is ended.
+        driver: Decides which trials run.
+        at_once: Most worker groups, and so trials, at the same time.
+        runner: Class of the actor that runs the trials of one group.
+        silent_seconds: Longest silence of a runner before it is killed.
 
     Raises:
-        ClusterError: If what passes trials to groups was lost time and again.
+        ClusterError: If the actor that hands trials to groups was lost repeatedly.
     """
-    # of a runner that died it prints a trace; the sweep says what became of its trial
+    # Tune logs a traceback for a runner that died; the sweep reports what happens to its trial
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
-    _keep_environment()
-    for _ in range(_DESKS):
+    _limit_environment()
+    for _ in range(_MAX_DESKS):
         desk = FrontDesk(silent_seconds)
         searcher = PlanSearcher(driver, desk)
         try:
             with contextlib.suppress(DeskLost):
-                _tune(searcher, desk, at_once, runner)
+                _run_tune(searcher, desk, at_once, runner)
         finally:
             desk.close()
         if not desk.lost:
             return
         searcher.lose_all()
     raise ClusterError(
-        f"the actor that passes trials to groups died or hung {_DESKS} times, last on the head"
-        " node: see there what ends processes; the same command goes on where the sweep stopped"
+        f"the actor that hands trials to worker groups died or hung {_MAX_DESKS} times on the head"
+        " node: check what ends processes there; the same command resumes the sweep"
     )
 
 
-def _keep_environment() -> None:
-    """Lets runners have the environment of their node, where that is all they need.
+def _limit_environment() -> None:
+    """Reduces what Tune hands to runners, if they have the environment of their node.
 
-    Tune would give them the driver's AWS keys too, by way of a record that Ray logs.
+    The driver's AWS keys never go: they would be in a record that Ray logs.
     """
-    given = class_cache.ENV_VARS_TO_PROPAGATE
+    names, defaults = ray_private.tune_environment()
     if is_own_ray():
-        given.clear()
-        class_cache.DEFAULT_ENV_VARS.clear()
-    given.difference_update([name for name in given if name.startswith("AWS_")])
+        names.clear()
+        defaults.clear()
+    names.difference_update([name for name in names if name.startswith("AWS_")])
 
 
-def _tune(
+def _run_tune(
     searcher: PlanSearcher, desk: FrontDesk, at_once: int, runner: type[tune.Trainable]
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="plimsoll-tune-", dir=session_folder()) as folder:

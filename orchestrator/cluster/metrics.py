@@ -1,7 +1,7 @@
-"""A sweep's metrics as Ray exports them: each node's agent serves them to Prometheus.
+"""Metrics of a sweep, exported through Ray: each node's agent serves them to Prometheus.
 
-Ray puts `ray_` before every name, and `_total` behind a counter's. This is the one module that
-knows Ray's metrics.
+Ray prefixes every name with `ray_` and appends `_total` to the names of counters. No other module
+uses Ray's metrics.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from orchestrator.tracking.metrics import (
     utilization,
 )
 
-# An agent forgets a gauge that was not set for two of its reporting intervals, of 10 s each or
-# what RAY_metrics_report_interval_ms says, and at least 1 s
+# An agent forgets a gauge that is not set for two of its reporting intervals. An interval is 10 s
+# or RAY_metrics_report_interval_ms, and at least 1 s.
 _REFRESH_SECONDS = 1.0
 
 
 @final
 class RayMetrics(AbstractCallback):
-    """Keeps the metrics of the driver's process up with the sweep.
+    """Updates the metrics in the driver's process as the sweep proceeds.
 
-    To set a value writes it down in this process; Ray reports it to the node's agent from threads
-    of its own, and drops it where there is none. Gauges are set again every second, in a thread,
-    because the agent forgets those that are not.
+    Ray's own threads report values to the node's agent, and drop them if there is none. A thread
+    sets all gauges every second, because the agent forgets gauges that are not set.
 
     Args:
         clock: Seconds since the epoch.
-        refresh_seconds: How often gauges are set.
+        refresh_seconds: Interval between two updates of the gauges.
     """
 
     def __init__(
@@ -51,20 +50,21 @@ class RayMetrics(AbstractCallback):
     ) -> None:
         self._clock = clock
         self._refresh_seconds = refresh_seconds
-        self._seen: tuple[Utilization, SweepState] | None = None
-        self._metrics: dict[str, Any] = {}
+        self._latest: tuple[Utilization, SweepState] | None = None
+        self._instruments: dict[str, Any] = {}
         self._standing: tuple[Reading, ...] = ()
-        self._stood: tuple[object, object] | None = None  # records and validations that they are of
+        # records and validations that `_standing` was computed from
+        self._standing_source: tuple[object, object] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="plimsoll-metrics", daemon=True)
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Counts what happened; gauges follow within a second."""
-        if self._seen is None:
-            self._metrics = {metric.name: _made(metric, state) for metric in METRICS}
-        meter, before = self._seen or (Utilization(), state)
-        self._seen = utilization(meter, event, before), state
-        self._tell(happened(event))
+        """Updates counters and histograms; gauges follow within a second."""
+        if self._latest is None:
+            self._instruments = {metric.name: _instrument(metric, state) for metric in METRICS}
+        used, before = self._latest or (Utilization(), state)
+        self._latest = utilization(used, event, before), state
+        self._write(happened(event))
         if isinstance(event, SweepStarted) and not self._thread.is_alive():
             self._thread.start()
 
@@ -75,42 +75,44 @@ class RayMetrics(AbstractCallback):
             self._thread.join()
 
     def _refresh(self) -> None:
-        last = False
-        while not last:
-            last = self._closed.wait(self._refresh_seconds)
-            assert self._seen is not None
-            meter, state = self._seen
-            # the same tuples as before hold the same records
-            if self._stood is None or not _same(self._stood, state):
-                self._stood = (state.records, state.validations)
+        is_last = False
+        while not is_last:
+            is_last = self._closed.wait(self._refresh_seconds)
+            assert self._latest is not None
+            used, state = self._latest
+            # a state shares its tuples with the one before unless they changed
+            if self._standing_source is None or not _is_source(self._standing_source, state):
+                self._standing_source = (state.records, state.validations)
                 self._standing = tuple(standing(state))
-            self._tell(self._standing)
-            self._tell(current(meter, state, self._clock()))
+            self._write(self._standing)
+            self._write(current(used, state, self._clock()))
 
-    def _tell(self, readings: Iterable[Reading]) -> None:
+    def _write(self, readings: Iterable[Reading]) -> None:
         for reading in readings:
-            made, labels = self._metrics[reading.metric.name], dict(reading.labels)
+            instrument = self._instruments[reading.metric.name]
+            labels = dict(reading.labels)
             match reading.metric.kind:
                 case "counter":
-                    made.inc(reading.value, labels)
+                    instrument.inc(reading.value, labels)
                 case "gauge":
-                    made.set(reading.value, labels)
+                    instrument.set(reading.value, labels)
                 case "histogram":
-                    made.observe(reading.value, labels)
+                    instrument.observe(reading.value, labels)
 
 
-def _same(stood: tuple[object, object], state: SweepState) -> bool:
-    records, validations = stood
+def _is_source(source: tuple[object, object], state: SweepState) -> bool:
+    records, validations = source
     return records is state.records and validations is state.validations
 
 
-def _made(metric: Metric, state: SweepState) -> Any:
+def _instrument(metric: Metric, state: SweepState) -> Any:
     from ray.util.metrics import Counter, Gauge, Histogram
 
     labels = (*LABELS, *metric.labels)
     if metric.kind == "histogram":
-        made = Histogram(metric.name, metric.help, list(metric.buckets), labels)
+        instrument = Histogram(metric.name, metric.help, list(metric.buckets), labels)
     else:
-        made = {"counter": Counter, "gauge": Gauge}[metric.kind](metric.name, metric.help, labels)
+        kind = {"counter": Counter, "gauge": Gauge}[metric.kind]
+        instrument = kind(metric.name, metric.help, labels)
     experiment = state.spec.tracking.experiment or state.study
-    return made.set_default_tags({"study": state.study, "experiment": experiment})
+    return instrument.set_default_tags({"study": state.study, "experiment": experiment})

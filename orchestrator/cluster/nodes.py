@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: which are up, which went, and waiting for more."""
+"""Nodes of a Ray cluster: those that are up or unreachable, and requests for more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from orchestrator.cluster import ray_private
 from orchestrator.core.placement import (
     AbstractNodes,
     CapacityRequest,
@@ -24,25 +25,25 @@ from orchestrator.core.placement import (
 from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 
-_EXPIRES_SECONDS = 180.0  # as Ray Train's own requests
-_AGAIN_SECONDS = 20.0
+_EXPIRES_SECONDS = 180.0  # as for Ray Train's own requests
+_REPEAT_SECONDS = 20.0
 _ANSWER_SECONDS = 10.0
-# A byte of a node's memory. With a part of it taken, the node is not idle.
+# One byte of a node's memory: a node is not idle, and stays up, while a part of it is in use.
 _SLIVER = {"memory": 1.0}
-ID_LABEL = "ray.io/node-id"  # which each node has by itself
+ID_LABEL = "ray.io/node-id"  # Ray sets it on each node
 _KIND_LABEL = "ray.io/accelerator-type"
 _KIND_RESOURCE = "accelerator_type:"
-_HEAD = "node:__internal_head__"  # of which every head node has one
-# What runs beside the driver asks for a sliver of it, not for cores that workers need; Tune refuses
-# to ask for nothing at all.
+_HEAD = "node:__internal_head__"  # every head node has 1.0 of it
+# Actors next to the driver ask for a sliver of it instead of cores, which the workers need. Ray
+# Tune does not accept an empty request.
 HEAD_RESOURCE = {_HEAD: 0.001}
 _POLL_SECONDS = 1.0
-_KNOCK_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Resources of one node, and the labels that it must have."""
+    """Resources to request on one node, and labels that the node must have."""
 
     resources: tuple[tuple[str, float], ...]
     labels: tuple[tuple[str, str], ...] = ()
@@ -50,67 +51,73 @@ class Bundle:
 
 @final
 class Autoscaler:
-    """Ray's, as this sweep uses it; where there is none, nothing comes of it."""
+    """This sweep's requests to Ray's autoscaler. Without an autoscaler they have no effect."""
 
     def __init__(self) -> None:
-        """Asks for nothing yet."""
-        self._name = f"plimsoll-{uuid.uuid4().hex}"
-        self._asked: tuple[Bundle, ...] = ()
-        self._asked_at = 0.0
-        self._kept: dict[str, Any] = {}  # placement groups, by node
+        self._requester_id = f"plimsoll-{uuid.uuid4().hex}"
+        self._requested: tuple[Bundle, ...] = ()
+        self._requested_at = 0.0
+        self._placement_groups: dict[str, Any] = {}  # by node
 
     def ask_for(self, bundles: Sequence[Bundle]) -> None:
-        """Wants room for bundles, beside what Ray Train wants; none takes it back."""
-        wanted, now = tuple(bundles), time.monotonic()
-        if wanted == self._asked and (not wanted or now < self._asked_at + _AGAIN_SECONDS):
+        """Requests room for bundles in addition to what Ray Train requests.
+
+        Replaces the earlier request, and renews it before it expires. No bundles cancel it.
+        """
+        request, now = tuple(bundles), time.monotonic()
+        if request == self._requested and (
+            not request or now < self._requested_at + _REPEAT_SECONDS
+        ):
             return
-        if self._tell(wanted):
-            self._asked, self._asked_at = wanted, now
+        if self._send(request):
+            self._requested, self._requested_at = request, now
 
     def keep(self, nodes: Collection[str], label: str) -> None:
-        """Holds these nodes, and no others, so that they do not go while nothing runs on them.
+        """Keeps these nodes up while nothing runs on them, and no others.
 
         Args:
             nodes: Values of the label.
-            label: Which each node has to itself.
+            label: A label with another value on each node.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        for node in set(self._kept) - set(nodes):
-            remove_placement_group(self._kept.pop(node))
-        new = [node for node in nodes if node not in self._kept]
+        for node in set(self._placement_groups) - set(nodes):
+            remove_placement_group(self._placement_groups.pop(node))
+        new = [node for node in nodes if node not in self._placement_groups]
         for node in new:
-            self._kept[node] = placement_group([_SLIVER], bundle_label_selector=[{label: node}])
+            selector = [{label: node}]
+            self._placement_groups[node] = placement_group(
+                [_SLIVER], bundle_label_selector=selector
+            )
         for node in new:
-            self._kept[node].wait(_ANSWER_SECONDS)
+            self._placement_groups[node].wait(_ANSWER_SECONDS)
 
     def close(self) -> None:
-        """Takes back what was asked for, and lets all nodes go."""
+        """Cancels the request and lets all nodes go."""
         import ray
 
         self.ask_for(())
-        if self._kept:
+        if self._placement_groups:
             with contextlib.suppress(ray.exceptions.RayError):  # the cluster may have gone
                 self.keep((), "")
 
-    def _tell(self, bundles: Sequence[Bundle]) -> bool:
-        """Whether it was told; what went wrong is tried again with the next question."""
+    def _send(self, bundles: Sequence[Bundle]) -> bool:
+        """Returns False if the request failed; the next `ask_for` then repeats it."""
         import ray
-        from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as known
 
         with contextlib.suppress(ray.exceptions.RayError):
-            actor = known.get_or_create_autoscaling_coordinator()
-            told = (
-                actor.request_resources.remote(
-                    requester_id=self._name,
+            coordinator = ray_private.autoscaling_coordinator()
+            answer = (
+                coordinator.request_resources.remote(
+                    requester_id=self._requester_id,
                     resources=[dict(bundle.resources) for bundle in bundles],
                     label_selectors=[dict(bundle.labels) for bundle in bundles],
                     expire_after_s=_EXPIRES_SECONDS,
                 )
                 if bundles
-                else actor.cancel_request.remote(requester_id=self._name)
+                else coordinator.cancel_request.remote(requester_id=self._requester_id)
             )
-            ray.get(told, timeout=_ANSWER_SECONDS)
+            ray.get(answer, timeout=_ANSWER_SECONDS)
             return True
         return False
 
@@ -122,19 +129,19 @@ class RayNodes(AbstractNodes):
     def __init__(
         self, device: str, cpus_per_worker: int, accelerators: Iterable[str] = (), *, joined: bool
     ) -> None:
-        """Asks for nothing yet.
+        """Describes what a rank needs; requests nothing yet.
 
         Args:
-            device: "cpu" or "cuda": which nodes have room for ranks, and how much.
+            device: "cpu" or "cuda": ranks take CPU cores alone, or a GPU each as well.
             cpus_per_worker: CPU cores of each rank.
-            accelerators: Kinds of nodes that plans tell apart; nothing: one kind alone is used.
-            joined: Whether it is somebody's cluster, whose nodes may come and go.
+            accelerators: Kinds of nodes that plans choose from; empty: the sweep uses one kind.
+            joined: Whether the cluster existed before, so that its nodes may come and go.
         """
         self._device = device
         self._cpus_per_worker = cpus_per_worker
         self._accelerators = frozenset(accelerators)
         self._autoscaler = Autoscaler() if joined else None
-        self._kind: str | None = None  # of GPUs that the sweep runs on, once there are any
+        self._kind: str | None = None  # of the sweep's GPUs, once a node is up
 
     def up(self) -> tuple[Node, ...]:
         if self._accelerators:
@@ -145,7 +152,7 @@ class RayNodes(AbstractNodes):
         return nodes
 
     def all_up(self) -> tuple[Node, ...]:
-        """Those of other kinds too, which the sweep leaves alone."""
+        """Returns the nodes that are up, including kinds that the sweep does not use."""
         return tuple(
             Node(
                 id=node["NodeID"],
@@ -159,9 +166,9 @@ class RayNodes(AbstractNodes):
         )
 
     def head_bytes(self) -> int:
-        """Memory that Ray counts on the node where groups' own processes run, not their workers."""
-        heads = (node["Resources"] for node in _nodes() if node["Alive"])
-        return int(sum(there.get("memory", 0) for there in heads if _HEAD in there))
+        """Returns Ray's count of memory on the head node, where the runners of groups live."""
+        resources = (node["Resources"] for node in _nodes() if node["Alive"])
+        return int(sum(each.get("memory", 0) for each in resources if _HEAD in each))
 
     def want(self, needs: Sequence[Shortfall]) -> None:
         if self._autoscaler is None:
@@ -172,7 +179,7 @@ class RayNodes(AbstractNodes):
         )
 
     def close(self) -> None:
-        """Takes back what was wanted: it would keep nodes up after the sweep."""
+        """Cancels all requests, which would keep nodes up after the sweep."""
         if self._autoscaler is not None:
             self._autoscaler.close()
 
@@ -188,109 +195,122 @@ class RayNodes(AbstractNodes):
 
 
 def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> None:
-    """Waits until the groups find room, if the specification says how large they are.
+    """Waits until all worker groups find room, if the specification fixes their size.
 
-    Where it leaves open how many, one is waited for; where it tells kinds of nodes apart, one on
-    each, and those that do not come are left out.
+    Waits for one group if the specification leaves their number open, and for one on each kind of
+    nodes if it names kinds. Kinds without room are then left out.
 
     Args:
-        nodes: What there is.
-        spec: Says how many ranks, and how long to wait for them.
-        say: Is told that one waits.
+        nodes: The cluster's nodes.
+        spec: Says how many ranks a group has, and how long to wait.
+        say: Receives a line when the wait begins, and one if kinds are left out.
 
     Raises:
-        ClusterError: If they do not in `cluster.wait_minutes`; says what there is.
+        ClusterError: If no group finds room within `cluster.wait_minutes`; says what room there is.
     """
     minutes = f"{spec.cluster.wait_minutes:g} minutes"
     until = time.monotonic() + spec.cluster.wait_minutes * 60
-    wanted, waits = _wanted(spec), False
-    least = min(spec.space.tensor or (1,))
-    while missed := [one for one in wanted if not _has_room(one, up := nodes.up(), least)]:
-        needs = [shortfall(one, up) for one in wanted]
+    requests, waits = _requests(spec), False
+    tensor = min(spec.space.tensor or (1,))
+    while missing := [one for one in requests if not _has_room(one, up := nodes.up(), tensor)]:
         if time.monotonic() >= until:
-            if len(missed) == len(wanted):
+            if len(missing) == len(requests):
                 raise ClusterError(
-                    f"{_keys(missed[0])}, and after {minutes} (cluster.wait_minutes) there is"
-                    f" {capacity_words(up)}: lower it, or add nodes"
+                    f"{_keys(missing[0])}, but after {minutes} (cluster.wait_minutes) the cluster"
+                    f" has {capacity_words(up)}: lower the values, or add nodes"
                 )
-            kinds = ", ".join(one.accelerator for one in missed)
-            say(f"After {minutes} there is {capacity_words(up)}: plans for {kinds} are left out.")
+            kinds = ", ".join(one.accelerator for one in missing)
+            say(
+                f"After {minutes} the cluster has {capacity_words(up)}: plans for {kinds} are left"
+                " out."
+            )
             break
-        nodes.want(needs)
+        nodes.want([shortfall(one, up) for one in requests])
         if not waits:
             waits = True
-            room = " and ".join(map(_room_words, missed))
-            say(f"Waiting up to {minutes} for room for {room}: there is {capacity_words(up)}.")
+            room = " and ".join(map(_room_words, missing))
+            say(
+                f"Waiting up to {minutes} for room for {room}. The cluster has"
+                f" {capacity_words(up)}."
+            )
         time.sleep(_POLL_SECONDS)
-    # they must not go before the first trial
-    nodes.want([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in wanted])
+    # the nodes must not go before the first trial
+    nodes.want([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in requests])
 
 
-def _has_room(wanted: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
-    """Whether all groups find room, if of their ranks so many have to be on one node."""
-    here = on_kind(up, wanted.accelerator)
-    fit = room_for_groups(wanted.ranks, tensor, here, wanted.groups, share=wanted.share)
-    return fit == wanted.groups
+def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
+    """Returns True if all groups of a request fit.
 
-
-def _wanted(spec: SweepSpec) -> tuple[CapacityRequest, ...]:
-    """What has to be there before a sweep begins, on each kind of nodes; empty: what there is."""
-    asked, kinds = spec.cluster, spec.space.accelerator or tuple(spec.cluster.accelerators)
-    if asked.workers == "auto":
-        return ()
-    fitting = [degree for degree in spec.space.tensor or () if degree <= asked.workers]
-    one = CapacityRequest(
-        groups=1 if asked.groups == "auto" or kinds else asked.groups,
-        ranks=asked.workers,
-        tensor=max(fitting, default=1),
-        share=asked.share_nodes,
+    Args:
+        request: The groups.
+        up: Nodes.
+        tensor: Ranks of a group that must be on one node.
+    """
+    candidates = on_kind(up, request.accelerator)
+    fitting = room_for_groups(
+        request.ranks, tensor, candidates, request.groups, share=request.share
     )
-    return tuple(replace(one, accelerator=kind) for kind in kinds or ("",))
+    return fitting == request.groups
 
 
-def _keys(wanted: CapacityRequest) -> str:
-    workers = f"cluster.workers is {wanted.ranks}"
-    return workers if wanted.groups == 1 else f"{workers} and cluster.groups {wanted.groups}"
+def _requests(spec: SweepSpec) -> tuple[CapacityRequest, ...]:
+    """Returns what a sweep needs before it begins, per kind of nodes; empty: any room will do."""
+    cluster, kinds = spec.cluster, spec.space.accelerator or tuple(spec.cluster.accelerators)
+    if cluster.workers == "auto":
+        return ()
+    fitting = [degree for degree in spec.space.tensor or () if degree <= cluster.workers]
+    request = CapacityRequest(
+        groups=1 if cluster.groups == "auto" or kinds else cluster.groups,
+        ranks=cluster.workers,
+        tensor=max(fitting, default=1),
+        share=cluster.share_nodes,
+    )
+    return tuple(replace(request, accelerator=kind) for kind in kinds or ("",))
 
 
-def _room_words(wanted: CapacityRequest) -> str:
-    ranks = "1 rank" if wanted.ranks == 1 else f"{wanted.ranks} ranks"
-    if wanted.accelerator:
-        return f"{ranks} on {wanted.accelerator}"
-    if wanted.groups == 1:
+def _keys(request: CapacityRequest) -> str:
+    workers = f"cluster.workers is {request.ranks}"
+    return workers if request.groups == 1 else f"{workers} and cluster.groups {request.groups}"
+
+
+def _room_words(request: CapacityRequest) -> str:
+    ranks = "1 rank" if request.ranks == 1 else f"{request.ranks} ranks"
+    if request.accelerator:
+        return f"{ranks} on {request.accelerator}"
+    if request.groups == 1:
         return ranks
-    own = "" if wanted.share else " on nodes of their own"
-    return f"{wanted.groups} groups of {ranks}{own}"
+    separate = "" if request.share else " on separate nodes"
+    return f"{request.groups} groups of {ranks}{separate}"
 
 
 def gone_among(doors: Collection[tuple[str, str]]) -> tuple[str, ...]:
-    """Ids of nodes that take no connection, twice in a row.
+    """Returns the ids of nodes that two attempts to connect, one after the other, do not reach.
 
-    Ray itself takes a node for lost 15 to 65 s after its last sign of life.
+    Ray itself declares a node dead 15 to 65 s after its last sign of life.
 
     Args:
-        doors: Ids of nodes, and where each takes connections.
+        doors: Id and address of each node.
     """
-    silent = [door for door in doors if not _answers(door[1])]
+    silent = [(node, address) for node, address in doors if not _accepts_connections(address)]
     if silent:
         time.sleep(_POLL_SECONDS)
-    return tuple(node for node, at in silent if not _answers(at))
+    return tuple(node for node, address in silent if not _accepts_connections(address))
 
 
-def _answers(door: str) -> bool:
-    host, _, port = door.rpartition(":")
+def _accepts_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
 def _kind(node: dict[str, Any]) -> str:
-    """Ray's name of the node's GPUs: a label, and in clusters without labels a resource."""
+    """Returns Ray's name of the node's GPUs: from a label, or from a resource if there is none."""
     label: str = node.get("Labels", {}).get(_KIND_LABEL, "")
-    told = (name for name in sorted(node["Resources"]) if name.startswith(_KIND_RESOURCE))
-    return label or next(told, "").removeprefix(_KIND_RESOURCE)
+    resources = (name for name in sorted(node["Resources"]) if name.startswith(_KIND_RESOURCE))
+    return label or next(resources, "").removeprefix(_KIND_RESOURCE)
 
 
 def _nodes() -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""A group of warm workers: one `fit()` of Ray Train whose workers run trial after trial.
+"""Groups of warm workers: one `fit()` of Ray Train whose workers run trial after trial.
 
-Starting Ray Train workers costs seconds; a plan handed to workers that are up costs
-milliseconds. So the training function is a loop that takes requests from a mailbox, and a
-group lives until something makes it untrustworthy. Metrics of Ray Train come only with
-checkpoints and when its controller polls: outcomes travel through the mailbox too.
+Workers of Ray Train take seconds to start, while a trial on running workers starts within
+milliseconds. So the training function is a loop that takes requests from a mailbox, and a group
+lives until it cannot be trusted any more. Outcomes travel through the mailbox as well: Ray Train
+reports metrics only with checkpoints, and when its controller polls.
 
-This module, `ray_trainer` and `ray_train_deaths` are those that know Ray Train.
+No other module but `trainer` uses Ray Train.
 """
 
 from __future__ import annotations
@@ -59,44 +59,51 @@ _TRACEBACK = ", line "  # File "...", line 7, in f
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
 _STARTING, _RUNNING = "starting", "running the trial"
-_KNOCK_SECONDS = 5.0
-_OOM_KILLED = "the kernel's OOM killer ended a process on its node"
-_SILENT = "the actor that passes its requests on does not answer"
-_COLLECTIVE_SECONDS = 1800  # of the default group, in which no rank ever waits
+_CONNECT_SECONDS = 5.0  # between two checks that nodes can be reached
+_OOM_KILLED = "the kernel's OOM killer killed a process on its node"
+_SILENT = "the actor that forwards its requests does not answer"
+_COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
 
 
 def group_failure(error: Exception | None, doing: str) -> GroupFailure:
-    """What Ray says of the end of a group: the cause goes before its echoes."""
+    """Returns the cause of a group's end, as Ray reports it.
+
+    The rank that failed first comes before ranks that failed because of it.
+
+    Args:
+        error: Raised by Ray Train; None if it ended without an error.
+        doing: What was awaited from the group.
+    """
     if error is None:
-        return GroupFailure(doing=doing, host_memory=False, rank=None, detail="the workers left")
+        return GroupFailure(doing=doing, host_memory=False, rank=None, detail="the workers exited")
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-    causes = {rank: _root(failure) for rank, failure in failures.items()}
+    causes = {rank: _root_cause(failure) for rank, failure in failures.items()}
     for kind in (OutOfMemoryError, RayActorError, Exception):
         for rank, cause in causes.items():
             if isinstance(cause, kind):
                 memory = isinstance(cause, OutOfMemoryError)
-                return GroupFailure(doing=doing, host_memory=memory, rank=rank, detail=_line(cause))
-    return GroupFailure(doing=doing, host_memory=False, rank=None, detail=_line(error))
+                detail = _one_line(cause)
+                return GroupFailure(doing=doing, host_memory=memory, rank=rank, detail=detail)
+    return GroupFailure(doing=doing, host_memory=False, rank=None, detail=_one_line(error))
 
 
-def _root(failure: Exception) -> Exception:
-    """What a failed health check of Ray Train found, or the failure itself."""
-    found = getattr(failure, "health_check_failure", None)
-    return found if isinstance(found, Exception) else failure
+def _root_cause(failure: Exception) -> Exception:
+    cause = getattr(failure, "health_check_failure", None)  # of a failed health check
+    return cause if isinstance(cause, Exception) else failure
 
 
-def _line(error: Exception) -> str:
-    """What is said of an error; of one that holds a traceback, its end, which names the cause."""
+def _one_line(error: Exception) -> str:
+    """Returns the message of an error; only the first and the last line if it is a traceback."""
     plain = _COLORS.sub("", str(error)).strip()
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    told = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
-    return f"{type(error).__name__}: {' '.join(told)[:300]}"
+    excerpt = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
+    return f"{type(error).__name__}: {' '.join(excerpt)[:300]}"
 
 
 class GroupFailed(Exception):  # an event more than an error
-    """The group is gone or was ended; `outcome` is what that means for its trial.
+    """The group died or was killed; `outcome` is what that means for its trial.
 
-    `left` says what of it did not end.
+    `left` lists what is still running or still holds memory, a sentence each.
     """
 
     def __init__(self, outcome: Outcome, left: tuple[str, ...] = ()) -> None:
@@ -106,8 +113,8 @@ class GroupFailed(Exception):  # an event more than an error
 
 
 def worker_loop(config: dict[str, Any]) -> None:
-    """What each worker of a group does: takes requests until it is asked to leave."""
-    gc.disable()  # what is imported stays: to look through it meanwhile takes a tenth of a start
+    """Runs trials as one rank of a group, until the group is dismissed."""
+    gc.disable()  # imported modules stay: collections would take a tenth of the start
     from ray.train import get_context
 
     from workers.entry import run_trial, warm_up
@@ -121,15 +128,15 @@ def worker_loop(config: dict[str, Any]) -> None:
         ray.get(mailbox.announce.remote(rank, outcome))
 
     context = ray.get_runtime_context()
-    me, node = context.current_actor, context.get_node_id()
+    actor, node = context.current_actor, context.get_node_id()
     mailbox.count.remote(node, oom_kills())
     has_gpu = context.get_accelerator_ids().get("GPU")
     devices = tuple(visible_device_use().items()) if has_gpu else ()
-    ray.get(mailbox.sit.remote(Seat(worker=me, node=node, pid=os.getpid(), devices=devices)))
+    ray.get(mailbox.sit.remote(Seat(worker=actor, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
     warm_up(config["spec"], worker)
     gc.enable()
-    seen = Fingerprint(
+    fingerprint = Fingerprint(
         device=worker.device.type,
         device_name=worker.device_name,
         device_memory_bytes=worker.meter.limit_bytes,
@@ -137,7 +144,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         python=platform.python_version(),
         versions=package_versions(),
     )
-    ray.get(mailbox.enter.remote(me, seen))
+    ray.get(mailbox.enter.remote(actor, fingerprint))
     while (request := ray.get(mailbox.next.remote(rank))) is not None:
         mailbox.count.remote(node, oom_kills())
         outcome = run_trial(request, worker)
@@ -146,9 +153,9 @@ def worker_loop(config: dict[str, Any]) -> None:
 
 
 def _enter_folder(folder: str) -> None:
-    """Goes where the driver was started, so that relative paths and modules mean the same.
+    """Changes to the driver's folder, so that relative paths and modules mean the same.
 
-    On another host the folder may not exist; there a job's working directory is already set.
+    The folder may not exist on another node; there a job's working directory is set already.
     """
     if Path(folder).is_dir():
         os.chdir(folder)
@@ -168,15 +175,15 @@ class WorkerGroup:
         """Starts the workers and waits until all are up.
 
         Args:
-            spec: What the sweep trains.
-            processes: How many to start, and how.
+            spec: The sweep's specification.
+            processes: Number, nodes and environment of the workers.
             device: "cpu" or "cuda".
-            folder: Where relative paths of the spec start.
-            doors: Of their nodes: ids, and where each takes connections. A start waits for a node
-                that has gone, so that they are knocked at.
+            folder: Base of relative paths in the spec.
+            doors: Id and address of each of their nodes. Ray would wait for a node that is gone, so
+                the start checks that it can reach them.
 
         Raises:
-            GroupLost: If they do not come up in `cluster.start_minutes`, or die at once.
+            GroupFailed: If a worker dies, or not all are up after `cluster.start_minutes`.
         """
         self.processes = processes
         self._mailbox = (
@@ -184,54 +191,54 @@ class WorkerGroup:
             .options(num_cpus=0, max_concurrency=1000)
             .remote(processes.world_size)
         )
-        self._died = threading.Event()
+        self._ended = threading.Event()
         self._error: Exception | None = None
-        self.seats: Sequence[Seat] = ()  # of its ranks, once they are up
+        self.seats: Sequence[Seat] = ()  # of the ranks, once they are up
         self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=session_folder())
-        given = {"spec": spec, "mailbox": self._mailbox, "folder": folder}
-        trainer = _trainer(spec, processes, device, self._folder, given)
+        config = {"spec": spec, "mailbox": self._mailbox, "folder": folder}
+        trainer = _trainer(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         start_seconds = 60 * spec.cluster.start_minutes
         members = self._wait(self._mailbox.members.remote(), start_seconds, _STARTING, doors)
         self.fingerprint: Fingerprint = members[0][1]
-        self.seats = self._asked(self._mailbox.seats.remote()) or ()
+        self.seats = self._ask(self._mailbox.seats.remote()) or ()
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:
         """Runs a trial on all ranks.
 
         Raises:
-            GroupLost: If a worker dies, or the deadline passes; holds the outcome.
+            GroupFailed: If a worker dies or the deadline passes; holds the outcome.
         """
         outcome: Outcome = self._wait(self._mailbox.run.remote(request), deadline_seconds, _RUNNING)
         return outcome
 
     def stop(self) -> None:
-        """Lets the workers leave, and ends those that do not in `STOP_SECONDS`."""
-        if not self._died.is_set():
+        """Dismisses the workers, and kills those that are still there after `STOP_SECONDS`."""
+        if not self._ended.is_set():
             with contextlib.suppress(RayError):
                 ray.get(self._mailbox.dismiss.remote(), timeout=_POLL_SECONDS)
-            self._died.wait(STOP_SECONDS)
+            self._ended.wait(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> tuple[str, ...]:
-        """Ends the workers at once; returns when their training run and processes are over.
+        """Kills the workers, and waits for their processes and the training run to end.
 
         Returns:
-            What did not end even so, a sentence each.
+            What is still running or still holds memory, a sentence each.
         """
-        self.seats = self.seats or self._asked(self._mailbox.seats.remote()) or ()
-        if not self._died.is_set():
+        self.seats = self.seats or self._ask(self._mailbox.seats.remote()) or ()
+        if not self._ended.is_set():
             for seat in self.seats:
                 ray.kill(seat.worker)
-            if not self._died.wait(STOP_SECONDS):  # then it is Ray Train itself that hangs
+            if not self._ended.wait(STOP_SECONDS):  # Ray Train itself hangs
                 end_controllers()
-                self._died.wait(STOP_SECONDS)
+                self._ended.wait(STOP_SECONDS)
         ray.kill(self._mailbox)
-        left = end_on_nodes(self.seats)
+        faults = end_on_nodes(self.seats)
         free_abandoned()
         shutil.rmtree(self._folder, ignore_errors=True)
-        return left
+        return faults
 
     def _fit(self, trainer: LeanTrainer) -> None:
         try:
@@ -239,49 +246,51 @@ class WorkerGroup:
         except (TrainingFailedError, RayError) as error:
             self._error = error
         finally:
-            self._died.set()
+            self._ended.set()
 
     def _wait(
         self, reference: Any, seconds: float, doing: str, doors: tuple[tuple[str, str], ...] = ()
     ) -> Any:
         now = time.monotonic()
-        until, knock = now + seconds, now + _KNOCK_SECONDS
-        while not self._died.is_set():
+        until, next_check = now + seconds, now + _CONNECT_SECONDS
+        while not self._ended.is_set():
             try:
                 return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
             except GetTimeoutError:
                 now = time.monotonic()
-                gone = now > knock and gone_among(doors)
-                if now > until or gone:
-                    where = " on nodes that have gone" if gone else ""
-                    late = TimedOut(deadline_seconds=seconds, detail=f"no end of {doing}{where}")
-                    raise self._late(late, doing) from None
-                knock = now + _KNOCK_SECONDS if now > knock else knock
+                unreachable = now > next_check and gone_among(doors)
+                if now > until or unreachable:
+                    where = " on nodes that cannot be reached" if unreachable else ""
+                    detail = f"{doing} did not finish{where}"
+                    late = TimedOut(deadline_seconds=seconds, detail=detail)
+                    raise self._timed_out(late, doing) from None
+                next_check = now + _CONNECT_SECONDS if now > next_check else next_check
             except RayError as error:
-                self._died.wait(STOP_SECONDS)  # its ranks see the same
+                self._ended.wait(STOP_SECONDS)  # Ray Train sees the same error in the ranks
                 self._error = self._error or error
                 break
-        # it may have been on a node that is gone
-        announced = self._asked(self._mailbox.announced.remote()) or []
-        before = self._asked(self._mailbox.oom_kills.remote()) or {}
-        left = self.kill()
-        death = group_failure(self._error, doing)
-        if not death.host_memory and oom_killed(before):
-            death = replace(death, host_memory=True, detail=f"{_OOM_KILLED}: {death.detail}")
-        raise GroupFailed(outcome_of_group_failure(death, tuple(announced)), left)
+        # the mailbox may have been on a lost node
+        announced = self._ask(self._mailbox.announced.remote()) or []
+        kills_before = self._ask(self._mailbox.oom_kills.remote()) or {}
+        faults = self.kill()
+        failure = group_failure(self._error, doing)
+        if not failure.host_memory and oom_killed(kills_before):
+            detail = f"{_OOM_KILLED}: {failure.detail}"
+            failure = replace(failure, host_memory=True, detail=detail)
+        raise GroupFailed(outcome_of_group_failure(failure, tuple(announced)), faults)
 
-    def _late(self, outcome: TimedOut, doing: str) -> GroupFailed:
-        """Ends the group, which is late; its trial is to blame only if it was that which ran."""
-        is_silent = self._asked(self._mailbox.announced.remote()) is None
+    def _timed_out(self, outcome: TimedOut, doing: str) -> GroupFailed:
+        """Kills the group. Blames the trial only if one ran and the mailbox answers."""
+        is_silent = self._ask(self._mailbox.announced.remote()) is None
         if not is_silent and doing == _RUNNING:
             return GroupFailed(outcome, self.kill())
-        told = f"{outcome.detail} after {outcome.deadline_seconds:.0f} s"
-        detail = _SILENT if is_silent else told
-        death = GroupFailure(doing=doing, host_memory=False, rank=None, detail=detail)
-        return GroupFailed(outcome_of_group_failure(death, ()), self.kill())
+        late = f"{outcome.detail} within {outcome.deadline_seconds:.0f} s"
+        detail = _SILENT if is_silent else late
+        failure = GroupFailure(doing=doing, host_memory=False, rank=None, detail=detail)
+        return GroupFailed(outcome_of_group_failure(failure, ()), self.kill())
 
-    def _asked(self, reference: Any) -> Any:
-        """What the mailbox answers; None if it does not."""
+    def _ask(self, reference: Any) -> Any:
+        """Returns the mailbox's answer, or None if it does not answer."""
         try:
             return ray.get(reference, timeout=STOP_SECONDS)
         except RayError:
@@ -314,71 +323,78 @@ def _trainer(
 
 
 def _selectors(processes: Processes) -> list[dict[str, str]] | None:
-    """The node of each rank: Ray Train keeps their order, and those of a node together."""
+    """Returns the node of each rank. Ray Train keeps the order, and ranks of a node together."""
     if processes.placement is None:
         return None
     return [{ID_LABEL: node} for node in processes.placement.node_of_rank]
 
 
 class WarmGroup:
-    """Runs trials one after the other, on one group for as long as it serves."""
+    """Runs one trial after the other on a worker group, which it replaces when it has to."""
 
     def __init__(self) -> None:
-        """Starts without a group: the first trial says how large it must be."""
+        """Starts without workers: the first trial determines how many it needs."""
         self._group: WorkerGroup | None = None
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """Of its workers, if there are any."""
+        """Processes of the workers; empty without workers."""
         return self._group.seats if self._group else ()
 
     def run(self, given: Assignment) -> TrialReport:
-        """Runs a trial on the group that it needs, which is started if it is not there."""
+        """Runs a trial, after starting the workers that it needs unless they are up."""
         notes: list[str] = []
         started_at = time.time()
-        seen: Fingerprint | None = None
-        lost: tuple[str, ...] = ()
+        fingerprint: Fingerprint | None = None
+        lost_nodes: tuple[str, ...] = ()
         ready_at: float | None = None
         try:
             group = self._group_for(given, notes)
             ready_at = time.time()
-            seen = group.fingerprint
+            fingerprint = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
             if reason := failure_decision(outcome).replace:
-                notes.append(f"the worker group is replaced: {reason}")
+                notes.append(_replaced(reason))
                 self._group = None
                 group.stop()
-        except GroupFailed as ended:
-            outcome, self._group = ended.outcome, None
+        except GroupFailed as failed:
+            outcome, self._group = failed.outcome, None
             reason = failure_decision(outcome).replace or "its workers are gone"
-            notes += [f"the worker group is replaced: {reason}", *ended.left]
+            notes += [_replaced(reason), *failed.left]
             if may_be_a_lost_node(outcome):
-                lost = gone_among(given.doors)
+                lost_nodes = gone_among(given.doors)
         ended_at = time.time()
         return TrialReport(
             number=given.request.number,
             outcome=outcome,
-            fingerprint=seen,
+            fingerprint=fingerprint,
             notes=tuple(notes),
             started_at=started_at,
             ended_at=ended_at,
-            lost=lost,
+            lost=lost_nodes,
             workers_seconds=(ended_at if ready_at is None else ready_at) - started_at,
         )
 
     def stop(self) -> None:
-        """Lets the group go."""
+        """Stops the workers."""
         if self._group is not None:
             self._group.stop()
             self._group = None
 
-    def _group_for(self, given: Assignment, notes: list[str]) -> WorkerGroup:
-        needed = Processes.of(given.request.plan, given.device, given.placement)
-        there = self._group
-        if there and (reason := reason_to_change(needed, there.processes, fresh=given.fresh)):
-            notes.append(f"the worker group is replaced: {reason}")
+    def _group_for(self, assignment: Assignment, notes: list[str]) -> WorkerGroup:
+        request = assignment.request
+        needed = Processes.of(request.plan, assignment.device, assignment.placement)
+        group = self._group
+        if group and (reason := reason_to_change(needed, group.processes, fresh=assignment.fresh)):
+            notes.append(_replaced(reason))
             self.stop()
         if self._group is None:
-            spec = given.request.spec.on(given.request.plan.accelerator)
-            self._group = WorkerGroup(spec, needed, given.device, given.folder, given.doors)
+            spec = request.spec.on(request.plan.accelerator)
+            self._group = WorkerGroup(
+                spec, needed, assignment.device, assignment.folder, assignment.doors
+            )
         return self._group
+
+
+def _replaced(reason: str) -> str:
+    return f"the worker group is replaced: {reason}"

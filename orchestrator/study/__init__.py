@@ -1,4 +1,4 @@
-"""Studies: every trial of a sweep, kept by Optuna."""
+"""Studies: all trials of a sweep, stored by Optuna."""
 
 from search_spaces.errors import require
 

@@ -1,7 +1,7 @@
-"""optuna-dashboard on the storage of a study, in this process.
+"""optuna-dashboard on the storage of a study, served by this process.
 
-It is not started as a program of its own: that would be given the storage's address, with its
-password, as an argument that every user of the machine can read.
+As a program of its own it would get the storage's URL, with the password, as an argument that every
+user of the machine can read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ HOST = "127.0.0.1"
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers the requests of a page side by side; those under way end with the process."""
+    """Answers requests in threads, which end with the process."""
 
     daemon_threads = True
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Writes no line for each request."""
+    """Handler that logs no requests."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Writes nothing."""
+        """Does nothing."""
 
 
 def serve_dashboard(spec: SweepSpec, name: str, *, port: int, ready: Callable[[str], None]) -> None:
@@ -37,13 +37,13 @@ def serve_dashboard(spec: SweepSpec, name: str, *, port: int, ready: Callable[[s
     Args:
         spec: The study's specification.
         name: The study's name.
-        port: To listen on.
-        ready: Is told the address of the study's page when the server listens.
+        port: Port to listen on.
+        ready: Receives the URL of the study's page once the server listens.
 
     Raises:
-        StudyError: If it is not installed, there is no such study, its storage cannot be opened,
-            or the port is taken.
-        KeyboardInterrupt: When it is ended; nothing is left open then.
+        StudyError: If optuna-dashboard is not installed, there is no such study, its storage cannot
+            be opened, or the port is in use.
+        KeyboardInterrupt: On Ctrl-C, after the server and the storage are closed.
     """
     try:
         from optuna_dashboard import wsgi
@@ -51,12 +51,12 @@ def serve_dashboard(spec: SweepSpec, name: str, *, port: int, ready: Callable[[s
         raise StudyError(
             "optuna-dashboard is not installed: pip install optuna-dashboard"
         ) from None
-    number = load_study_id(spec, name)
+    study_id = load_study_id(spec, name)
     with brief_storage(storage_url(spec, name)) as storage:
         try:
             server = make_server(HOST, port, wsgi(storage), _Server, _QuietHandler)
         except OSError as error:
-            raise StudyError(f"--port {port} cannot be listened on: {error.strerror}") from None
+            raise StudyError(f"cannot listen on --port {port}: {error.strerror}") from None
         with server:
-            ready(f"http://{HOST}:{port}/dashboard/studies/{number}")
+            ready(f"http://{HOST}:{port}/dashboard/studies/{study_id}")
             server.serve_forever()

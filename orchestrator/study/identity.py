@@ -1,4 +1,4 @@
-"""What a study measures: numbers of two jobs do not compare."""
+"""Identity of the job that a study measures: numbers of two jobs cannot be compared."""
 
 from __future__ import annotations
 
@@ -14,57 +14,60 @@ from search_spaces.spec.sections import ASIDE
 _SUBJECT = "subject"
 
 
-# of two jobs whose measurements tell of each other
-_SAME = ("model", "data", "train")
+# jobs that agree in these sections can learn from each other's measurements
+_TRANSFERABLE = ("model", "data", "train")
 
 
 def subject_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a study measured, section by section as a specification has it; empty: it is not told.
+    """Returns the job that a study measures, by section of the specification.
 
-    Of accelerators the memory limits alone are kept.
+    Empty if the study does not say. Of each accelerator it holds the memory limit only.
+
+    Args:
+        attributes: User attributes of the study.
     """
     return dict(attributes.get(_SUBJECT, {}))
 
 
 def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
-    """Whether the study with these attributes measured the spec's job, on whatever cluster."""
-    subject = spec.model_dump(mode="json", include=set(_SAME))
-    known = attributes.get(_SUBJECT, {})
-    return all(known.get(section) == subject[section] for section in _SAME)
+    """Returns True if the study with these attributes measures the spec's job, on any cluster."""
+    job = spec.model_dump(mode="json", include=set(_TRANSFERABLE))
+    stored = attributes.get(_SUBJECT, {})
+    return all(stored.get(section) == job[section] for section in _TRANSFERABLE)
 
 
 def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
-    """Writes down what a new study measures, and compares it with what an old one has measured.
+    """Stores the job of a new study; compares the job with that of an old one.
 
     Args:
-        study: The study, which keeps it.
-        spec: What is to be measured now.
-        name: What the user calls the study.
-        measured: Whether it holds records; without any, nothing stands against another job.
+        study: The study, which stores the job.
+        spec: The job of this sweep.
+        name: Name of the study for messages.
+        measured: Whether the study holds records; without any it accepts another job.
 
     Raises:
-        StudyError: If they differ; names what changed.
+        StudyError: If the jobs differ; names the keys that changed.
     """
-    subject = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
+    job = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
     for key in ASIDE:
-        subject["cluster"].pop(key)
-    # what a kind of nodes costs changes no measurement, nor does what forecasts take it for
-    kinds = subject["cluster"].pop("accelerators")
+        job["cluster"].pop(key)
+    # prices and forecast settings of an accelerator change no measurement
+    kinds = job["cluster"].pop("accelerators")
     if kinds:
-        limits = {name: told["memory_gib"] for name, told in kinds.items()}
-        subject["cluster"]["accelerators"] = limits
-    known = study.user_attrs.get(_SUBJECT)
-    if known is None or not measured:
-        study.set_user_attr(_SUBJECT, subject)
+        limits = {kind: settings["memory_gib"] for kind, settings in kinds.items()}
+        job["cluster"]["accelerators"] = limits
+    stored = study.user_attrs.get(_SUBJECT)
+    if stored is None or not measured:
+        study.set_user_attr(_SUBJECT, job)
         return
     changed = [
         f"{section}.{key}"
-        for section in subject
-        for key in {**known.get(section, {}), **subject[section]}
-        if known.get(section, {}).get(key) != subject[section].get(key)
+        for section in job
+        for key in {**stored.get(section, {}), **job[section]}
+        if stored.get(section, {}).get(key) != job[section].get(key)
     ]
     if changed:
         raise StudyError(
             f"study {name} holds measurements of another job ({', '.join(changed)} changed);"
-            " choose another study.name, or put the old values back"
+            " choose another study.name, or restore the old values"
         )

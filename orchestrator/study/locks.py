@@ -1,4 +1,4 @@
-"""One driver for a study at a time: a lock that ends with the process that holds it."""
+"""Locks that let one driver at a time write a study, and that end with its process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from orchestrator.study.storage import (
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
-_WAIT_SECONDS = 120.0  # for another process that makes tables
+_WAIT_SECONDS = 120.0  # while another process creates tables
 _HOLDER = """
 SELECT pid, replace(application_name, 'plimsoll ', '') AS name
 FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -39,32 +39,35 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 
 
 class AbstractLock(ABC):
-    """What a driver holds while it writes a study. Who only reads needs none."""
+    """Lock of a driver that writes a study. Readers need none."""
 
     @abstractmethod
     def take(self) -> bool:
-        """Takes it, or says False if another process has it."""
+        """Takes the lock; returns False if another process has it."""
 
     @abstractmethod
     def holder(self) -> str:
-        """Who has it, as far as that can be told."""
+        """Returns the name of the process that has the lock; empty if unknown."""
 
     @abstractmethod
     def hold(self) -> bool:
-        """Makes sure of it, takes it again where it was lost; False if another process has it.
+        """Checks that this process has the lock, and takes it again if it was lost.
+
+        Returns:
+            False if another process has it.
 
         Raises:
-            Away: If nobody can say now.
+            Unavailable: If the database does not answer.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Lets others have it."""
+        """Releases the lock."""
 
 
 @final
 class NoLock(AbstractLock):
-    """Nothing is held: for databases of other kinds, which have other ways or none."""
+    """Lock that does nothing, for other kinds of databases."""
 
     def take(self) -> bool:
         return True
@@ -76,12 +79,12 @@ class NoLock(AbstractLock):
         return True
 
     def release(self) -> None:
-        """Nothing to let go."""
+        """Does nothing."""
 
 
 @final
 class FileLock(AbstractLock):
-    """A locked file. The kernel lets go of it when the process is gone, however it ended."""
+    """Locked file. The kernel releases the lock when the process ends, in whatever way."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,16 +92,16 @@ class FileLock(AbstractLock):
 
     def take(self) -> bool:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # closed in programs that are started from here: Ray outlives a driver that is killed
-        opened = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # child processes must not inherit the lock: Ray outlives a driver that is killed
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(opened)
+            os.close(file)
             return False
-        os.ftruncate(opened, 0)
-        os.write(opened, process_name().encode())
-        self._file = opened
+        os.ftruncate(file, 0)
+        os.write(file, process_name().encode())
+        self._file = file
         return True
 
     def holder(self) -> str:
@@ -118,17 +121,17 @@ class FileLock(AbstractLock):
 
 @final
 class PostgresLock(AbstractLock):
-    """A session's advisory lock, on a connection of its own that does nothing else.
+    """Advisory lock of a database session, on a connection that does nothing else.
 
-    PostgreSQL lets go of it when the connection ends: at once when the process is killed, and a
-    minute after its machine went dark.
+    PostgreSQL releases it when the connection ends: at once if the process is killed, and within a
+    minute if its machine fails.
     """
 
     def __init__(self, url: str, name: str) -> None:
         self._engine = open_engine(url)
         self._name = name
         self._connection: Connection | None = None
-        self._session: int | None = None  # that has, or had, the lock
+        self._session: int | None = None  # the last one of this process with the lock
 
     def take(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -137,18 +140,18 @@ class PostgresLock(AbstractLock):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
             key = {"key": self._key(connection)}
             query = "SELECT pg_try_advisory_lock(:key), pg_backend_pid()"
-            taken, session = connection.execute(text(query), key).one()
+            has_lock, session = connection.execute(text(query), key).one()
         except SQLAlchemyError:
             connection.close()
             raise
-        if taken:
+        if has_lock:
             self._connection, self._session = connection, session
         else:
             connection.close()
-        return bool(taken)
+        return bool(has_lock)
 
     def holder(self) -> str:
-        return self._holding()[1]
+        return self._holding_session()[1]
 
     def hold(self) -> bool:
         try:
@@ -158,42 +161,42 @@ class PostgresLock(AbstractLock):
         except SQLAlchemyError:
             self.release()
         try:
-            taken = self.take()
-            still = not taken and self._holding()[0] == self._session
+            has_lock = self.take()
+            is_stale = not has_lock and self._holding_session()[0] == self._session
         except SQLAlchemyError as error:
             if is_away(error):
                 raise Unavailable(reason(error)) from error
             raise
-        if still:  # a server that hung, or a line that was cut: it does not know yet
-            raise Unavailable("it has not ended the session whose connection was lost")
-        return taken
+        if is_stale:  # the server hung, or the network was cut: it has not noticed yet
+            raise Unavailable("it has not ended the session of the lost connection yet")
+        return has_lock
 
     def release(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(SQLAlchemyError):
-                # by itself too, since the server ends a session some time after its connection
+                # explicitly, since the server ends the session only some time after the connection
                 self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
             with contextlib.suppress(SQLAlchemyError):
-                self._connection.close()  # and with it the session, since nothing is pooled
+                self._connection.close()  # ends the session: nothing is pooled
             self._connection = None
 
-    def _holding(self) -> tuple[int, str]:
-        """The session that has the lock, and what it calls itself; 0 if there is none."""
+    def _holding_session(self) -> tuple[int, str]:
+        """Returns id and name of the session that has the lock; 0 if none has."""
         with self._engine.connect() as connection:
             key = self._key(connection) % 2**64
             halves = {"high": key >> 32, "low": key % 2**32}
-            found = connection.execute(text(_HOLDER), halves).first()
-            return (0, "") if found is None else (found.pid, str(found.name))
+            row = connection.execute(text(_HOLDER), halves).first()
+            return (0, "") if row is None else (row.pid, str(row.name))
 
     def _key(self, connection: Connection) -> int:
-        """Of the study among those of its schema; locks are the database's."""
+        """Returns the lock's key, from schema and study: locks belong to the whole database."""
         schema = connection.execute(text("SELECT current_schema()")).scalar()
         digest = hashlib.sha256(f"plimsoll study {schema} {self._name}".encode()).digest()
         return int.from_bytes(digest[:8], signed=True)
 
 
 def lock_of(url: str, name: str) -> AbstractLock:
-    """The lock of a study in a storage, not yet taken."""
+    """Returns the lock of a study in a storage, not yet taken."""
     if is_postgres(url):
         return PostgresLock(url, name)
     path = sqlite_path(url)
@@ -220,7 +223,13 @@ def sole_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
 
 @contextlib.contextmanager
 def waiting_lock(url: str, name: str, seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Holds a lock for the length of the block; waits while another has it, but not for ever."""
+    """Holds a lock for the length of the block, after waiting for another process that has it.
+
+    Args:
+        url: The storage.
+        name: Name of the lock.
+        seconds: Longest wait; then the block runs without the lock.
+    """
     lock = lock_of(url, name)
     until = time.monotonic() + seconds
     while not lock.take() and time.monotonic() < until:
@@ -232,7 +241,7 @@ def waiting_lock(url: str, name: str, seconds: float = _WAIT_SECONDS) -> Iterato
 
 
 def refuse_second_driver(spec: SweepSpec, name: str) -> None:
-    """Looks whether the study is free, and leaves it so.
+    """Checks that no other driver has the study; does not keep the lock.
 
     Raises:
         StudyError: If another driver has it, or the storage cannot be reached.
@@ -242,7 +251,7 @@ def refuse_second_driver(spec: SweepSpec, name: str) -> None:
 
 
 def taken_by_another(name: str, lock: AbstractLock) -> StudyError:
-    """What to say of a study that another driver writes."""
+    """Returns the error for a study that another driver writes, with the driver's name."""
     holder = lock.holder()
     who = f" ({holder})" if holder else ""
     return StudyError(

@@ -1,8 +1,7 @@
-"""PostgreSQL by way of psycopg, with an end to waiting for answers.
+"""PostgreSQL through psycopg, with a timeout for answers.
 
-libpq has no such limit: `connect_timeout` ends with the connection, `tcp_user_timeout` asks whether
-the server's kernel takes what is sent, and `statement_timeout` is kept by the server itself, which
-may be the one that hangs.
+libpq has none. `connect_timeout` covers the connection only, `tcp_user_timeout` what the server's
+kernel acknowledges, and `statement_timeout` is enforced by the server, which may be what hangs.
 """
 
 from __future__ import annotations
@@ -14,50 +13,50 @@ from typing import Any, TypeVar
 
 import psycopg
 
-ANSWER_SECONDS = 60.0  # for a statement or a commit; the longest of ours take some seconds
+ANSWER_SECONDS = 60.0  # for a statement or a commit; the longest take some seconds
 
 Value = TypeVar("Value")
 
 
 class ImpatientConnection(psycopg.Connection[Any]):
-    """A connection that is closed when an answer does not come.
+    """Connection that closes if an answer does not come in time.
 
     Raises:
-        OperationalError: From whatever waits for the server, after `ANSWER_SECONDS`.
+        OperationalError: From any method that waits for the server, after `ANSWER_SECONDS`.
     """
 
     def wait(self, gen: Generator[Any, Any, Value], *options: Any, **more: Any) -> Value:
-        """As psycopg's, which hears every 0.1 s that nothing has come."""
-        late = _Late()
+        """Waits like psycopg, which reports every 0.1 s that nothing has come."""
+        timeout = _Timeout()
         try:
-            return super().wait(_until(gen, late, ANSWER_SECONDS), *options, **more)
+            return super().wait(_limited(gen, timeout, ANSWER_SECONDS), *options, **more)
         finally:
-            if late.told:  # the answer may come still, to another question
+            if timeout.expired:  # a late answer would be taken for the next statement's
                 self.pgconn.finish()
 
 
-class _Late:
-    told = False
+class _Timeout:
+    expired = False
 
 
-def _until(
-    gen: Generator[Any, Any, Value], late: _Late, seconds: float
+def _limited(
+    gen: Generator[Any, Any, Value], timeout: _Timeout, seconds: float
 ) -> Generator[Any, Any, Value]:
     until = time.monotonic() + seconds
     try:
-        wanted = next(gen)
+        readiness = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield readiness
             if not ready and time.monotonic() > until:
-                late.told = True
+                timeout.expired = True
                 raise psycopg.OperationalError(f"the server has not answered for {seconds:.0f} s")
-            wanted = gen.send(ready)
+            readiness = gen.send(ready)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 class _Module(ModuleType):
-    """psycopg, but for how it connects; SQLAlchemy takes a module for its driver."""
+    """Copy of psycopg with another `connect`: SQLAlchemy takes a module as its driver."""
 
     connect = staticmethod(ImpatientConnection.connect)
 

@@ -1,4 +1,4 @@
-"""What a study on disk holds, for those who only read it."""
+"""Read access to stored studies: records, validations, the end, the state."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from search_spaces.facts import Provenance
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Record
 
-Held = TypeVar("Held")
-_SHOWN = 20  # names of studies
+Content = TypeVar("Content")
+_MAX_NAMES = 20  # of studies in a message
 
 
 def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """The trials that a study holds, for reports.
+    """Returns the records of a study's trials.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
@@ -43,7 +43,7 @@ def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
 
 
 def load_validations(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """The validations that a study holds, for reports.
+    """Returns the records of a study's validations.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
@@ -52,7 +52,7 @@ def load_validations(spec: SweepSpec, name: str) -> tuple[Record, ...]:
 
 
 def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
-    """How the last sweep of a study ended, for reports; None if it did not, or nobody can say.
+    """Returns how the last sweep of a study ended; None if it did not, or if that is unknown.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
@@ -61,7 +61,7 @@ def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
 
 
 def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
-    """User, code and data of each driver that worked on a study, oldest first.
+    """Returns user, code and data of each driver that worked on a study, oldest first.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
@@ -70,7 +70,7 @@ def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
 
 
 def load_study_id(spec: SweepSpec, name: str) -> int:
-    """The number by which Optuna's storage knows a study.
+    """Returns the study's id in Optuna's storage.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
@@ -79,10 +79,10 @@ def load_study_id(spec: SweepSpec, name: str) -> int:
 
 
 def held_studies(url: str) -> dict[str, dict[str, Any]]:
-    """The studies in a storage by name, each with what it says that it measured.
+    """Returns the studies in a storage by name, each with the job that it measures.
 
     Raises:
-        StudyError: If the storage cannot be opened, or holds none.
+        StudyError: If the storage cannot be opened, or holds no study.
     """
     with storage_errors(url):
         if not holds_studies(url):
@@ -95,28 +95,30 @@ def held_studies(url: str) -> dict[str, dict[str, Any]]:
             }
 
 
-def _load(spec: SweepSpec, name: str, held: Callable[[optuna.Study], Held]) -> Held:
+def _load(spec: SweepSpec, name: str, read: Callable[[optuna.Study], Content]) -> Content:
     url = storage_url(spec, name)
-    shown = shown_url(url)
+    address = shown_url(url)
     path = sqlite_path(url)
     if path is not None and not path.exists():
-        raise StudyError(f"there is no study {name} yet: {shown} does not exist; run plimsoll tune")
+        raise StudyError(
+            f"there is no study {name} yet: {address} does not exist; run plimsoll tune"
+        )
     with storage_errors(url):
         if not holds_studies(url):
-            raise StudyError(f"{shown} holds no study yet; run plimsoll tune")
+            raise StudyError(f"{address} holds no study yet; run plimsoll tune")
         with brief_storage(url) as storage:
             names = optuna.get_all_study_names(storage)
             if name in names:
-                return held(optuna.load_study(study_name=name, storage=storage))
-    raise StudyError(f"{shown} holds no study {name}; run plimsoll tune{_others(names)}")
+                return read(optuna.load_study(study_name=name, storage=storage))
+    raise StudyError(f"{address} holds no study {name}; run plimsoll tune{_others(names)}")
 
 
 def _others(names: Sequence[str]) -> str:
     if not names:
         return ""
-    shown = ", ".join(sorted(names)[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f", or name one that it holds: {shown}{more}"
+    listed = ", ".join(sorted(names)[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f", or name a study that it holds: {listed}{more}"
 
 
 def stored_state(
@@ -126,7 +128,14 @@ def stored_state(
     validations: tuple[Record, ...] = (),
     ended: SweepEnded | None = None,
 ) -> SweepState:
-    """The state after these records, validations and the end; its space is what was tried of it.
+    """Returns the state of a sweep with these results. Its space holds the tried plans only.
+
+    Args:
+        spec: The sweep's specification.
+        name: The study's name.
+        records: Of trials.
+        validations: Records of validations.
+        ended: The sweep's end, if it ended.
 
     Raises:
         StudyError: If there are no records.
@@ -150,7 +159,7 @@ def stored_state(
 
 
 def load_state(spec: SweepSpec, name: str) -> SweepState:
-    """The state of a sweep that has run, read from its study.
+    """Returns the state of a sweep that has run, from its study.
 
     Raises:
         StudyError: If there is no such study, or it has no records.

@@ -1,4 +1,4 @@
-"""Calls to a server that may be away: tried again, less and less often, and not for ever."""
+"""Retries with exponential backoff, for calls to a server that may be unavailable."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Answer = TypeVar("Answer")
 
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 15.0
-_QUIET_SECONDS = 2.0  # that short an absence is not told of
+_QUIET_SECONDS = 2.0  # shorter outages are not reported
 
 
 class Unavailable(Exception):
-    """What was called does not answer now, and may later; says why."""
+    """The server does not answer now, but may later; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Seconds that pass, and a way to let them pass."""
+    """Source of time, and a way to wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -28,67 +28,75 @@ class Clock:
 
 @final
 class RetryPolicy:
-    """Tries again while something is away, for so many seconds from the first failure on.
+    """Retries calls until a time limit, counted from the first of the failures in a row.
 
-    Once they are over, each call is tried a single time, until one succeeds.
+    Past the limit, each call gets one attempt, until one succeeds.
     """
 
     def __init__(self, what: str, seconds: float, clock: Clock | None = None) -> None:
-        """Nothing was away yet.
+        """Configures the retries.
 
         Args:
-            what: What is called, as sentences name it.
-            seconds: How long it may be away.
-            clock: The time.
+            what: Name of the server in messages.
+            seconds: Longest outage.
+            clock: Source of time.
         """
-        self._what = what
+        self._server = what
         self._seconds = seconds
         self._clock = clock or Clock()
-        self._since: float | None = None  # when the first of the failures in a row was
-        self._told = False
+        self._since: float | None = None  # time of the first failure in a row
+        self._reported = False
         self.say: Callable[[str], None] = lambda _: None
 
     def give_up_waiting(self) -> None:
-        """From now on a failure ends a call at once: somebody waits for the end."""
+        """Stops retrying: from now on the first failure of a call is final."""
         self._seconds = 0.0
 
     def call(self, act: Callable[[int], Answer]) -> Answer:
-        """What `act` returns; it is told how many attempts came before.
+        """Calls a function until it succeeds.
+
+        Args:
+            act: The function; receives the number of earlier attempts.
+
+        Returns:
+            Its result.
 
         Raises:
-            Away: The last failure, when the time is over.
+            Unavailable: The last failure, past the time limit.
         """
         attempt = 0
         while True:
             try:
                 answer = act(attempt)
-            except Unavailable as away:
-                if not self._wait(attempt, str(away)):
+            except Unavailable as error:
+                if not self._wait(attempt, str(error)):
                     raise
             else:
-                self._answered()
+                self._reset()
                 return answer
             attempt += 1
 
     def _wait(self, attempt: int, reason: str) -> bool:
-        """Whether there is time left for another attempt, which is due on return."""
+        """Waits until the next attempt is due; returns False if there is no time for one."""
         now = self._clock.now()
         self._since = now if self._since is None else self._since
-        left = self._since + self._seconds - now
-        if left <= 0:
+        remaining = self._since + self._seconds - now
+        if remaining <= 0:
             return False
-        pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS, left)
-        if now + pause - self._since >= _QUIET_SECONDS and not self._told:
-            self._told = True
-            self.say(f"{self._what} is away ({reason}); waiting for it up to {_length(left)}")
+        pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS, remaining)
+        if now + pause - self._since >= _QUIET_SECONDS and not self._reported:
+            self._reported = True
+            self.say(
+                f"{self._server} is unavailable ({reason}); retrying for up to {_length(remaining)}"
+            )
         self._clock.sleep(pause)
         return True
 
-    def _answered(self) -> None:
-        if self._told and self._since is not None:
-            gone = self._clock.now() - self._since
-            self.say(f"{self._what} is back after {_length(gone)}")
-        self._since, self._told = None, False
+    def _reset(self) -> None:
+        if self._reported and self._since is not None:
+            outage = self._clock.now() - self._since
+            self.say(f"{self._server} is back after {_length(outage)}")
+        self._since, self._reported = None, False
 
 
 def _length(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Where a study is kept, and what is wrong with it if it cannot be opened."""
+"""Storages of studies: SQLite files and databases, and messages for those that fail to open."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from search_spaces.spec.schema import SweepSpec
 
 DATABASE_ERRORS = (SQLAlchemyError,)
 
-_BUSY_SECONDS = 20  # that a SQLite file may be locked by another process
-_NAME_BYTES = 63  # of an application's name, as PostgreSQL keeps it
+_BUSY_SECONDS = 20  # while another process locks a SQLite file
+_NAME_BYTES = 63  # PostgreSQL truncates the name of an application there
 _POSTGRES = {
     "connect_timeout": 10,
-    # firewalls forget connections that are silent; a server that is unplugged says nothing
+    # firewalls drop idle connections, and a server without power closes none
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,  # ms until what was sent has to be acknowledged
+    "tcp_user_timeout": 30_000,  # ms until sent data must be acknowledged
 }
 _PSYCOPG = ("postgresql", "postgresql+psycopg")
-_READ_ONLY = "25006"  # PostgreSQL: a standby that is about to take over
-STUDY_FILE = "study.db"  # in a study's folder, where nothing names a storage
+_READ_ONLY = "25006"  # error code of a PostgreSQL standby that is about to take over
+STUDY_FILE = "study.db"  # in a study's folder, if no storage is named
 _SQLITE = "sqlite:///"
-_STUDIES = "studies"  # a table of Optuna's that is as old as its storages
-_LAST = {"alembic_version"}  # made when all else is there
-_MLFLOW = "experiments"  # one of MLflow's
-_ATTEMPTS = 20  # to open a storage that others are making
-# ValueError: of the drivers themselves, as of a host's name that no codec takes
+_STUDIES = "studies"  # a table in every version of Optuna's schema
+_LAST = {"alembic_version"}  # the table that Optuna creates last
+_MLFLOW = "experiments"  # a table of MLflow
+_ATTEMPTS = 20  # to open a storage while other processes create its tables
+# database drivers raise ValueError, for example for a host name that they cannot encode
 _OPENING_ERRORS = (
     *(ArgumentError, SQLAlchemyError, StorageInternalError),
     *(OSError, ImportError, ValueError),
@@ -62,12 +62,12 @@ _OPENING_ERRORS = (
 
 
 def is_postgres(url: str) -> bool:
-    """Whether the URL names a PostgreSQL database."""
+    """Returns True if the URL names a PostgreSQL database."""
     return url.partition(":")[0].partition("+")[0] == "postgresql"
 
 
 def engine_options(url: str) -> dict[str, Any]:
-    """Arguments of `create_engine` besides the URL.
+    """Returns the arguments of `create_engine` for a URL, without the URL itself.
 
     Raises:
         MissingExtraError: If the database is PostgreSQL and psycopg is not installed.
@@ -80,19 +80,19 @@ def engine_options(url: str) -> dict[str, Any]:
     if _driver(url) not in _PSYCOPG:
         return options
     require("psycopg")
-    from orchestrator.study.postgres import IMPATIENT  # psycopg is no package of everybody's
+    from orchestrator.study.postgres import IMPATIENT  # psycopg is optional
 
     return options | {"module": IMPATIENT}
 
 
 def open_engine(url: str) -> Engine:
-    """An engine that keeps no connection of its own."""
+    """Returns an engine that pools no connections."""
     options = {name: value for name, value in engine_options(url).items() if name != "pool_size"}
     return create_engine(with_driver(url), poolclass=NullPool, **options)
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Whether an error is of a database that is not there, and not of what it was asked."""
+    """Returns True if the database is unavailable, rather than a query wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _READ_ONLY:
@@ -101,46 +101,46 @@ def is_away(error: BaseException | None) -> bool:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """What an error goes back to: the driver's own, below SQLAlchemy's and Optuna's."""
+    """Returns the first error of a chain: the driver's, below SQLAlchemy's and Optuna's."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what an error goes back to."""
+    """Returns the first line of an error's original message."""
     root = root_of(error)
     return next(iter(str(root).strip().splitlines()), type(root).__name__)
 
 
 def tables(url: str) -> frozenset[str]:
-    """The names of the tables in a database."""
+    """Returns the names of the tables in a database."""
     with _disposed(open_engine(url)) as engine:
         return frozenset(inspect(engine).get_table_names())
 
 
 def revision(url: str) -> str | None:
-    """The schema's revision as Alembic keeps it, None where it keeps none."""
+    """Returns the schema revision that Alembic stores, or None."""
     with _disposed(open_engine(url)) as engine, engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def process_name() -> str:
-    """Who this is, as others are told: `ann@host, process 4711`."""
+    """Returns this process's name for messages, such as `ann@host, process 4711`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user id may have no name
-        user = "somebody"
+        user = "unknown"
     return f"{user}@{socket.gethostname()}, process {os.getpid()}"
 
 
 def _connect_arguments(url: str) -> dict[str, Any]:
-    """What libpq is told, where the URL does not name them; only of drivers that are libpq's."""
+    """Returns libpq's options that the URL does not set; none for drivers without libpq."""
     if _driver(url) not in (*_PSYCOPG, "postgresql+psycopg2"):
         return {}
     name = f"plimsoll {process_name()}".encode()[:_NAME_BYTES].decode(errors="ignore")
-    wanted = {**_POSTGRES, "application_name": name}
-    return {key: value for key, value in wanted.items() if key not in make_url(url).query}
+    options = {**_POSTGRES, "application_name": name}
+    return {key: value for key, value in options.items() if key not in make_url(url).query}
 
 
 def _driver(url: str) -> str:
@@ -156,28 +156,28 @@ def _disposed(engine: Engine) -> Iterator[Engine]:
 
 
 def storage_url(spec: SweepSpec, name: str) -> str:
-    """Where the study is kept: the storage that is named, or SQLite in the study's own folder."""
+    """Returns the URL of the named storage, or of a SQLite file in the study's folder."""
     return study_storage(spec) or f"{_SQLITE}{Path(spec.study.folder, name, STUDY_FILE)}"
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of a SQLite storage, None of any other and of one in memory."""
+    """Returns the file of a SQLite storage; None for other storages and for one in memory."""
     path = url.removeprefix(_SQLITE).partition("?")[0]
     return Path(path) if url.startswith(_SQLITE) and path not in ("", ":memory:") else None
 
 
 def holds_studies(url: str) -> bool:
-    """Whether a study was ever kept there; makes nothing."""
+    """Returns True if the storage has Optuna's tables; creates nothing."""
     path = sqlite_path(url)
     return (path is None or path.exists()) and _STUDIES in tables(url)
 
 
 @contextlib.contextmanager
 def brief_storage(url: str) -> Iterator[RDBStorage]:
-    """A storage for the length of the block; a shared database has only so many connections.
+    """Opens a storage for the length of the block, as a shared database limits connections.
 
     Raises:
-        StudyError: If it was written by another version of Optuna.
+        StudyError: If another version of Optuna has written it.
     """
     storage = open_storage(url)
     try:
@@ -188,23 +188,23 @@ def brief_storage(url: str) -> Iterator[RDBStorage]:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Optuna's storage; its tables are made, or its SQLite file and the folder too.
+    """Opens Optuna's storage; creates its tables, and the file and folder of a SQLite storage.
 
-    Its connections are closed when nobody has it any more.
+    Its connections close when the storage is garbage-collected.
 
     Raises:
-        StudyError: If it was written by another version of Optuna.
+        StudyError: If another version of Optuna has written it.
     """
     if (path := sqlite_path(url)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(_ATTEMPTS):
-        there = tables(url)
-        _refuse_mlflows(url, there)
+        existing = tables(url)
+        _refuse_mlflow_database(url, existing)
         try:
-            storage = _storage(url, make=_STUDIES not in there)
+            storage = _storage(url, create=_STUDIES not in existing)
         except (IntegrityError, ProgrammingError, OperationalError) as error:
-            # processes that make the tables at the same time get in each other's way
-            if there >= _LAST or attempt + 1 == _ATTEMPTS or not _is_there_already(error):
+            # another process may create the tables at the same time
+            if existing >= _LAST or attempt + 1 == _ATTEMPTS or not _exists_already(error):
                 raise
             time.sleep(0.05 * (attempt + 1))
         else:
@@ -215,36 +215,34 @@ def open_storage(url: str) -> RDBStorage:
 
 
 class _Storage(RDBStorage):
-    """Leaves no connection open where its tables cannot be made."""
+    """RDBStorage that leaves no connection open if it cannot create its tables."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         try:
-            super().__init__(*given, **more)
+            super().__init__(*arguments, **options)
         except SQLAlchemyError:
-            # there is none yet where the address itself was the fault
+            # there is no engine yet if the URL is wrong
             if (engine := getattr(self, "engine", None)) is not None:
                 engine.dispose()
             raise
 
 
-def _storage(url: str, *, make: bool) -> RDBStorage:
+def _storage(url: str, *, create: bool) -> RDBStorage:
     return _Storage(
-        with_driver(url)
-        .replace("{", "{{")
-        .replace("}", "}}"),  # Optuna fills in what stands between them
+        with_driver(url).replace("{", "{{").replace("}", "}}"),  # Optuna formats the URL
         engine_kwargs=engine_options(url),
-        skip_table_creation=not make,  # an older schema must not get newer tables
-        skip_compatibility_check=True,  # `_check_version` says more
+        skip_table_creation=not create,  # an older schema must not get newer tables
+        skip_compatibility_check=True,  # `_check_version` has better messages
     )
 
 
-def _is_there_already(error: SQLAlchemyError) -> bool:
+def _exists_already(error: SQLAlchemyError) -> bool:
     return isinstance(error, IntegrityError) or "already exists" in str(error)
 
 
-def _refuse_mlflows(url: str, there: frozenset[str]) -> None:
-    """Both keep their schema's version in a table of one name, and stop at each other's."""
-    if _MLFLOW in there and _STUDIES not in there:
+def _refuse_mlflow_database(url: str, existing: frozenset[str]) -> None:
+    # Optuna and MLflow store their schema's version in a table of the same name
+    if _MLFLOW in existing and _STUDIES not in existing:
         raise StudyError(
             f"study.storage {shown_url(url)} is MLflow's database: the study needs one of its own"
         )
@@ -254,23 +252,23 @@ def _check_version(storage: RDBStorage, url: str) -> None:
     current, newest = storage.get_current_version(), storage.get_head_version()
     if current == newest:
         return
-    shown = shown_url(url)
+    address = shown_url(url)
     if current in storage.get_all_versions():
         raise StudyError(
-            f"study.storage {shown} was written by an older Optuna (schema {current}, Optuna"
-            f" {optuna.__version__} has {newest}): upgrade it by"
-            f" `optuna storage upgrade --storage {without_password(url)}`, when no sweep uses it"
+            f"study.storage {address} was written by an older Optuna (schema {current}, Optuna"
+            f" {optuna.__version__} has {newest}): upgrade it with"
+            f" `optuna storage upgrade --storage {without_password(url)}` while no sweep uses it"
         )
     raise StudyError(
-        f"study.storage {shown} was written by a newer Optuna (schema {current}) than the"
-        f" {optuna.__version__} that is installed, which knows schemas up to {newest}: install the"
-        " version that the others use"
+        f"study.storage {address} was written by a newer Optuna (schema {current}) than the"
+        f" installed {optuna.__version__}, which supports schemas up to {newest}: install the"
+        " version that the other drivers use"
     )
 
 
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turns what a storage that cannot be opened raises into a sentence, without credentials."""
+    """Turns errors of a storage that cannot be opened into a StudyError without credentials."""
     try:
         yield
     except _OPENING_ERRORS as error:
@@ -280,15 +278,15 @@ def storage_errors(url: str) -> Iterator[None]:
 
 
 def storage_reason(error: BaseException, url: str) -> str:
-    """What went wrong, in a line without credentials."""
+    """Returns the cause of an error in one line without credentials."""
     if isinstance(root := root_of(error), ImportError) and root.name:
         return f"its driver, the Python package {root.name}, is not installed"
     line = without_secrets(reason(error).replace(url, shown_url(url)), url)
     if "no password supplied" in line:
-        return f"{line}; copies of a specification hold none: name it by {STORAGE_VARIABLE}"
+        return f"{line}; copies of a specification hold no password: set {STORAGE_VARIABLE}"
     return line
 
 
 def shown_url(url: str) -> str:
-    """Scheme, host and path: no user, and no query either, which may hold a password."""
+    """Returns scheme, host and path of a URL, without user and query, which may hold a password."""
     return re.sub(r"[^/]*@|\?.*$", "", without_password(url))

@@ -1,4 +1,4 @@
-"""One Optuna study as the truth of a sweep: asked for plans, told how they ended."""
+"""The study of a sweep: an Optuna study that proposes plans and holds every result."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ _PLAN, _WHY, _RETRY = "plan", "why", "retry_of"
 
 
 def check_study(spec: SweepSpec, name: str) -> None:
-    """Tries the study before a sweep starts; makes it if there is none.
+    """Checks the study before a sweep starts, and creates it if it does not exist.
 
     Raises:
         StudyError: If the storage cannot be opened, another driver tunes the study, or it
-            measured another job.
+            measures another job.
     """
     url = storage_url(spec, name)
     with storage_errors(url), brief_storage(url) as storage:
@@ -78,17 +78,17 @@ def check_study(spec: SweepSpec, name: str) -> None:
 
 
 def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
-    """The study, made if there is none.
+    """Returns the study, which is created if it does not exist.
 
     Raises:
-        StudyError: If it measured another job.
+        StudyError: If it measures another job.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         study_name=name,
         storage=storage,
         direction="maximize",
-        sampler=RandomSampler(),  # never asked: proposers are
+        sampler=RandomSampler(),  # not used: proposers choose the plans
         load_if_exists=True,
     )
     measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
@@ -98,17 +98,17 @@ def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
 
 
 def _name_values(study: optuna.Study, metric: Metric) -> None:
-    """Names the study's values, as the axes of Optuna's plots and of optuna-dashboard show them."""
+    # the names label axes in plots of Optuna and optuna-dashboard
     names = [VALUE_NAMES[metric]]
     if study.metric_names != names:
-        with warnings.catch_warnings():  # Optuna's that it may still change this, in each sweep
+        with warnings.catch_warnings():  # Optuna calls it experimental in each sweep
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTrial:
-    """A trial that the study opened."""
+    """Trial that the study has opened."""
 
     number: int
     plan: Plan
@@ -116,22 +116,22 @@ class OpenedTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedTrial:
-    """A trial that was under way when its driver died."""
+    """Trial that was running when its driver died."""
 
     number: int
     plan: Plan
-    retry_of: int | None  # the trial of which it was the second try
+    retry_of: int | None  # number of the trial that it repeated
 
 
 class StudyLost(StudyError):
-    """The storage went away in mid-sweep, for longer than the sweep waits."""
+    """The storage became unavailable during the sweep, for longer than `study.wait_minutes`."""
 
 
 class Study:
-    """The trials of one sweep. One driver writes it at a time: see `sole_driver`.
+    """Trials of one sweep. One driver writes it at a time: see `sole_driver`.
 
     Raises:
-        StudyLost: From any method that writes, if the storage is away for too long.
+        StudyLost: From any method that writes, if the storage is unavailable for too long.
     """
 
     def __init__(
@@ -143,170 +143,177 @@ class Study:
         lock: AbstractLock | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Opens the study, or makes it.
+        """Opens the study, or creates it.
 
         Args:
-            spec: What is measured.
-            name: The study's.
-            space: What may be tried.
-            earlier: Other studies of the same job, which may be evidence.
-            lock: What says that no other driver writes it; None if there can be no other.
-            clock: By which waiting for a storage ends.
+            spec: The sweep's specification.
+            name: The study's name.
+            space: The plans that may be tried.
+            earlier: Other studies of the same job, for transfer.
+            lock: This driver's lock; None if there can be no other driver.
+            clock: Times the retries of an unavailable storage.
 
         Raises:
-            StudyError: If the storage cannot be opened, or the study measured another job.
+            StudyError: If the storage cannot be opened, or the study measures another job.
         """
         self._space = space
-        self._goal = Objective.of(spec)
-        self._kept = storable(distributions(space))
+        self._objective = Objective.of(spec)
+        self._distributions = storable(distributions(space))
         self._name, self._url = name, storage_url(spec, name)
-        self._minutes = spec.study.wait_minutes
-        self._untold = spool_file(spec, name)
-        self._patience = RetryPolicy("the study's storage", 60 * self._minutes, clock)
-        with storage_errors(self._url), self._losses():
+        self._wait_minutes = spec.study.wait_minutes
+        self._spool_file = spool_file(spec, name)
+        self._retry = RetryPolicy("the study's storage", 60 * self._wait_minutes, clock)
+        with storage_errors(self._url), self._storage_loss():
             storage = open_storage(self._url)
             self._study = study_in(storage, spec, name)
-            self._ledger = StudyWriter(storage, self._study, self._patience, lock)
-            self._finish_half_told()
-            self._tell_untold()
+            self._writer = StudyWriter(storage, self._study, self._retry, lock)
+            self._close_recorded()
+            self._write_spooled()
             self._records = list(records_of(self._study))
-        self._free = np.ones(len(space.table), dtype=bool)  # the candidates that nobody took
+        self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
         for record in self._records:
-            self._take(record.plan)
+            self._mark_tried(record.plan)
         self._open: dict[int, tuple[Trial, Plan]] = {}
-        # drivers one after the other draw different numbers, and the same ones when run again
+        # each driver of a study draws other random numbers, but a repeated sweep draws the same
         seed = (spec.study.seed + len(self._records)) % 2**32
         self._proposer = _proposer(space, spec, seed, earlier)
         self._earlier = earlier
 
     def say_through(self, say: Callable[[str], None]) -> None:
-        """Lets it be known when the storage goes away, and when it is back."""
-        self._patience.say = say
+        """Sets the function that receives messages about an unavailable storage."""
+        self._retry.say = say
 
     def give_up_waiting(self) -> None:
-        """Waits no longer for a storage that is away: somebody waits for the end."""
-        self._patience.give_up_waiting()
+        """Stops retrying while the storage is unavailable, so that the sweep can end."""
+        self._retry.give_up_waiting()
 
     def records(self) -> tuple[Record, ...]:
-        """Every trial that ended with a record, by number."""
+        """Returns the records of all trials that ended with one, by number."""
         return tuple(sorted(self._records, key=lambda record: record.number))
 
     def validations(self) -> tuple[Record, ...]:
-        """Every validation that came to an end, in their order."""
-        with self._losses():
-            return self._ledger.call(kept_validations)
+        """Returns the records of all validations, in the order in which they ended."""
+        with self._storage_loss():
+            return self._writer.call(kept_validations)
 
     def keep_validation(self, validation: Record) -> None:
-        """Writes a validation down; its trial has ended and stays as it is."""
-        with self._losses(validation):
-            self._ledger.call(lambda study: keep_validation(study, validation))
+        """Stores a validation; its trial has ended and does not change."""
+        with self._storage_loss(validation):
+            self._writer.call(lambda study: keep_validation(study, validation))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
-        """Writes down user, code and data of a driver that begins.
+        """Stores user, code and data of a driver that starts.
 
         Returns:
-            The provenances of all drivers of the study, this one's among them.
+            The provenances of all drivers of the study, including this one.
         """
-        with self._losses():
-            self._ledger.call(lambda study: keep_provenance(study, provenance))
-            return self._ledger.call(kept_provenances)
+        with self._storage_loss():
+            self._writer.call(lambda study: keep_provenance(study, provenance))
+            return self._writer.call(kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
-        """Writes down how the sweep ended."""
-        with self._losses():
-            self._ledger.call(lambda study: keep_end(study, ended))
+        """Stores how the sweep ended."""
+        with self._storage_loss():
+            self._writer.call(lambda study: keep_end(study, ended))
 
     def untried(self, kinds: Collection[str] | None = None) -> Candidates:
-        """Candidates of which no trial has ended or is under way, in the space's order.
+        """Returns the candidates without a finished or running trial, in the space's order.
 
         Args:
-            kinds: The accelerators of those; None: any.
+            kinds: Accelerators of the candidates; None: any.
         """
-        return Candidates(self._space.table.take(self._free & self._on(kinds)))
+        return Candidates(self._space.table.take(self._free & self._is_on(kinds)))
 
     def propose(
         self, prospects: SearchPrior | None = None, kinds: Collection[str] | None = None
     ) -> Proposal:
-        """What the sampler would try next, of the untried candidates; there is at least one.
+        """Returns the sampler's next proposal. There must be an untried candidate.
 
         Args:
-            prospects: Forecasts of the space's candidates, None while there are none.
-            kinds: The accelerators of which it may be; None: any.
+            prospects: Forecasts of the space's candidates, or None while there are none.
+            kinds: Accelerators to choose from; None: any.
         """
-        known = self._known(prospects)
-        return self._proposer.propose(replace(known, free=known.free & self._on(kinds)))
+        state = self._search_state(prospects)
+        return self._proposer.propose(replace(state, free=state.free & self._is_on(kinds)))
 
-    def _on(self, kinds: Collection[str] | None) -> NDArray[np.bool_]:
+    def _is_on(self, kinds: Collection[str] | None) -> NDArray[np.bool_]:
         table = self._space.table
         return table.is_one_of(
             "accelerator", table.values["accelerator"] if kinds is None else kinds
         )
 
     def sources(self, ours: Fingerprint) -> tuple[str, ...]:
-        """Which other studies are evidence on this hardware and software, a sentence each."""
+        """Returns a sentence on each other study that the search uses on this fingerprint."""
         return sources(self._earlier, ours)
 
     def regret_bound(self, prospects: SearchPrior | None = None) -> float | None:
-        """How much faster than the best an untried candidate is at most, with 95 %.
+        """Returns how much faster than the best any untried candidate is at most (95 % confidence).
 
-        None where nobody can say: nothing was measured, or the sampler has no notion of it.
+        None if nothing was measured, or if the sampler computes no bound.
         """
-        return self._proposer.regret_bound(self._known(prospects)) if self._free.any() else 1.0
+        if not self._free.any():
+            return 1.0
+        return self._proposer.regret_bound(self._search_state(prospects))
 
     def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> OpenedTrial:
         """Opens a trial of a plan."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
-        known = parameters(plan, self._kept)
-        template = {"params": known, "distributions": None if known is None else self._kept}
-        with self._losses():
-            trial = self._ledger.open(attributes, template)
-        self._take(plan)
+        params = parameters(plan, self._distributions)
+        template = {
+            "params": params,
+            "distributions": None if params is None else self._distributions,
+        }
+        with self._storage_loss():
+            trial = self._writer.open(attributes, template)
+        self._mark_tried(plan)
         self._open[trial.number] = trial, plan
         return OpenedTrial(number=trial.number, plan=plan)
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record.
 
-        Out of memory is a broken constraint of a trial without a value (samplers skip failed
-        trials, and would forget it); what says nothing of the space is a failure.
+        A trial that ran out of memory has no value and a violated constraint: samplers ignore
+        failed trials. Outcomes that say nothing about the plan are failures.
         """
         trial, _ = self._open[record.number]
-        with self._losses(record):
-            self._ledger.close(trial._trial_id, self._entry(record))
+        with self._storage_loss(record):
+            self._writer.close(trial._trial_id, self._entry(record))
         del self._open[record.number]
         self._records.append(record)
 
     def interrupted(self) -> tuple[InterruptedTrial, ...]:
-        """Trials that an earlier driver left open."""
-        with self._losses():
-            left = self._ledger.running()
+        """Returns the trials that an earlier driver left running."""
+        with self._storage_loss():
+            running = self._writer.running()
         return tuple(
             InterruptedTrial(
                 number=trial.number,
                 plan=Plan.from_dict(trial.user_attrs[_PLAN]),
                 retry_of=trial.user_attrs.get(_RETRY),
             )
-            for trial in left
+            for trial in running
             if trial.number not in self._open and _PLAN in trial.user_attrs
         )
 
     def abandon(self, number: int, record: Record | None = None) -> None:
-        """Fails a trial that never ended; with a record it counts, without it can run again.
+        """Marks a trial as failed, unless it has ended in the meantime.
 
-        Does nothing to a trial that has ended: who stops a sweep may come just too late.
+        Args:
+            number: The trial.
+            record: Counts the trial as tried; without a record its plan can run again.
         """
         opened = self._open.pop(number, None)
         if record is None and opened:
             self._free[self._space.table.rows_of(opened[1])] = True
-        with self._losses(record):
-            self._ledger.fail(number, None if record is None else record_to_json(record))
+        with self._storage_loss(record):
+            self._writer.fail(number, None if record is None else record_to_json(record))
         if record is not None:
             self._records.append(record)
-            self._take(record.plan)
+            self._mark_tried(record.plan)
 
-    def _known(self, prospects: SearchPrior | None) -> SearchState:
+    def _search_state(self, prospects: SearchPrior | None) -> SearchState:
         return SearchState(
             records=self._records,
             free=self._free,
@@ -314,7 +321,7 @@ class Study:
             prospects=prospects,
         )
 
-    def _take(self, plan: Plan) -> None:
+    def _mark_tried(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
 
     def _entry(self, record: Record) -> Entry:
@@ -322,45 +329,44 @@ class Study:
         measured = isinstance(record.outcome, Measured)
         return Entry(
             record=record_to_json(record),
-            constraints=constraints_of(record, self._goal),
+            constraints=constraints_of(record, self._objective),
             state=states.get(type(record.outcome), TrialState.FAIL),
-            value=score(record, self._goal) if measured else None,
+            value=score(record, self._objective) if measured else None,
         )
 
-    def _finish_half_told(self) -> None:
-        """Closes trials whose driver died when their record was written, but they still open."""
-        for left in self._ledger.running():
-            if RECORD in left.user_attrs:
-                self._ledger.close(left._trial_id, self._entry(record_of(left)))
+    def _close_recorded(self) -> None:
+        """Closes trials whose driver died after it wrote the record and before it ended them."""
+        for trial in self._writer.running():
+            if RECORD in trial.user_attrs:
+                self._writer.close(trial._trial_id, self._entry(record_of(trial)))
 
-    def _tell_untold(self) -> None:
-        """Tells what an earlier driver could not, of trials that nobody has ended since."""
-        running = {trial.number: trial for trial in self._ledger.running()}
-        for record in read_spool(self._untold):
+    def _write_spooled(self) -> None:
+        """Writes the records that an earlier driver spooled, of trials that are still running."""
+        running = {trial.number: trial for trial in self._writer.running()}
+        for record in read_spool(self._spool_file):
             if record.validation:
-                self._ledger.call(partial(keep_validation, validation=record))
+                self._writer.call(partial(keep_validation, validation=record))
                 continue
-            left = running.pop(record.number, None)
-            if left is not None and left.user_attrs.get(_PLAN) == record.plan.as_dict():
-                self._ledger.close(left._trial_id, self._entry(record))
+            trial = running.pop(record.number, None)
+            if trial is not None and trial.user_attrs.get(_PLAN) == record.plan.as_dict():
+                self._writer.close(trial._trial_id, self._entry(record))
         with contextlib.suppress(OSError):
-            self._untold.unlink(missing_ok=True)
+            self._spool_file.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _losses(self, record: Record | None = None) -> Iterator[None]:
-        """Turns a storage that stays away into an error, with what is done about a result."""
+    def _storage_loss(self, record: Record | None = None) -> Iterator[None]:
+        """Raises StudyLost if the storage stays unavailable, after spooling the record if any."""
         try:
             yield
-        except Unavailable as away:
-            kept = ""
-            if record is not None:
-                noted = spool(self._untold, record)
-                kept = f" and the result of trial {record.number} in {self._untold}" * noted
+        except Unavailable as error:
+            spooled = ""
+            if record is not None and spool(self._spool_file, record):
+                spooled = f", and the result of trial {record.number} in {self._spool_file}"
             raise StudyLost(
-                f"study.storage {shown_url(self._url)} is away ({away}), for longer than"
-                f" study.wait_minutes ({self._minutes:g}): all that was told is kept there{kept};"
-                " the same command goes on where the sweep stopped"
-            ) from away
+                f"study.storage {shown_url(self._url)} is unavailable ({error}) for longer than"
+                f" study.wait_minutes ({self._wait_minutes:g}): all earlier results are stored"
+                f" there{spooled}; the same command resumes the sweep"
+            ) from error
 
 
 def _proposer(

@@ -1,4 +1,4 @@
-"""What other studies of the same job have measured."""
+"""Warm start: results of other studies of the same job."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from search_spaces.spec.schema import SweepSpec
 
 
 def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
-    """The other studies in the spec's folder or storage whose model, data and training are its.
+    """Returns the other studies of the same model, data and training, in the spec's storage.
 
-    Those that cannot be read are passed over: a search can do without.
+    Without a named storage it looks through all studies of the folder. Skips studies that cannot
+    be read: a search can do without them.
     """
-    found = []
-    for study in _same_jobs(spec, but=name):
+    studies = []
+    for study in _same_jobs(spec, exclude=name):
         records = tuple(record for record in records_of(study) if record.fingerprint)
         if records:
-            found.append(EarlierStudy(name=study.study_name, records=records))
-    return tuple(found)
+            studies.append(EarlierStudy(name=study.study_name, records=records))
+    return tuple(studies)
 
 
-def _same_jobs(spec: SweepSpec, but: str) -> Iterator[optuna.Study]:
+def _same_jobs(spec: SweepSpec, exclude: str) -> Iterator[optuna.Study]:
     storage = study_storage(spec)
     for url in [storage] if storage else _files(Path(spec.study.folder)):
         with contextlib.suppress(StudyError), storage_errors(url), brief_storage(url) as opened:
-            # all names and attributes at once: a shared storage may hold hundreds of studies
+            # one query for all of them: a shared storage may hold hundreds of studies
             for frozen in opened.get_all_studies():
-                if frozen.study_name != but and is_same_job(frozen.user_attrs, spec):
+                if frozen.study_name != exclude and is_same_job(frozen.user_attrs, spec):
                     yield optuna.load_study(study_name=frozen.study_name, storage=opened)
 
 

@@ -1,4 +1,4 @@
-"""What a driver writes of its trials, each once, though the database may go away in between."""
+"""Writer of a study's trials: each write takes effect once, even if the database goes away."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from search_spaces.trial import Record
 
 Answer = TypeVar("Answer")
 
-_ASKED = "asked"  # of one call that opens a trial, which may be made several times
+_ASKED = "asked"  # key of a token that identifies one call of `open` across its attempts
 UNTOLD_FILE = "untold.jsonl"  # in the study's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """How a trial is closed."""
+    """Final content of a trial."""
 
     record: Any  # as JSON values
     constraints: Mapping[str, float]
@@ -44,26 +44,25 @@ class Entry:
 
 
 @final
-class _Losses:
-    """Whether a connection was lost, and an answer perhaps with it."""
+class _ConnectionLoss:
+    """Flag that a connection was lost, perhaps with the answer to a write."""
 
     def __init__(self) -> None:
-        self.seen = False
+        self.occurred = False
 
     def note(self, context: ExceptionContext) -> None:
-        """Hears of every error of an engine."""
-        self.seen = self.seen or context.is_disconnect
+        self.occurred = self.occurred or context.is_disconnect
 
 
 @final
 class StudyWriter:
-    """The trials of one study in Optuna's storage, for the one driver that writes them.
+    """Writer of one study's trials to Optuna's storage, for its one driver.
 
-    Every call is tried again while the database is away, and has its effect once: an answer
-    that was lost on the way leaves a trial behind that the next attempt finds.
+    Each call is retried while the database is unavailable, and takes effect once: if an answer was
+    lost, the next attempt finds what the one before has written.
 
     Raises:
-        Away: From any method, if it stays away for longer than patience lasts.
+        Unavailable: From any method, if the database stays away past the time limit.
         StudyError: From any method, if another driver has taken the study meanwhile.
     """
 
@@ -76,59 +75,63 @@ class StudyWriter:
     ) -> None:
         self._storage = storage
         self._study = study
-        self._patience = patience
+        self._retry = patience
         self._lock = lock or NoLock()
         self._id = storage.get_study_id_from_name(study.study_name)
-        self._losses = _Losses()
-        event.listen(storage.engine, "handle_error", self._losses.note)
+        self._loss = _ConnectionLoss()
+        event.listen(storage.engine, "handle_error", self._loss.note)
 
     def call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
-        """What `act` returns, which may be called several times."""
-        return self._endure(lambda _: act(self._study))
+        """Returns the result of `act`, which may be called several times."""
+        return self._retried(lambda _: act(self._study))
 
     def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> Trial:
-        """Makes a trial that is under way.
+        """Creates a running trial.
 
-        One commit: a driver that dies in it leaves either no trial or one that says what it is.
+        One commit: a driver that dies meanwhile leaves either no trial or a complete one.
+
+        Args:
+            attributes: The trial's user attributes.
+            template: `params` and `distributions`, as Optuna's `create_trial` takes them.
         """
-        asked = uuid4().hex
+        token = uuid4().hex
         frozen = create_trial(
-            state=TrialState.RUNNING, user_attrs={**attributes, _ASKED: asked}, **template
+            state=TrialState.RUNNING, user_attrs={**attributes, _ASKED: token}, **template
         )
-        self._losses.seen = False
+        self._loss.occurred = False
 
-        def make(attempt: int) -> int:
-            if attempt and (there := self._asked(asked)):
-                return there[0]._trial_id
+        def create(attempt: int) -> int:
+            if attempt and (created := self._trials_of(token)):
+                return created[0]._trial_id
             return self._storage.create_new_trial(self._id, frozen)
 
-        trial_id = self._endure(make)
-        if self._losses.seen:  # Optuna tries again too, and looks for nothing
-            trial_id = self._endure(lambda _: self._only_one(asked))
-        return self._endure(lambda _: Trial(self._study, trial_id))
+        trial_id = self._retried(create)
+        if self._loss.occurred:  # Optuna retries as well, and may have created a second trial
+            trial_id = self._retried(lambda _: self._only_one(token))
+        return self._retried(lambda _: Trial(self._study, trial_id))
 
     def close(self, trial_id: int, entry: Entry) -> None:
-        """Ends a trial with its record; does nothing to one that has ended so."""
+        """Ends a trial with its record, unless an earlier attempt has."""
 
         def write(attempt: int) -> None:
-            if attempt and self._is_told(trial_id):
+            if attempt and self._has_record(trial_id):
                 return
             self._storage.set_trial_user_attr(trial_id, RECORD, entry.record)
             self._constrain(trial_id, entry.constraints)
             values = None if entry.value is None else (entry.value,)
-            # `Study.tell` would read the whole trial twice more, a third of what telling takes
+            # `Study.tell` would read the whole trial twice more, a third of the time for a write
             self._storage.set_trial_state_values(trial_id, entry.state, values)
 
         try:
-            self._endure(write)
+            self._retried(write)
         except UpdateFinishedTrialError:
             raise StudyError(
                 f"study {self._study.study_name}: another driver has ended a trial that ran here;"
-                " only one may tune a study at a time"
+                " only one driver may tune a study at a time"
             ) from None
 
     def fail(self, number: int, record: Any = None) -> None:
-        """Fails a trial, with a record or without; does nothing to one that has ended."""
+        """Marks a trial as failed, with a record or without, unless it has ended."""
 
         def write(_: int) -> None:
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
@@ -138,43 +141,43 @@ class StudyWriter:
                 self._storage.set_trial_user_attr(trial_id, RECORD, record)
             self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
-        self._endure(write)
+        self._retried(write)
 
     def running(self) -> tuple[FrozenTrial, ...]:
-        """The trials that have not ended, whoever opened them."""
+        """Returns the trials that have not ended, of any driver."""
         return self.call(
             lambda study: tuple(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         )
 
     def give_up_waiting(self) -> None:
-        """Waits no longer for a database that is away."""
-        self._patience.give_up_waiting()
+        """Stops retrying while the database is unavailable."""
+        self._retry.give_up_waiting()
 
-    def _endure(self, act: Callable[[int], Answer]) -> Answer:
+    def _retried(self, act: Callable[[int], Answer]) -> Answer:
         def attempted(attempt: int) -> Answer:
             if not self._lock.hold():
                 raise taken_by_another(self._study.study_name, self._lock)
             try:
                 return act(attempt)
             except (StorageInternalError, SQLAlchemyError) as error:
-                told = storage_reason(error, self._storage.url)
+                fault = storage_reason(error, self._storage.url)
                 if is_away(error.__cause__) or is_away(error):
-                    raise Unavailable(told) from error
-                raise StudyError(f"the study cannot be written: {told}") from error
+                    raise Unavailable(fault) from error
+                raise StudyError(f"the study cannot be written: {fault}") from error
 
-        return self._patience.call(attempted)
+        return self._retry.call(attempted)
 
-    def _asked(self, asked: str) -> list[FrozenTrial]:
+    def _trials_of(self, token: str) -> list[FrozenTrial]:
         return [
             trial
             for trial in self._storage.get_all_trials(
                 self._id, deepcopy=False, states=(TrialState.RUNNING,)
             )
-            if trial.user_attrs.get(_ASKED) == asked
+            if trial.user_attrs.get(_ASKED) == token
         ]
 
-    def _only_one(self, asked: str) -> int:
-        first, *others = self._asked(asked)
+    def _only_one(self, token: str) -> int:
+        first, *others = self._trials_of(token)
         for other in others:
             self._storage.set_trial_state_values(other._trial_id, TrialState.FAIL)
         return first._trial_id
@@ -182,41 +185,41 @@ class StudyWriter:
     def _has_ended(self, trial_id: int) -> bool:
         return self._storage.get_trial(trial_id).state.is_finished()
 
-    def _is_told(self, trial_id: int) -> bool:
+    def _has_record(self, trial_id: int) -> bool:
         trial = self._storage.get_trial(trial_id)
         return trial.state.is_finished() and RECORD in trial.user_attrs
 
     def _constrain(self, trial_id: int, constraints: Mapping[str, float]) -> None:
         trial = Trial(self._study, trial_id)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna's, if the constraint was told before
-            for name, missed in constraints.items():
-                trial.set_constraint(name, missed)
+            warnings.simplefilter("ignore")  # of Optuna, if an earlier attempt set the constraint
+            for name, violation in constraints.items():
+                trial.set_constraint(name, violation)
         if constraints:
             self._storage.set_trial_system_attr(trial_id, LISTED, list(constraints.values()))
 
 
 def spool_file(spec: SweepSpec, name: str) -> Path:
-    """Where they are kept."""
+    """Returns the file for records that a driver could not write to the study."""
     return Path(spec.study.folder) / name / UNTOLD_FILE
 
 
 def spool(file: Path, record: Record) -> bool:
-    """Adds a record; False if the file cannot be written."""
+    """Appends a record to the file; returns False if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as opened:
-            opened.write(json.dumps(record_to_json(record)) + "\n")
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record_to_json(record)) + "\n")
     except OSError:
         return False
     return True
 
 
 def read_spool(file: Path) -> tuple[Record, ...]:
-    """The records that wait, in the order in which they came; a line cut short is none."""
+    """Returns the records of the file, oldest first, without a last line that was cut short."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ()
-    whole = text[: text.rfind("\n") + 1]
-    return tuple(record_from_json(json.loads(line)) for line in whole.splitlines())
+    complete = text[: text.rfind("\n") + 1]
+    return tuple(record_from_json(json.loads(line)) for line in complete.splitlines())

@@ -218,4 +218,4 @@ def test_a_folder_for_temporary_files_with_a_name_too_long_for_rays_sockets(
     assert ended.value.code == 2
     assert len(said.splitlines()) == 1, said
     assert said.startswith("Ray does not start on this machine")
-    assert f"set RAY_TMPDIR to a short folder, as /tmp, in place of {deep}" in said
+    assert f"set RAY_TMPDIR to a short path such as /tmp; it is {deep}" in said

@@ -192,7 +192,7 @@ def test_optuna_dashboard_that_is_missing_or_has_no_port_is_a_sentence(
         port = str(taken.getsockname()[1])
         taken.listen()
         code, said = command(capsys, "ui", "--optuna", "--port", port)
-    assert (code, said) == (2, f"--port {port} cannot be listened on: Address already in use")
+    assert (code, said) == (2, f"cannot listen on --port {port}: Address already in use")
 
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)  # as where it is not installed
     code, said = command(capsys, "ui", "--optuna")

@@ -65,7 +65,7 @@ class Awkward(nn.Module):
 
 
 def _hoard() -> None:
-    """Takes host memory bit by bit, far past what the test lets Ray or the kernel allow.
+    """Allocates host memory bit by bit, far past the limit of Ray or of the kernel.
 
     It is shared memory, which a rank's own budget does not limit: that would be met first wherever
     other processes gave memory back meanwhile.
@@ -79,7 +79,7 @@ def _hoard() -> None:
 
 
 def make(*, pass_seconds: float = 0.0, **rows: int) -> tuple[Awkward, object]:
-    """The model and its batches: a sample is the same in whichever batch it comes."""
+    """Returns the model and its batches; a sample is the same in any batch."""
 
     def sample(number: int) -> torch.Tensor:
         return torch.randn(WIDTH, generator=torch.Generator().manual_seed(number))

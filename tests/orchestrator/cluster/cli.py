@@ -1,4 +1,4 @@
-"""The command line as a user runs it: a process of its own in a folder of its own."""
+"""The command line as a user runs it: a process of its own in its own folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 def plimsoll(
     *arguments: str, folder: Path, seconds: float = 360, **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `plimsoll` in a folder, which is its home too, and waits for it."""
+    """Runs `plimsoll` in a folder, which is also its home, and waits for it."""
     return subprocess.run(
         [PLIMSOLL, *arguments],
         cwd=folder,

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 # An agent forgets a gauge after two of these, which is less than workers take to start
 REPORT_MS = 1500
 OURS = "ray_plimsoll_"
-AWAY = "the study's storage is away ("
+AWAY = "the study's storage is unavailable ("
 # In the order in which the sampler comes to them, those whose group is replaced come last
 TOO_LARGE, SOUND, FORGETS, RAISES, DIVERGES, HANGS, DIES = 128, 16, 32, 2, 8, 64, 4
 MICRO_BATCHES = (1, RAISES, DIES, DIVERGES, SOUND, FORGETS, HANGS, TOO_LARGE)
@@ -70,7 +70,7 @@ TOKENS = {  # of what a driver's environment holds beside the addresses, each to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eventful:
-    """A sweep that has ended, for tests to look at.
+    """A finished sweep, for tests to inspect.
 
     Trials raise, diverge, die, hang and run out of memory; one validation fails and the next holds;
     the databases of study and MLflow are stopped during the second trial.
@@ -103,11 +103,11 @@ class Eventful:
 
     @property
     def by_rows(self) -> dict[int, Record]:
-        """The study's trials by their micro-batch."""
+        """Returns the study's trials by their micro-batch."""
         return {record.plan.micro_batch: record for record in self.trials}
 
     def value(self, name: str, **labels: str) -> float:
-        """The last value that was scraped of the only series with these labels."""
+        """Returns the last scraped value of the only series with these labels."""
         wanted = {"study": "sweep", "experiment": "team", **labels}
         for scrape in reversed(self.scrapes):
             found = [
@@ -130,13 +130,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def metrics_port() -> int:
-    """Where the head tells metrics."""
+    """Port where the head serves metrics."""
     return free_port()
 
 
 @pytest.fixture(scope="session")
 def cluster(home: Path, metrics_port: int) -> Iterator[dict[str, str]]:
-    """A head that takes jobs and asks for a token; the environment in which it is reached."""
+    """Starts a head that accepts jobs with a token; returns the environment to reach it."""
     often = {
         "RAY_metrics_report_interval_ms": str(REPORT_MS),
         "PYTHONPATH": str(ROOT),  # this checkout, wherever the command is installed from
@@ -202,7 +202,7 @@ def eventful(
 
 
 def _scrape(port: int, done: list[tuple[Metric, ...]], stop: threading.Event) -> None:
-    """Once a second, and once when told to stop, keeps what there is of ours."""
+    """Scrapes our metrics once a second, and once more at the end."""
     last = False
     while not last:
         last = stop.wait(1)
@@ -216,7 +216,7 @@ def _scrape(port: int, done: list[tuple[Metric, ...]], stop: threading.Event) ->
 
 
 def _titles() -> str:
-    """What `ps` shows of every process."""
+    """Returns what `ps` shows of every process."""
     return "\n".join(
         " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
     )

@@ -1,4 +1,4 @@
-"""Hosts with addresses of their own on one machine: network namespaces on a bridge in another.
+"""Hosts with their own addresses on one machine: network namespaces, with a bridge in another.
 
 Nothing of the machine's own network is touched, and nothing leads out of these.
 """
@@ -23,7 +23,7 @@ def _ip(*words: str) -> None:
 
 
 def can_be_made() -> bool:
-    """Whether this machine lets one have network namespaces."""
+    """Returns True if this machine allows network namespaces."""
     name = f"try{os.getpid()}"
     try:
         _ip("netns", "add", name)
@@ -39,18 +39,18 @@ def can_be_made() -> bool:
 @final
 @dataclass(frozen=True)
 class Hosts:
-    """Some hosts that reach each other, each by one link."""
+    """Hosts that reach each other, each by one link."""
 
     prefix: str
     names: Sequence[str]
 
     def host(self, name: str) -> Host:
-        """Where to start what is to run there."""
+        """Returns the host, with the prefix of commands that run on it."""
         address = f"{_NET}.{self.names.index(name) + 1}"
         return Host(address, ("ip", "netns", "exec", self.prefix + name))
 
     def runs(self, name: str, words: str) -> bool:
-        """Whether a process whose command has these words runs on the host."""
+        """Returns True if a process with these words in its command runs on the host."""
         told = subprocess.run(
             ["ip", "netns", "pids", self.prefix + name], check=True, capture_output=True, text=True
         )
@@ -64,7 +64,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(*names: str) -> Iterator[Hosts]:
-    """Makes hosts of these names, which are short."""
+    """Creates hosts with these short names."""
     prefix = f"pl{os.getpid()}"
     hub = f"{prefix}hub"
     made = Hosts(prefix, names)

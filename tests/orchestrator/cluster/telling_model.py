@@ -1,4 +1,4 @@
-"""A tiny model that tells which process built it, and with which allocator setting."""
+"""A tiny model that records which process built it, and with which allocator setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tiny(nn.Module):
 
 
 def make() -> tuple[Tiny, object]:
-    """The model and its batches; writes a file named after the process."""
+    """Returns the model and its batches; writes a file named after the process."""
     if os.environ.get("RAY_JOB_ID") or "ray::" in Path("/proc/self/cmdline").read_text():
         told = os.environ.get("MALLOC_MMAP_THRESHOLD_", "")
         (Path(FOLDER) / str(os.getpid())).write_text(told)

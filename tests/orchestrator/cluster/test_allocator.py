@@ -1,4 +1,4 @@
-"""A plan that needs another allocator gets other processes: a real sweep over both."""
+"""A plan that needs another allocator gets new processes: a real sweep over both."""
 
 from __future__ import annotations
 

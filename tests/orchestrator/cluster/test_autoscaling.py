@@ -1,4 +1,4 @@
-"""A sweep on a cluster without room, whose autoscaler (Ray's own) brings nodes and takes them."""
+"""A sweep on a cluster without room, where Ray's autoscaler adds and removes nodes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def overlap(one: Record, other: Record) -> bool:
 
 
 def states(environ: dict[str, str]) -> Counter[str]:
-    """Of all nodes that ever were."""
+    """Counts the states of all nodes, past ones included."""
     url = f"{environ['RAY_API_SERVER_ADDRESS']}/api/v0/nodes?detail=false"
     with urllib.request.urlopen(url, timeout=10) as answer:
         found = json.load(answer)["data"]["result"]["result"]
@@ -85,7 +85,7 @@ def tune(name: str, folder: Path, environ: dict[str, str]) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A head without room for a rank; its autoscaler may bring one node more than is needed.
+    """Starts a head without room for a rank; its autoscaler may add one node more than needed.
 
     It has memory for one group.
     """
@@ -105,7 +105,7 @@ def folder(environ: dict[str, str]) -> Path:
 def tune_from_nothing(
     name: str, folder: Path, environ: dict[str, str]
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """A sweep while no node is up, and how many were brought for it."""
+    """Runs a sweep while no node is up; returns how many nodes were added for it."""
     await_none(environ)
     before = states(environ).total()
     return tune(name, folder, environ), states(environ).total() - before
@@ -120,7 +120,7 @@ def await_none(environ: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
-    """What the sweep said, and how many nodes were brought for it."""
+    """Output of the sweep, and the number of nodes that were added for it."""
     done, brought = tune_from_nothing("sweep.yaml", folder, environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr, brought
@@ -129,14 +129,14 @@ def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
 def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
     log, _ = swept
 
-    assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on nodes of" in log
+    assert "Waiting up to 1 minutes for room for 2 groups of 1 rank on separate nodes" in log
     assert "waits for room" not in log  # no node went, idle as it was before the first trial
     assert "was lost" not in log
     assert "cluster.groups is 2, but the head node has memory for 1: it may be killed" in log
 
 
 def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
-    """None went and came back: idle ones may go after eight seconds, and one is never used."""
+    """No node left and came back: idle nodes leave after eight seconds, and one is never used."""
     _, brought = swept
 
     assert brought == 2
@@ -156,7 +156,7 @@ def test_nodes_may_go_after_the_sweep(swept: object, environ: dict[str, str]) ->
 def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
     folder: Path, environ: dict[str, str]
 ) -> None:
-    """On no node two groups take turns: one has gone before the next one comes."""
+    """No two groups overlap on a node: one has ended before the next one starts."""
     text = SPEC.replace("workers: 1", "workers: 2").replace("space: {{", "space: {{data: [1, 2], ")
     text = text.replace("trials: 1", "trials: 4")
     (folder / "sizes.yaml").write_text(text.format(folder=folder))
@@ -199,13 +199,13 @@ def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
 def test_more_than_the_autoscaler_can_bring_is_refused_after_a_while(
     folder: Path, environ: dict[str, str]
 ) -> None:
-    """The last one here: nodes that it asked for may still come when it has given up."""
+    """Last test of the file: nodes that it requested may still come after it gave up."""
     text = SPEC.format(folder=folder).replace("groups: 2", "groups: 4")
     (folder / "much.yaml").write_text(text.replace("wait_minutes: 1", "wait_minutes: 0.05"))
     refused = tune("much.yaml", folder, environ)
 
     assert refused.returncode == 2
-    assert "for room for 4 groups of 1 rank on nodes of their own: there is" in refused.stderr
-    assert "cluster.workers is 1 and cluster.groups 4, and after 0.05 minutes" in refused.stderr
-    assert "lower it, or add nodes" in refused.stderr
+    assert "for room for 4 groups of 1 rank on separate nodes. The cluster has" in refused.stderr
+    assert "cluster.workers is 1 and cluster.groups 4, but after 0.05 minutes" in refused.stderr
+    assert "lower the values, or add nodes" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -1,6 +1,6 @@
-"""The eventful sweep: plans raise, diverge, die, run out of memory and hang, and it goes on.
+"""The eventful sweep: plans raise, diverge, die, run out of memory and hang; the sweep continues.
 
-Real Ray, real gloo, real Optuna and MLflow; what is looked at is what a user can look at.
+Real Ray, gloo, Optuna and MLflow; the tests inspect what a user can see.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two trials at a time, each on workers of its own; then the validation, alone."""
+"""Two trials at a time, each on its own workers; then the validation, alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sweep(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def kept(sweep: object, folder: Path) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-    """Trials and validations."""
+    """Records of trials and validations."""
     spec = load_spec(folder / "two.yaml")
     storage = f"sqlite:///{folder}/plimsoll-runs/two/study.db"
     spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})

@@ -1,4 +1,4 @@
-"""Ray's memory monitor or the kernel kills a worker: it ran out of host memory, and is told so."""
+"""Ray's memory monitor or the kernel kills a worker: the outcome is out of host memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    """A control group for memory, which holds no more than `LIMIT_BYTES`."""
+    """Creates a control group with a memory limit of `LIMIT_BYTES`."""
     root = Path("/sys/fs/cgroup")
     first = (root / "cgroup.controllers").exists()
     group = (root if first else root / "memory") / f"plimsoll-test-{os.getpid()}"
@@ -81,7 +81,7 @@ def memory_group() -> Iterator[Path]:
 def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
     tmp_path: Path, memory_group: Path
 ) -> None:
-    """SIGKILL from the kernel looks like any other; its own count tells."""
+    """SIGKILL from the kernel looks like any other; the kernel's counter tells them apart."""
     shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
     (tmp_path / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
 
@@ -100,7 +100,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
 
 
 def _hoarder_ran_out(folder: Path) -> OutOfMemory:
-    """Holds the study against what its two plans do; the outcome of the one that hoards."""
+    """Checks the study's two plans; returns the outcome of the one that hoards memory."""
     outcomes = {
         record.plan.micro_batch: record.outcome
         for record in load_records(load_spec(folder / "sweep.yaml"), "sweep")

@@ -1,4 +1,4 @@
-"""Plans over several hosts, each with an address of its own; one link is cut under a trial."""
+"""Plans over several hosts, each with its own address; one link is cut during a trial."""
 
 from __future__ import annotations
 

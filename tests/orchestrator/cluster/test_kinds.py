@@ -1,4 +1,4 @@
-"""A sweep among two kinds of nodes, each with a memory limit and a price of its own."""
+"""A sweep over two kinds of nodes, each with its own memory limit and price."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ tracking: {{enabled: false}}
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Record], str]:
-    """The specification, what was measured, and the log."""
+    """Specification, records and log."""
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "where_model.py").write_text(where_model(folder))
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))

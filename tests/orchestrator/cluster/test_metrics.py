@@ -1,4 +1,4 @@
-"""Metrics of the eventful sweep, scraped as Prometheus would, beside the study that it left."""
+"""Metrics of the eventful sweep, scraped as Prometheus would, compared with its study."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_busy_share_is_that_of_trials_and_validations(eventful: Eventful) ->
 
 
 def test_gauges_stay_while_nothing_happens(eventful: Eventful) -> None:
-    """Ray's agent forgets what is not set again; workers that start take longer than that."""
+    """Ray's agent forgets gauges that are not set again, and workers take longer to start."""
     there = [any(f.name == f"{OURS}groups" for f in scrape) for scrape in eventful.scrapes]
     first = there.index(True)
     last = len(there) - there[::-1].index(True)

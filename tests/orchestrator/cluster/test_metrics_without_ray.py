@@ -1,4 +1,4 @@
-"""The metrics' listener where there is no Ray to report to."""
+"""`RayMetrics` without a Ray to report to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_sweep_that_never_began_closes_at_once() -> None:
 
 
 def test_ray_is_not_imported_before_a_sweep_begins() -> None:
-    """Ray reads its settings when it is imported, and `settle_ray` has to come first."""
+    """Ray reads its settings when it is imported, so `settle_ray` must come first."""
     told = "import sys, orchestrator.cluster.metrics; print('ray' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)

@@ -42,7 +42,7 @@ def overlap(one: Record, other: Record) -> bool:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder with a study one of whose last trials lost its node, and the log."""
+    """Folder of a study in which a late trial lost its node, and the log."""
     folder = tmp_path_factory.mktemp("nodes")
     work = folder / "work"
     work.mkdir()
@@ -80,7 +80,7 @@ def test_trials_ran_side_by_side_on_nodes_of_their_own(swept: tuple[Path, str]) 
 
 
 def test_processes_of_the_nodes_are_gone(swept: tuple[Path, str]) -> None:
-    """What the test started; a killed node leaves nothing that computes."""
+    """All processes of the test end, also those of the killed node."""
     folder, _ = swept
     until = time.monotonic() + GONE_SECONDS
     while left := [at.name for at in Path("/proc").glob("[0-9]*") if _home(at) == str(folder)]:

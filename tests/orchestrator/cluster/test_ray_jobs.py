@@ -1,4 +1,4 @@
-"""The job client's logging, without a server."""
+"""Logging of the job client, without a server."""
 
 from __future__ import annotations
 

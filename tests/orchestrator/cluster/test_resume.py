@@ -1,4 +1,4 @@
-"""A driver that is killed in the middle of a trial; the same command then goes on."""
+"""A driver that is killed in the middle of a trial; the same command then resumes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _kill_in_the_second_trial(folder: Path) -> None:
 
 
 def _wait_until_its_ray_is_gone(folder: Path) -> None:
-    """Ray ends by itself when its driver is gone; what does not is ended here, by id."""
+    """Ends, by id, processes of Ray that do not end by themselves after the driver."""
     until = time.monotonic() + GONE_SECONDS
     while left := _processes_at_home_in(folder):
         if time.monotonic() > until:

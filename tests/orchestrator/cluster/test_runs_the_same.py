@@ -1,4 +1,4 @@
-"""A plan runs the same under Ray, under torchrun and alone: to the last digit of each loss.
+"""A plan runs the same under Ray, under torchrun and alone, to the last digit of each loss.
 
 One real sweep measures every plan, then the command line runs some of them once more without Ray.
 """
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def records(folder: Path) -> tuple[Record, ...]:
-    """Of a sweep through the whole space."""
+    """Records of a sweep through the whole space."""
     sweep = plimsoll("tune", "same.yaml", folder=folder)
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
     (folder / "log").write_text(sweep.stdout)
@@ -83,7 +83,7 @@ def records(folder: Path) -> tuple[Record, ...]:
 
 
 def under_ray(records: tuple[Record, ...], knobs: Mapping[str, Any]) -> tuple[Plan, Measured]:
-    """The plan of the sweep that has these knobs, and what was measured of it."""
+    """Returns the plan with these knobs, and its measurement."""
     (record,) = (
         record
         for record in records
@@ -95,7 +95,7 @@ def under_ray(records: tuple[Record, ...], knobs: Mapping[str, Any]) -> tuple[Pl
 
 
 def by_the_command(folder: Path, plan: Plan) -> Measured:
-    """The same plan by `plimsoll trial`, in as many ranks as it needs."""
+    """Runs the plan with `plimsoll trial`, on as many ranks as it needs."""
     (folder / "plan.json").write_text(json.dumps(plan.as_dict()))
     command = ["plimsoll", "trial", "same.yaml", "--plan", "plan.json", "--json"]
     if plan.world_size > 1:
@@ -144,7 +144,7 @@ def test_one_rank_alone_loses_what_a_worker_of_ray_loses(
 
 
 def test_trials_have_forecasts_that_learn_from_those_before(records: tuple[Record, ...]) -> None:
-    """Each from what was measured before it, as soon as the model is traced."""
+    """Each forecast uses the earlier measurements, once the model is traced."""
     numbers = [record.number for record in records if record.forecast]
 
     assert numbers == list(range(numbers[0], len(records)))
@@ -199,7 +199,7 @@ def test_mlflow_shows_the_data_set_and_the_source_of_every_run(
 def test_every_plan_of_the_sweep_was_measured_and_loses_the_same(
     records: tuple[Record, ...],
 ) -> None:
-    """Sums run in another order in each, so to fp32's digits here."""
+    """Each sums in another order, so the losses agree within fp32's digits."""
     _, reference = under_ray(records, ONE)
 
     assert len(records) == 9

@@ -1,4 +1,4 @@
-"""What processes of a Ray are handed, and what they have of the driver that started it."""
+"""Environment of Ray's processes: variables that are handed over, and inherited ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.cluster.runtime import (
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """Variables that are set here are gone afterwards."""
+    """Restores the environment after each test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.environ", {"PATH": "/bin", "RAY_DEDUP_LOGS": "1"})
         yield

@@ -1,4 +1,4 @@
-"""A whole sweep on PostgreSQL: the server goes away and comes back, and no password is left."""
+"""A whole sweep on PostgreSQL: the server goes down and comes back, and no password leaks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_secret_is_left(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nor is the password in the copy of the specification, which is found without it."""
+    """The copy of the specification has no password either, and works once it is set."""
     monkeypatch.chdir(eventful.folder)
     asked = eventful.folder / "sweep.yaml"
     text = asked.read_text()
@@ -84,7 +84,7 @@ def test_no_secret_is_left(
         code, told = reported(capsys)
         assert code == 2
         assert "no password supplied" in told
-        assert f"name it by {STORAGE_VARIABLE}" in told
+        assert f"set {STORAGE_VARIABLE}" in told
         monkeypatch.setenv(STORAGE_VARIABLE, eventful.storage)
         code, table = reported(capsys)
         assert code == 0, table
@@ -126,7 +126,7 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
                 postgres.stop()
     said = "".join(lines)
     assert sweep.wait(60) == ExitCode.STUDY_LOST, said
-    assert "the same command goes on where the sweep stopped" in lines[-1]
+    assert "the same command resumes the sweep" in lines[-1]
     assert "Traceback" not in said
     (untold,) = tmp_path.rglob(UNTOLD_FILE)
 
@@ -141,7 +141,7 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
 
 
 def everything_in(server: Server, database: str) -> str:
-    """Every row of every table."""
+    """Returns every row of every table."""
     names = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database)
     return "\n".join(
         f"{name}: {row}" for (name,) in names for row in server.execute(f'TABLE "{name}"', database)

@@ -1,4 +1,4 @@
-"""Jobs of a sweep: their names, which one runs it, and after which endings another may follow."""
+"""Jobs of a sweep: their ids, the active one, and endings after which another job may follow."""
 
 from __future__ import annotations
 

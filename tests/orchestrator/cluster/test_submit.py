@@ -35,13 +35,13 @@ WAIT_SECONDS = 300
 
 @pytest.fixture
 def environ(cluster: dict[str, str]) -> dict[str, str]:
-    """Where the cluster is reached, from a process that knows of no other checkout."""
+    """Environment to reach the cluster, from a process without another checkout on its path."""
     return cluster
 
 
 @pytest.fixture
 def work(home: Path, tmp_path: Path) -> Path:
-    """A user's folder, with what has no business on a cluster."""
+    """A user's folder, with files that must not go to a cluster."""
     folder = tmp_path / "work"
     folder.mkdir()
     shutil.copy(awkward_model.__file__, folder / "awkward_model.py")
@@ -66,7 +66,7 @@ def submit(work: Path, environ: dict[str, str], *options: str) -> subprocess.Com
 def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     work: Path, environ: dict[str, str]
 ) -> None:
-    """And whoever submits the study meanwhile watches the same job."""
+    """A second submission of the study meanwhile follows the same job."""
     begun = submit(work, environ, "--no-follow")
     assert begun.returncode == 0, begun.stdout + begun.stderr
     assert "Job plimsoll-sweep submitted" in begun.stdout
@@ -85,7 +85,7 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
 
 
 def _driver(work: Path) -> psutil.Process:
-    """The sweep's process: its study is in the test's own folder, its code where Ray put it."""
+    """Returns the sweep's process: its study is in the test's folder, its code where Ray put it."""
     found = [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -98,7 +98,7 @@ def _driver(work: Path) -> psutil.Process:
 
 @pytest.mark.thorough
 def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[str, str]) -> None:
-    """A specification that is sound here, and whose model is not found there."""
+    """The specification is valid here, but its model is not found on the cluster."""
     (work / ".gitignore").write_text("awkward_model.py\n")
     ended = submit(work, environ)
 
@@ -111,9 +111,9 @@ def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[s
 @pytest.mark.parametrize(
     ("options", "token", "words"),
     [
-        ((), "0" * 32, "asks for another token: set RAY_AUTH_TOKEN"),
-        (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not take jobs"),
-        (("--address", "head:8265"), None, "name the job server, as http://HEAD:8265"),
+        ((), "0" * 32, "does not accept the token: set RAY_AUTH_TOKEN"),
+        (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not accept jobs"),
+        (("--address", "head:8265"), None, "give the job server's URL, such as http://HEAD:8265"),
         (("--working-dir", "/usr/share/doc"), None, "is not in --working-dir"),
         (("--env", "NOT_SET_ANYWHERE"), None, "it is not set here"),
         (("--requirements", "none.txt"), None, "there is no such file"),
@@ -141,7 +141,7 @@ def test_files_that_make_it_too_large_are_named(work: Path, environ: dict[str, s
 def test_jobs_get_what_is_named_and_tell_where_they_come_from(
     work: Path, environ: dict[str, str]
 ) -> None:
-    """A model whose module says what its environment is, and raises: the sweep never begins."""
+    """The model's module prints its environment and raises: the sweep never begins."""
     (work / "awkward_model.py").write_text(
         "import os\n"
         "raise ValueError(' '.join([os.environ['GIVEN'], os.environ['KEPT'],"
@@ -169,7 +169,7 @@ def test_jobs_get_what_is_named_and_tell_where_they_come_from(
 
 @pytest.mark.thorough
 def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path) -> None:
-    """KubeRay brings another one to the same address, which knows nothing of the job."""
+    """KubeRay starts another head at the same address, which does not know the job."""
     ports, token = Ports(), "0123456789abcdef0123456789abcdef"
     spec = work / "sweep.yaml"  # whose trials last longer than the log is behind
     spec.write_text(spec.read_text().replace("max_seconds: 4", "max_seconds: 20"))

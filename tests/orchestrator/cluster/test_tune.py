@@ -1,4 +1,4 @@
-"""Groups under Ray Tune, with runners that do nothing: who runs what, and who is told."""
+"""Worker groups under Ray Tune, with runners that train nothing: assignments and losses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Counting(AbstractDriver):
 
 
 def _report(given: Assignment) -> TrialReport:
-    """Of nothing, with the process that made it."""
+    """Makes a report without a measurement; its note is the process id."""
     return TrialReport(
         number=given.request.number,
         outcome=Cancelled(detail="nothing was run"),
@@ -74,7 +74,7 @@ def _report(given: Assignment) -> TrialReport:
 
 
 class Dying(GroupRunner):
-    """Tells its process, but dies of one trial, and does nothing any more in another."""
+    """Reports its process id, but dies in one trial and hangs in another."""
 
     def run(self, given: Assignment) -> TrialReport:
         number = given.request.number
@@ -88,7 +88,7 @@ class Dying(GroupRunner):
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Ray, and a folder that all its processes know."""
+    """Starts Ray; returns a folder that all its processes find in LEFT."""
     folder = tmp_path_factory.mktemp("left")
     settle_ray()
     ray.init(
@@ -119,7 +119,7 @@ def test_every_trial_ends_once(driver: Counting) -> None:
 
 
 def test_groups_outlive_their_trials(driver: Counting) -> None:
-    """Two more processes than groups: those that were lost were replaced."""
+    """Two more processes than groups: two lost ones were replaced."""
     assert driver.most <= GROUPS
     assert 1 < len(set(driver.processes.values())) <= GROUPS + 2
 
@@ -130,7 +130,7 @@ def test_a_trial_that_waits_for_others_runs_when_they_have_ended(driver: Countin
 
 
 class Treacherous(GroupRunner):
-    """Ends what passes trials to groups, in the middle of one."""
+    """Kills the desk in the middle of one trial."""
 
     def run(self, given: Assignment) -> TrialReport:
         if given.request.number == DEADLY:
@@ -150,7 +150,7 @@ def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object) -> None
 
 
 class Doomed(GroupRunner):
-    """Ends it in every trial."""
+    """Kills the desk in every trial."""
 
     def run(self, given: Assignment) -> TrialReport:
         ray.kill(self._desk)
@@ -182,7 +182,7 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     outcome = lost.value.outcome
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.phase) == ("worker_died", "starting")
-    assert "no end of starting after" in outcome.detail
+    assert "starting did not finish within" in outcome.detail
     # what waits for room would take it once there is some
     assert not any("_fit" in thread.name for thread in threading.enumerate())
 
@@ -197,7 +197,7 @@ AWAITED_SECONDS = 2.0  # for nodes that come back, while nothing runs
 
 @dataclass
 class Crowded(AbstractDriver):
-    """Two small trials side by side, one that needs both nodes, and one whose node is awaited."""
+    """Two small trials at the same time, one on both nodes, and one that waits for its node."""
 
     idle: list[list[Placement]] = field(default_factory=list)
     ended: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -236,18 +236,18 @@ class Crowded(AbstractDriver):
 
 
 class Workers(WarmGroup):
-    """Writes a file when they have to go."""
+    """Writes a file when the workers are stopped."""
 
     def stop(self) -> None:
         Path(os.environ["LEFT"], str(os.getpid())).touch()
 
 
 class Warm(GroupRunner):
-    """Tells its process."""
+    """Reports its process id."""
 
     def setup(self, config: dict[str, Any]) -> None:
         super().setup(config)
-        self._kept = Workers()
+        self._group = Workers()
 
     def run(self, given: Assignment) -> TrialReport:
         time.sleep(1)
@@ -259,7 +259,7 @@ class Warm(GroupRunner):
 
 @pytest.fixture(scope="module")
 def crowded(left: Path) -> tuple[Crowded, list[str]]:
-    """The driver after its trials, and the processes whose workers had to go."""
+    """The driver after its trials, and the processes that had to stop their workers."""
     deciding = Crowded()
     run_trials(deciding, 2, Warm)
     return deciding, [file.name for file in left.iterdir()]
@@ -267,7 +267,7 @@ def crowded(left: Path) -> tuple[Crowded, list[str]]:
 
 @pytest.mark.thorough
 def test_workers_in_the_way_are_let_go(crowded: tuple[Crowded, list[str]]) -> None:
-    """Of the two groups that wait one takes the large trial, the other lets its workers go."""
+    """One of the two idle groups takes the large trial, the other stops its workers."""
     driver, gone = crowded
 
     small = {driver.ended[0][0], driver.ended[1][0]}

@@ -1,6 +1,6 @@
-"""The best plan of a real sweep is validated: the one that looks fastest fails, the next holds.
+"""Validation in the eventful sweep: the plan that looks fastest fails, the next one passes.
 
-Of the eventful sweep; the faults are such as no trial can see.
+Trials cannot see the faults.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_the_winner_was_run_longer_with_all_that_a_validation_asks_for(eventful:
 
 
 def test_each_validation_has_workers_of_its_own(eventful: Eventful) -> None:
-    """The first gets new ones anyway, since the trial before it has killed its own."""
+    """The first gets new workers anyway, since the trial before it has killed its own."""
     replaced = "note: the worker group is replaced: "
 
     assert eventful.log.count(f"{replaced}a trial crashed (worker died)") == 2  # and again

@@ -1,4 +1,4 @@
-"""A model that writes down on which node of a machine it is built: each has mounts of its own."""
+"""A model that records on which node of one machine it is built: each has its own mounts."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def make():
 
 
 def where_model(folder: Path) -> str:
-    """A module with `make`, which adds to the file `nodes` in the folder."""
+    """Writes a module with `make`, which appends to the file `nodes` in the folder."""
     return _MODEL.format(folder=folder)

@@ -1,4 +1,4 @@
-"""What the tests of the study share."""
+"""Fixtures for tests of the study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.orchestrator.study.values import study_spec
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Optuna's GP computes with torch: threads that fight for two cores take longer than one."""
+    """Limits torch to one thread: Optuna's GP is slower with threads that compete for two cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty storage, of each kind that studies are kept in."""
+    """URL of an empty storage, of each supported kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/all.db"
     url: str = request.getfixturevalue("database")
@@ -32,5 +32,5 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def spec(storage: str, tmp_path: Path) -> SweepSpec:
-    """A sweep whose study is kept there."""
+    """A sweep with its study in that storage."""
     return study_spec(tmp_path / "runs", "random", study={"storage": storage})

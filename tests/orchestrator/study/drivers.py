@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def driver(*arguments: object, **extra: str) -> subprocess.Popen[str]:
-    """Starts one; what it says can be read from its standard output."""
+    """Starts a driver with a pipe on its standard output."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.orchestrator.study.drivers", *map(str, arguments)],
         cwd=ROOT,

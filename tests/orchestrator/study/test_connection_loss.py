@@ -1,4 +1,4 @@
-"""A database that goes away in the middle of a sweep: real servers, and a line that is cut."""
+"""A database that becomes unavailable during a sweep: real servers, and a cut connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AWAY_SECONDS = 3.0  # longer than what is not told of
 
 
 class Hours:
-    """A clock that goes by itself when somebody sleeps."""
+    """A clock that advances when it sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ def spec(database: str, tmp_path: Path) -> SweepSpec:
 
 @pytest.fixture
 def running(postgres: Server) -> Iterator[Server]:
-    """The server, which runs again after the test."""
+    """The server; it is restarted after the test."""
     yield postgres
     if postgres.process is None:
         postgres.start()
@@ -90,8 +90,8 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     assert [record.number for record in load_records(spec, NAME)] == [0, 1, 2]
     assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
     away, back = said
-    assert away.startswith("the study's storage is away (")
-    assert "waiting for it up to" in away
+    assert away.startswith("the study's storage is unavailable (")
+    assert "retrying for up to" in away
     assert back.startswith("the study's storage is back after ")
 
 
@@ -139,7 +139,7 @@ def session_with_lock(server: Server) -> object:
 def test_a_server_that_hangs_is_away(
     spec: SweepSpec, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes what is sent, and answers nothing; its sessions are there still when it goes on."""
+    """The server accepts data but does not answer; its sessions survive until it continues."""
     with sole_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         asked = study.ask(study.propose().plan, "proposed")
@@ -159,7 +159,7 @@ def test_a_server_that_hangs_is_away(
 def test_a_session_that_the_server_has_not_ended_yet_is_our_own(
     spec: SweepSpec, postgres: Server, through: SweepSpec, line: Proxy
 ) -> None:
-    """The line is cut on our side alone, as by a firewall that forgets connections."""
+    """Only our side loses the connection, as with a firewall that drops idle ones."""
     said: list[str] = []
     with sole_driver(through, NAME) as lock:
         study = Study(through, NAME, make_space(spec), lock=lock)
@@ -204,7 +204,7 @@ def line(postgres: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def through(spec: SweepSpec, postgres: Server, line: Proxy) -> SweepSpec:
-    """The same study, by way of the proxy."""
+    """The same study, through the proxy."""
     assert spec.study.storage is not None
     url = spec.study.storage.replace(f":{postgres.port}/", f":{line.port}/")
     return spec.model_copy(update={"study": spec.study.model_copy(update={"storage": url})})
@@ -214,7 +214,7 @@ def through(spec: SweepSpec, postgres: Server, line: Proxy) -> SweepSpec:
 def test_a_commit_whose_answer_was_lost_tells_once(
     commits: int, spec: SweepSpec, through: SweepSpec, line: Proxy
 ) -> None:
-    """Whichever of the commits it is that a result takes, and the first of the next trial."""
+    """Any of the commits of a result may be lost, and the first of the next trial."""
     study = open_study(through)
     asked = study.ask(study.propose().plan, "proposed")
     line.swallow(b"COMMIT", commits)

@@ -1,4 +1,4 @@
-"""What every kind of storage has to do for a study: the same on SQLite and on PostgreSQL."""
+"""Contract of a study's storage, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.orchestrator.study.values import NAME, open_study, run
 
 
 def states(spec: SweepSpec) -> list[TrialState]:
-    """As Optuna alone sees them."""
+    """Returns the trials as Optuna alone sees them."""
     with brief_storage(storage_url(spec, NAME)) as storage:
         study = optuna.load_study(study_name=NAME, storage=storage)
         return [trial.state for trial in study.get_trials()]
@@ -117,14 +117,14 @@ def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> No
 def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
     with pytest.raises(StudyError, match="run plimsoll tune") as caught:
         load_records(spec, NAME)
-    assert "name one" not in str(caught.value)
+    assert "name a study" not in str(caught.value)
 
     for number in range(22):
         check_study(spec, f"ann-{number:02}")
     with pytest.raises(StudyError, match="holds no study small; run plimsoll tune") as caught:
         load_records(spec, NAME)
 
-    assert "name one that it holds: ann-00, ann-01, " in str(caught.value)
+    assert "name a study that it holds: ann-00, ann-01, " in str(caught.value)
     assert str(caught.value).endswith("ann-19 and 2 more")
 
 

@@ -1,4 +1,4 @@
-"""optuna-dashboard on a study: what its pages ask of its server, answered by the real one."""
+"""optuna-dashboard on a study: requests of its pages, answered by the real server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADROOM = 0.3  # of the limit, which plans may not use
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A study of some trials: at least one ran out of memory, another left no headroom."""
+    """URL of a study in which a trial ran out of memory and another left no headroom."""
     train = {"global_batch": 64, "sequence_length": 128, "precision": "fp32"}
     folder = tmp_path_factory.mktemp("dashboard")
     objective = {"headroom": HEADROOM}
@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def ask(url: str, path: str) -> Any:
-    """What the dashboard's server answers, without a socket."""
+    """Returns the answer of the dashboard's server, without a socket."""
     answered: list[str] = []
     environ = {
         "REQUEST_METHOD": "GET",
@@ -77,7 +77,7 @@ def test_trials_have_knobs_and_values(url: str) -> None:
 
 
 def test_infeasible_trials_are_shown_as_such(url: str) -> None:
-    """The page takes a trial for feasible where `every(constraint <= 0)` of these."""
+    """The page takes a trial as feasible if `every(constraint <= 0)` of these."""
     trials = ask(url, "/api/studies/1")["trials"]
 
     for trial in trials:
@@ -114,7 +114,7 @@ def test_each_objective_has_a_name(metric: str, tmp_path: Path) -> None:
 def test_samplers_of_optuna_propose_the_same_with_the_dashboards_list(
     url: str, sampler: Callable[[], BaseSampler]
 ) -> None:
-    """They add up what is broken, so that counting each constraint twice changes no order."""
+    """They add up violations, so counting each constraint twice changes no order."""
     proposed = []
     for listed in (True, False):
         study = continued(url, sampler(), listed=listed)
@@ -124,7 +124,7 @@ def test_samplers_of_optuna_propose_the_same_with_the_dashboards_list(
 
 
 def test_the_gaussian_process_of_optuna_goes_on_with_the_study(url: str) -> None:
-    """It models each constraint, and refuses trials with unlike numbers of them."""
+    """It models each constraint, and rejects trials with different numbers of them."""
     study = continued(url, optuna.samplers.GPSampler(n_startup_trials=4, seed=0))
 
     trial = study.ask(study.trials[0].distributions)
@@ -133,7 +133,7 @@ def test_the_gaussian_process_of_optuna_goes_on_with_the_study(url: str) -> None
 
 
 def continued(url: str, sampler: BaseSampler, *, listed: bool = True) -> optuna.Study:
-    """A copy of the study in memory, with the list that optuna-dashboard reads or without it."""
+    """Copies the study to memory, with or without the list that optuna-dashboard reads."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for trial in optuna.load_study(study_name=NAME, storage=url).trials:
         if not listed:

@@ -1,4 +1,4 @@
-"""`RetryPolicy`, by a clock of its own."""
+"""Tests of `RetryPolicy` with a clock of their own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_long_ones_are_told_of_once_and_their_end_too() -> None:
 
     assert max(hours.pauses) == 15.0
     assert said == [
-        "the store is away (connection refused); waiting for it up to 10 minutes",
+        "the store is unavailable (connection refused); retrying for up to 10 minutes",
         "the store is back after 106 s",
     ]
 

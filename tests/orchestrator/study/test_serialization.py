@@ -1,4 +1,4 @@
-"""Provenance in a study: of each driver once, as the next one and `plimsoll sync` read it."""
+"""Provenance in a study: one per driver, as the next driver and `plimsoll sync` read it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.orchestrator.study.values import NAME, open_study, run, study_spec
 
 
 def begin_together(processes: Iterable[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Lets them go when all are ready; how each ended, and what it said."""
+    """Starts all processes once they are ready; returns exit code and output of each."""
     processes = list(processes)
     for process in processes:
         assert process.stdout is not None
@@ -94,7 +94,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(
 
 
 def test_another_job_does_not_take_a_name_that_is_being_tuned(spec: SweepSpec) -> None:
-    """A study without results takes another job, but not while its first trial runs."""
+    """A study without results accepts another job, but not while its first trial runs."""
     with sole_driver(spec, NAME) as lock:
         Study(spec, NAME, make_space(spec), lock=lock)
         other = spec.model_copy(update={"model": spec.model.model_copy(update={"name": "gpt2"})})

@@ -1,4 +1,4 @@
-"""Storages that cannot be opened are one sentence, and never show a password."""
+"""Storages that cannot be opened: one sentence each, without a password."""
 
 from __future__ import annotations
 

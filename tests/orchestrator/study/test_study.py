@@ -1,4 +1,4 @@
-"""The study on a real SQLite file: what is told, what is asked, and what survives."""
+"""The study on a real SQLite file: proposals, results, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = {"micro_batch": [1, 2, 4], "zero_stage": [0], "attention": ["sdpa"], "ba
 
 
 def stored(spec: SweepSpec) -> list[FrozenTrial]:
-    """The trials as anybody sees them who opens the storage with Optuna alone."""
+    """Returns the trials as Optuna alone sees them."""
     study = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
     return study.get_trials()
 
@@ -329,7 +329,7 @@ def test_what_a_rank_may_hold_on_a_kind_of_nodes_is_part_of_the_job(tmp_path: Pa
 
 
 def test_a_kind_whose_nodes_are_gone_for_a_while_stays_in_the_study(tmp_path: Path) -> None:
-    """The driver searches among the kinds that have nodes; another time they are others."""
+    """The driver searches among the kinds that have nodes, which change."""
     spec = on_kinds(tmp_path, A100={}, H100={}, L4={})
     fewer = make_space(spec, without=("L4",))
     assert {plan.accelerator for plan in fewer.candidates} == {"A100", "H100"}
@@ -433,7 +433,7 @@ def test_a_hundred_trials_are_kept_and_none_repeats(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> None:
-    """Of a plan that ran out of memory nothing was reached."""
+    """A plan that ran out of memory reached no speed."""
     asked = {"metric": "headroom", "at_least": {"samples_per_second": 50.0}}
     study = open_study(study_spec(tmp_path, objective=asked))
     outcomes = [make_measured(40.0, 0.6), make_oom(1.5)]
@@ -452,7 +452,7 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sampler", ["tpe", "plimsoll", GP_THOROUGH])
 def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path) -> None:
-    """Twenty trials, and the memory that is left among those fast enough is near the most."""
+    """After twenty trials, the headroom of a fast enough plan is close to the most possible."""
     asked = {"metric": "headroom", "at_least": {"samples_per_second": 40.0}}
     spec = study_spec(tmp_path, sampler, objective=asked)
     study, space = open_study(spec), make_space(spec)

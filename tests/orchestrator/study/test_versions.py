@@ -1,4 +1,4 @@
-"""Storages that another version of Optuna has written, and databases that are not a study's."""
+"""Storages of another version of Optuna, and databases of other programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refused(spec: SweepSpec) -> str:
 def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
     spec: SweepSpec, storage: str
 ) -> None:
-    """The last migration undone by hand; the command that the sentence names does it again."""
+    """The test undoes the last migration; the command in the message repeats it."""
     run(open_study(spec), 2)
     with brief_storage(storage) as opened:
         newest, before = opened.get_all_versions()[:2]
@@ -74,11 +74,11 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
     message = refused(spec)
 
     assert "was written by a newer Optuna (schema v9.0.0.a)" in message
-    assert "install the version that the others use" in message
+    assert "install the version that the other drivers use" in message
 
 
 def test_an_older_storage_is_left_as_it_is(database: str, tmp_path: Path) -> None:
-    """Tables that only a newer schema has are the upgrade's to make."""
+    """Only the upgrade creates tables of a newer schema."""
     spec = study_spec(tmp_path, study={"storage": database})
     check_study(spec, NAME)
     execute(

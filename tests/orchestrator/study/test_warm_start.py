@@ -1,4 +1,4 @@
-"""Other studies of the same job as evidence."""
+"""Transfer from other studies of the same job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record(number: int, plan: Plan, outcome: Outcome, seen: Fingerprint) -> Reco
 
 
 def earlier(space: Space, seen: Fingerprint, factor: float = 1.0, every: int = 3) -> EarlierStudy:
-    """Every so manieth of the plans, drawn by chance, all of them faster by a factor than here."""
+    """Returns a study of one in `every` plans, drawn at random, with speeds scaled by `factor`."""
     records = []
     drawn = np.random.default_rng(0).permutation(len(space.table))[::every].tolist()
     for number, plan in enumerate(space.table.plan(row) for row in drawn):
@@ -66,7 +66,7 @@ def searched(space: Space, before: EarlierStudy, trials: int) -> tuple[list[Reco
 
 
 def best_share(space: Space, records: list[Record]) -> float:
-    """The best found, over the best that there is."""
+    """Returns the best speed that was found, relative to the best of the space."""
     fitting = [plan for plan in space.candidates if share_of_limit(plan) <= 0.95]
     found = [rate(r.plan) for r in records if share_of_limit(r.plan) <= 0.95]
     return max(found) / max(rate(plan) for plan in fitting)
@@ -76,7 +76,7 @@ def best_share(space: Space, records: list[Record]) -> float:
 def test_what_was_learned_before_need_not_be_learned_again(
     space: Space, seen: Fingerprint, factor: float
 ) -> None:
-    """On other software too, where all was faster or slower."""
+    """The same on other software, where all plans were faster or slower."""
     records, _ = searched(space, earlier(space, seen, factor), 3)
     alone, _ = searched(space, EarlierStudy(name="before", records=()), 3)
 
@@ -100,7 +100,7 @@ def test_a_plan_that_is_measured_again_says_so(space: Space) -> None:
 
 
 def test_another_memory_limit_is_reckoned_with(space: Space) -> None:
-    """With twice the memory there, what just fitted there does not fit here."""
+    """The memory there is twice as large: plans that just fitted there do not fit here."""
     roomy = []
     for one in earlier(space, CPU_FINGERPRINT).records:
         outcome = one.outcome
@@ -120,7 +120,7 @@ def test_another_memory_limit_is_reckoned_with(space: Space) -> None:
 
 
 def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
-    """Others, and files that are no studies, are passed over."""
+    """Studies of other jobs, and files that are no studies, are skipped."""
     ours = study_spec(tmp_path)
     for name, spec in {
         "same": ours,
@@ -173,7 +173,7 @@ KINDS = make_spec(
 def test_what_was_measured_on_one_kind_of_nodes_is_evidence_of_that(
     theirs: str, counts: bool
 ) -> None:
-    """A study that told no kinds apart had one, which is known by its workers' own name."""
+    """A study without kinds of nodes had one kind, named by its workers' fingerprint."""
     space = make_space(KINDS)
     here = [plan for plan in space.candidates if plan.accelerator == "A100"]
     known = [replace(plan, accelerator=theirs) for plan in here]

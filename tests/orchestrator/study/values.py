@@ -15,7 +15,7 @@ NAME = "small"
 
 
 def study_spec(folder: Path, sampler: str = "tpe", **sections: Any) -> SweepSpec:
-    """A sweep of the test space whose study lies in `folder`."""
+    """Returns a sweep of the test space with its study in `folder`."""
     study = {"folder": str(folder), "sampler": sampler, **sections.pop("study", {})}
     return make_spec(study=study, **sections)
 
@@ -25,7 +25,7 @@ def open_study(spec: SweepSpec) -> Study:
 
 
 def share_of_limit(plan: Plan) -> float:
-    """Peak memory over the limit: model state, and activations that recomputation spares."""
+    """Returns peak memory over the limit: model state, and activations that are kept."""
     state = {0: 0.35, 1: 0.3, 2: 0.28, 3: 0.22}[plan.zero_stage]
     wide = 1.3 if plan.attention == "eager" else 1.0
     padding = {"padded": 1.0, "grouped": 0.9, "packed": 0.8}[plan.batching]
@@ -34,7 +34,7 @@ def share_of_limit(plan: Plan) -> float:
 
 
 def rate(plan: Plan) -> float:
-    """Samples per second: grows with the micro-batch, until memory breaks."""
+    """Returns samples per second, which grow with the micro-batch until memory runs out."""
     grown = 100 * plan.micro_batch / (plan.micro_batch + 3.0)
     sharded = {0: 1.0, 1: 0.99, 2: 0.97, 3: 0.9}[plan.zero_stage]
     attention = 0.8 if plan.attention == "eager" else 1.0
@@ -48,7 +48,7 @@ def outcome_of(plan: Plan) -> Outcome:
 
 
 def run(study: Study, trials: int) -> list[Plan]:
-    """Asks and tells so many trials; returns their plans."""
+    """Runs that number of trials; returns their plans."""
     plans = []
     for _ in range(trials):
         asked = study.ask(study.propose().plan, "proposed")

@@ -1,0 +1,164 @@
+"""Private parts of Ray that Plimsoll needs: no other module imports them.
+
+Checked with Ray 2.60.0; `pyproject.toml` admits no other minor version. After an upgrade, compare
+each function with Ray's source. Each part is needed because the public API falls short:
+
+- `ray._private.state`, `ray.core.generated`: the public state API needs the dashboard, which local
+  sweeps and many clusters run without.
+- `ray._private.runtime_env.packaging`: its logger has no public setting.
+- `ray.data._internal.cluster_autoscaler`: the public `request_resources` overwrites the requests
+  of Ray Train.
+- `ray.tune.execution.class_cache`, `ray.train.v2._internal.constants`: Tune hands the driver's AWS
+  keys to its actors, and Ray logs them. A process that is handed any variable starts 1.5 s later.
+- `ray.train.v2._internal.execution`: Ray Train always hands variables to its controller.
+- `ray.train.v2._internal.callbacks`: two default callbacks start actors that no group needs.
+- `ray.train.v2._internal.util`: a backend has to name its framework.
+- `ray.train._internal.utils`, `ray.train.torch.config`: the public `TorchConfig` loads torch in
+  processes that do not train.
+
+Besides, `orchestrator.cluster.trainer.LeanTrainer` overrides two private methods of Ray Train's
+`DataParallelTrainer`. Nothing here imports Ray before it is called: modules that must not load Ray
+import this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+PACKAGING_LOGGER = "ray._private.runtime_env.packaging"  # logs each upload of a folder
+
+
+def actors_of_job() -> list[Any]:
+    """Returns an `ActorTableData` of each actor of this job, dead ones included."""
+    import ray
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+    rows = state._connect_and_get_accessor().get_actor_table(job, None)
+    return [ActorTableData.FromString(row) for row in rows]
+
+
+def is_alive(actor: Any) -> bool:
+    """Returns True unless the actor of this `ActorTableData` is dead."""
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    return bool(actor.state != ActorTableData.DEAD)
+
+
+def placement_groups_of(creators: Collection[bytes]) -> list[bytes]:
+    """Returns the ids of the placement groups that these actors created and that still exist.
+
+    Args:
+        creators: Ids of actors.
+    """
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+
+    rows = state._connect_and_get_accessor().get_placement_group_table()
+    groups = map(PlacementGroupTableData.FromString, rows)
+    return [
+        group.placement_group_id
+        for group in groups
+        if group.creator_actor_id in creators and group.state != PlacementGroupTableData.REMOVED
+    ]
+
+
+def autoscaling_coordinator() -> Any:
+    """Returns the actor that adds up the requests of all libraries for the autoscaler."""
+    from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as module
+
+    return module.get_or_create_autoscaling_coordinator()
+
+
+def tune_environment() -> tuple[set[str], dict[str, str]]:
+    """Returns what Ray Tune hands to its actors; changes to it take effect.
+
+    Returns:
+        The names of the driver's variables, and variables with values.
+    """
+    from ray.tune.execution import class_cache
+
+    return class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
+
+
+def train_environment() -> set[str]:
+    """Returns the names of the variables that Ray Train hands on; changes to it take effect."""
+    from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
+
+    names: set[str] = ENV_VARS_TO_PROPAGATE
+    return names
+
+
+def controller_class() -> Any:
+    """Returns the class of Ray Train's controller."""
+    from ray.train.v2._internal.execution.controller import TrainController
+
+    return TrainController
+
+
+def callbacks_with_actors() -> tuple[type, ...]:
+    """Returns the classes of Ray Train's default callbacks that start an actor each.
+
+    `DatasetsCallback` hands out shards of Ray Data. `PlacementGroupCleanerCallback` frees the
+    placement group of a dead controller, if there is a dashboard to ask.
+    """
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import (
+        PlacementGroupCleanerCallback,
+    )
+
+    return DatasetsCallback, PlacementGroupCleanerCallback
+
+
+def torch_framework() -> Any:
+    """Returns Ray Train's name for PyTorch, a `TrainingFramework`."""
+    from ray.train.v2._internal.util import TrainingFramework
+
+    return TrainingFramework.TORCH
+
+
+def address_and_port() -> tuple[str, int]:
+    """Returns the IP address of this node and a free port."""
+    from ray.train._internal.utils import get_address_and_port
+
+    address, port = get_address_and_port()
+    return address, port
+
+
+def join_process_group(backend: str, rank: int, world_size: int, timeout_seconds: int) -> None:
+    """Joins the default process group of torch, as `TorchConfig` does.
+
+    `MASTER_ADDR` and `MASTER_PORT` have to be set.
+
+    Args:
+        backend: "gloo" or "nccl".
+        rank: Of this process.
+        world_size: Ranks of the group.
+        timeout_seconds: Longest wait for another rank.
+    """
+    from ray.train.torch.config import _set_torch_distributed_env_vars, _setup_torch_process_group
+
+    _set_torch_distributed_env_vars()
+    _setup_torch_process_group(backend, rank, world_size, "env://", timeout_seconds)
+
+
+def leave_process_group(*, destroy: bool) -> None:
+    """Empties the CUDA cache of a rank, as `TorchConfig` does.
+
+    Args:
+        destroy: Whether to destroy the default process group as well.
+    """
+    from ray.train.torch.config import _shutdown_torch
+
+    _shutdown_torch(destroy_process_group=destroy)
+
+
+def device_context() -> AbstractContextManager[None]:
+    """Returns a context in which the rank's GPU is the current device."""
+    from ray.train.torch.config import TorchConfigContextManager
+
+    context: AbstractContextManager[None] = TorchConfigContextManager()
+    return context
