@@ -70,11 +70,13 @@ def subsample(sights: Sequence[Observation]) -> list[Observation]:
 
 def rates(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with a measured or bounded throughput, and its logarithms."""
-    measured = [sight for sight in sights if sight.log_rate is not None]
+    measured = [observation for observation in sights if observation.log_rate is not None]
     return _rows(measured), Observations(
-        value=np.array([sight.log_rate for sight in measured], dtype=float),
-        noise=np.array([sight.rate_noise for sight in measured], dtype=float),
-        side=np.array([-1 if sight.too_slow else 0 for sight in measured], dtype=np.int64),
+        value=np.array([observation.log_rate for observation in measured], dtype=float),
+        noise=np.array([observation.rate_noise for observation in measured], dtype=float),
+        side=np.array(
+            [-1 if observation.too_slow else 0 for observation in measured], dtype=np.int64
+        ),
         together=_shared_covariance(measured),
     )
 
@@ -82,11 +84,13 @@ def rates(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
 def shares(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with memory results, and their peaks over the limit, or bounds."""
     informative = [
-        sight for sight in sights if sight.ran_out or sight.fitted or sight.log_share is not None
+        observation
+        for observation in sights
+        if observation.ran_out or observation.fitted or observation.log_share is not None
     ]
     side = [1 if s.ran_out else 0 if s.log_share is not None else -1 for s in informative]
     return _rows(informative), Observations(
-        value=np.array([sight.log_share or 0.0 for sight in informative], dtype=float),
+        value=np.array([observation.log_share or 0.0 for observation in informative], dtype=float),
         noise=np.where(np.array(side) == 0, _PEAK_NOISE, _BOUND_NOISE).astype(float),
         side=np.array(side, dtype=np.int64),
         together=_shared_covariance(informative),
@@ -95,31 +99,39 @@ def shares(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
 
 def failures(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with an outcome, and a latent above 0 if they failed, else below."""
-    ended = [sight for sight in sights if sight.failed or sight.fitted or sight.ran_out]
+    ended = [
+        observation
+        for observation in sights
+        if observation.failed or observation.fitted or observation.ran_out
+    ]
     return _rows(ended), Observations(
         value=np.zeros(len(ended)),
         noise=np.full(len(ended), _FAILURE_NOISE),
-        side=np.array([1 if sight.failed else -1 for sight in ended], dtype=np.int64),
+        side=np.array([1 if observation.failed else -1 for observation in ended], dtype=np.int64),
     )
 
 
-def _shared_covariance(sights: list[Observation]) -> Numbers | None:
+def _shared_covariance(observations: list[Observation]) -> Numbers | None:
     """Returns the covariance of errors that trials of another study share; None without any."""
-    if not any(sight.study for sight in sights):
+    if not any(observation.study for observation in observations):
         return None
-    study = np.array([sight.study for sight in sights])
-    deviation = np.array([sight.transfer_std for sight in sights])
+    study = np.array([observation.study for observation in observations])
+    deviation = np.array([observation.transfer_std for observation in observations])
     same = (study[:, None] == study[None]) & (study[:, None] > 0)
     shared: Numbers = np.outer(deviation, deviation) * same
     return shared
 
 
-def _speed(sight: Observation) -> float:
-    return sight.log_rate if sight.log_rate is not None and sight.measured else -np.inf
+def _speed(observation: Observation) -> float:
+    return (
+        observation.log_rate
+        if observation.log_rate is not None and observation.measured
+        else -np.inf
+    )
 
 
-def _rows(sights: list[Observation]) -> Numbers:
-    return np.array([sight.row for sight in sights], dtype=np.intp)
+def _rows(observations: list[Observation]) -> Numbers:
+    return np.array([observation.row for observation in observations], dtype=np.intp)
 
 
 def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | None:
