@@ -71,5 +71,5 @@ def test_a_study_says_what_it_ran_on(before: ForecastTable) -> None:
     record = measured(before, 0)
 
     assert study_device(spec, (record,)).name == "cpu"
-    with pytest.raises(StudyError, match="what it ran on"):
+    with pytest.raises(StudyError, match="device it ran on"):
         study_device(spec, (replace(record, fingerprint=None),))
