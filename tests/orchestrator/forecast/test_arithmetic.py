@@ -64,8 +64,8 @@ def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
         sized = size_plan(a_question(), a_plan(engine=engine), a_footprint, belief)
         by_engine[engine] = dict(breakdown(sized, 0, belief).memory_doubts)
 
-    assert by_engine["torch"]["one plan from the next"] > 0.9
-    assert by_engine["deepspeed"].get("one plan from the next", 0.0) < 0.9
+    assert by_engine["torch"]["between plans"] > 0.9
+    assert by_engine["deepspeed"].get("between plans", 0.0) < 0.9
 
 
 def test_host_memory_of_zero_offload() -> None:
@@ -110,12 +110,12 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     told = breakdown(one(a_plan()), 0, a_belief())
 
     tokens = 8 * TOKENS  # of one device in a step
-    assert _figure(told, "matmul", "work of a device") == pytest.approx(
+    assert _figure(told, "matmul", "work per device") == pytest.approx(
         6 * (DEPTH * BLOCK + VOCABULARY * HIDDEN) * tokens
     )
     rate = _figure(told, "matmul", "rate")
     seconds = next(term.amount for term in told.time if term.name == "matmul")
-    assert rate * seconds == pytest.approx(_figure(told, "matmul", "work of a device"))
+    assert rate * seconds == pytest.approx(_figure(told, "matmul", "work per device"))
 
 
 def test_recomputation_adds_a_third() -> None:
@@ -123,7 +123,7 @@ def test_recomputation_adds_a_third() -> None:
     told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
 
     tokens = 8 * TOKENS
-    assert _figure(told, "matmul", "work of a device") == pytest.approx(
+    assert _figure(told, "matmul", "work per device") == pytest.approx(
         (8 * DEPTH * BLOCK + 6 * VOCABULARY * HIDDEN) * tokens
     )
 
