@@ -1,4 +1,4 @@
-"""Host memory, the arithmetic that --explain shows, and wasteful sizes: by hand and published."""
+"""Host memory, breakdowns and tile quantization against hand calculations and publications."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> Fo
 
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
-    """A loop that was traced leaves less in doubt but what differs from one plan to the next."""
+    """A traced loop is less uncertain, so most of the variance is between plans."""
     belief = dataclasses.replace(a_belief(), own_sureness=0.01)
     belief = dataclasses.replace(
         belief, memory_scales=dataclasses.replace(belief.memory_scales, misfit=0.05)
@@ -119,7 +119,7 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
 
 
 def test_recomputation_adds_a_third() -> None:
-    """All blocks once more forward: 8 FLOPs a parameter and token of the blocks."""
+    """Blocks run forward twice: 8 FLOPs per parameter and token of the blocks."""
     told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
 
     tokens = 8 * TOKENS
@@ -205,7 +205,7 @@ def test_what_is_no_multiple_of_eight_costs_most() -> None:
 
 
 def test_a_size_whose_multiple_is_far_away_is_left_alone() -> None:
-    """From 520 to 576 there is 11 % more to multiply, which the better shape does not make up."""
+    """Padding 520 to 576 adds 11 % of FLOPs, more than the better shape saves."""
     sized = one(a_plan(micro_batch=8, accumulation=1), hidden=520)
 
     found = wasteful_sizes(sized, 0, {}, H100.multiprocessors, a_belief())
