@@ -112,8 +112,8 @@ class Forecaster:
         return prior if all(np.isfinite(column).all() for column in columns) else None
 
     def _measured(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yields measured records of traced plans; the space may have changed since others ran."""
         for record in records:
+            # The space of the study may have been another when older records were made
             if isinstance(record.outcome, Measured) and self._is_traced(record.plan):
                 yield record
 
@@ -267,7 +267,6 @@ class TracedForecasts(AbstractForecasts):
         return self._prior[1]
 
     def _basis(self, accelerator: str, state: SweepState) -> _Basis:
-        """Returns the forecaster and the memory limit for plans on a node kind."""
         fingerprint = known_fingerprint(state, accelerator)
         limit = _limit_bytes(state, accelerator, fingerprint)
         return self._forecaster(accelerator, fingerprint), limit
@@ -313,7 +312,6 @@ def _joint_prior(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | Non
 def _limit_bytes(
     state: SweepState, accelerator: str, fingerprint: Fingerprint | None
 ) -> int | None:
-    """Returns the memory limit of a rank on a node kind: measured, specified, or the device's."""
     specified = state.spec.on(accelerator).memory_limit_bytes
     device_bytes = fingerprint.device_memory_bytes if fingerprint else None
     return state.memory_limit_bytes or specified or device_bytes

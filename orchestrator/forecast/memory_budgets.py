@@ -123,7 +123,7 @@ def steps_between(before: Plan, after: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def _with_accumulation(knobs: dict[str, Any], after: Plan) -> dict[str, Any]:
-    """Sets the accumulation that comes closest to the global batch."""
+    # Rounded, since an intermediate plan may miss the global batch
     passes = after.global_batch / (knobs["micro_batch"] * knobs["data"])
     return knobs | {"accumulation": max(round(passes), 1)}
 

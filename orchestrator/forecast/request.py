@@ -86,7 +86,6 @@ class PlanningRequest:
 
 
 def _without_accelerators(spec: SweepSpec) -> SweepSpec:
-    """Converts a specification for several node kinds to one for a single kind."""
     cluster = spec.cluster.model_copy(update={"accelerators": {}})
     space = spec.space.model_copy(update={"accelerator": None})
     return spec.model_copy(update={"cluster": cluster, "space": space})

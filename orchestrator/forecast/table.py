@@ -195,7 +195,6 @@ def alike(forecasts: Forecasts, row: int) -> Counts:
 
 
 def _repeated(values: Numbers) -> Flags:
-    """Marks the values that equal their predecessor."""
     previous = np.concatenate([[np.nan], values[:-1]])
     repeated: Flags = np.isclose(values, previous, rtol=10.0**-_DIGITS, atol=0)
     return repeated

@@ -78,7 +78,6 @@ def wasteful_sizes(
 
 
 def _work_of_row(work: Work, row: int) -> Work:
-    """Selects one plan, with the matmuls and attention of its own case only."""
     plan = work.take(np.array([row]))
     return _with_kernels(plan, plan.kernels.slot // len(PASSES) == plan.rows.case[0])
 
@@ -90,7 +89,6 @@ def _with_kernels(work: Work, selected: Flags) -> Work:
 
 
 def _term_seconds(work: Work, calibration: Calibration) -> Numbers:
-    """Returns the seconds of the only plan's step, by term."""
     scales = calibration.time_scales
     terms: Numbers = scales.scaled(step_terms(work, calibration.time).seconds)[0]
     return terms

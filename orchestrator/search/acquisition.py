@@ -37,7 +37,7 @@ class Scores:
 def first_pick_score(seen: Scores) -> Numbers:
     """Returns the scores while there is no incumbent: fast and safely feasible first.
 
-    Such a trial shows most about the memory that is left, without running out.
+    Such a trial tells most about memory without running out of it.
     """
     relative_value = np.exp(seen.mean - seen.mean.max()) * seen.reach
     score: Numbers = relative_value * seen.fits**_FIT_EXPONENT + (seen.fits >= _SAFE)

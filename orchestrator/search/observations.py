@@ -26,7 +26,7 @@ CONSTRAINT = "memory"
 # Optuna 4 kept all constraints in a list under this key, and optuna-dashboard 0.21 reads only that;
 # Optuna 5 keeps each under a key of its own ("constraints:memory")
 LISTED = "constraints"
-_BEYOND = 1e-6  # a plan that ran out of memory is infeasible even without headroom
+_MIN_EXCESS = 1e-6  # a plan that ran out of memory is infeasible even without headroom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +184,12 @@ def constraints_of(record: Record, goal: Objective) -> Mapping[str, float]:
     match record.outcome:
         case Measured(memory=memory):
             violations = {CONSTRAINT: memory.share / (1 - goal.headroom) - 1}
-            for metric, least in goal.lower_bounds:
+            for metric, bound in goal.lower_bounds:
                 reached = goal.value(record, metric)
-                violations[metric] = 1.0 if reached is None else 1 - reached.value / least
+                violations[metric] = 1.0 if reached is None else 1 - reached.value / bound
             return violations
         case OutOfMemory(excess=excess):
-            violation = (1 + (excess or 0.0)) / (1 - goal.headroom) - 1 + _BEYOND
+            violation = (1 + (excess or 0.0)) / (1 - goal.headroom) - 1 + _MIN_EXCESS
             return {CONSTRAINT: violation} | {metric: 1.0 for metric, _ in goal.lower_bounds}
         case _:
             return {}
