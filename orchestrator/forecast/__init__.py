@@ -1,1 +1,1 @@
-"""Forecasts: speed and memory of plans that were not run, and what follows from them."""
+"""Forecasts of speed and memory of plans that have not run, and the planner built on them."""

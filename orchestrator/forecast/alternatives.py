@@ -1,4 +1,4 @@
-"""When nothing fits: how far off the nearest plan is, and what would be enough."""
+"""Alternatives when no plan fits: the closest plan, larger devices, and more devices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Numbers
 from search_spaces.hardware import Device
 
-MOST_RANKS = 2**17  # beyond any cluster there is
+MOST_RANKS = 2**17  # beyond any existing cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosestPlan:
-    """The plan that needs the smallest device.
+    """The plan with the smallest memory shortfall.
 
-    `needed_bytes` is the least limit under which it would be recommended, `missing_bytes` what
-    that is above the limit at hand. `missing` shares those out to categories as the peak is.
+    `needed_bytes` is the smallest memory limit under which it would be recommended, and
+    `missing_bytes` the shortfall against the actual limit. `missing` splits the shortfall into
+    categories, in proportion to the peak.
     """
 
     expected: Expected
@@ -32,59 +33,65 @@ class ClosestPlan:
 
 
 def closest_plan(sized: ForecastTable, headroom: float) -> ClosestPlan:
-    """The plan of a space in which none fits that is least far from fitting."""
+    """Returns the plan closest to fitting, for a space in which none fits."""
     needed = needed_bytes(sized.forecasts, headroom)
     if sized.hosted.any():
         needed = np.where(sized.hosted, needed, np.inf)
     row = int(np.argmin(needed))
-    found = expected(sized, row)
+    closest = expected(sized, row)
     missing = float(needed[row]) - sized.limit_bytes
-    peak = found.peak_bytes.value
+    peak = closest.peak_bytes.value
     return ClosestPlan(
-        expected=found,
+        expected=closest,
         needed_bytes=float(needed[row]),
         missing_bytes=missing,
-        missing=tuple((name, missing * held / peak) for name, held in found.held_bytes if held),
+        missing=tuple((name, missing * held / peak) for name, held in closest.held_bytes if held),
     )
 
 
 def needed_bytes(forecasts: Forecasts, headroom: float) -> Numbers:
-    """The least limit under which each plan would be recommended."""
-    for_line = forecasts.peak_bytes / (1 - headroom)
-    for_certainty = limit_above(forecasts.peak_bytes, forecasts.peak_deviation, SURE_TO_FIT)
-    needed: Numbers = np.maximum(for_line, for_certainty)
-    return needed
+    """Returns the smallest memory limit under which each plan would be recommended."""
+    for_headroom = forecasts.peak_bytes / (1 - headroom)
+    for_confidence = limit_above(forecasts.peak_bytes, forecasts.peak_deviation, SURE_TO_FIT)
+    limits: Numbers = np.maximum(for_headroom, for_confidence)
+    return limits
 
 
 def large_enough(needed: float, beside: Device, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Devices of the catalogue with that much memory, the smallest first, those of one size all.
+    """Returns the smallest devices with enough memory.
 
-    Only what can do what `beside` can: no device without its 16-bit precisions.
+    Args:
+        needed: Memory per device, in bytes.
+        beside: The device to replace; a replacement also needs its 16-bit precisions.
+        devices: The catalogue.
+
+    Returns:
+        All devices within 5 % of the smallest suitable memory size.
     """
-    able = [
+    suitable = [
         device
         for device in devices
         if device.memory_bytes >= needed
         and device.link_kind != "memory"
         and (device.bf16_flops_per_second > 0) >= (beside.bf16_flops_per_second > 0)
     ]
-    least = min((device.memory_bytes for device in able), default=0)
-    return tuple(device for device in able if device.memory_bytes <= 1.05 * least)
+    smallest = min((device.memory_bytes for device in suitable), default=0)
+    return tuple(device for device in suitable if device.memory_bytes <= 1.05 * smallest)
 
 
 def sizes_between(least: int, most: int, whole: int) -> tuple[int, ...]:
-    """Counts of devices that people use: powers of two, and one and a half of those.
+    """Returns usual device counts: powers of two, and those times one and a half.
 
     Args:
-        least: The smallest.
-        most: The largest.
-        whole: Devices of a node; larger counts are whole nodes.
+        least: The smallest count.
+        most: The largest count.
+        whole: Devices per node; larger counts are multiples of it.
     """
     powers = [2**power for power in range(most.bit_length())]
-    found = {size for power in powers for size in (power, power + power // 2)}
+    sizes = {size for power in powers for size in (power, power + power // 2)}
     return tuple(
         sorted(
-            size for size in found if least <= size <= most and (size <= whole or size % whole == 0)
+            size for size in sizes if least <= size <= most and (size <= whole or size % whole == 0)
         )
     )
 
@@ -92,17 +99,16 @@ def sizes_between(least: int, most: int, whole: int) -> tuple[int, ...]:
 def min_devices(
     fits: Callable[[int], bool], *, start: int, whole: int, named: tuple[int, ...]
 ) -> int | None:
-    """The least count for which something fits, None if there is none up to `MOST_RANKS`.
+    """Returns the smallest device count on which a plan fits; None if none does to `MOST_RANKS`.
 
-    Where a power of two fits, so does the next one; that is what is searched by halves. Between
-    the greatest that does not and the least that does, the count half way and those that the
-    user named are tried.
+    Bisects powers of two, assuming that if one fits, the next one does. Between the largest that
+    does not fit and the smallest that does, it tries the count halfway and the user's counts.
 
     Args:
-        fits: Whether any plan fits on so many devices; asked as rarely as can be.
-        start: The power of two at or below this is asked first.
-        whole: Devices of a node.
-        named: Counts that the user asks about.
+        fits: Tells if any plan fits on a count of devices; expensive, so called rarely.
+        start: The search begins at the power of two at or below this count.
+        whole: Devices per node.
+        named: Counts from the user.
     """
     exponent = max(start, 1).bit_length() - 1
     if fits(2**exponent):
@@ -121,6 +127,6 @@ def min_devices(
         else:
             low = middle
     below = 2**low if low >= 0 else 0
-    between = set(sizes_between(below + 1, 2**high - 1, whole))
-    between |= {size for size in named if below < size < 2**high}
-    return next((size for size in sorted(between) if fits(size)), 2**high)
+    candidates = set(sizes_between(below + 1, 2**high - 1, whole))
+    candidates |= {size for size in named if below < size < 2**high}
+    return next((size for size in sorted(candidates) if fits(size)), 2**high)

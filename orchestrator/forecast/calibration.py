@@ -1,4 +1,4 @@
-"""What measurements of a study teach a forecast."""
+"""Calibration of the cost model by the measured trials of a study."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from workers.tracing.trace import trace
 
 
 class Footprints:
-    """The variants of one model that were asked for so far, in one footprint."""
+    """Footprint of a model that grows by the variants that are requested."""
 
     def __init__(self, spec: SweepSpec, device: str) -> None:
-        """Nothing is traced yet.
+        """Makes an empty footprint; nothing is traced before the first call.
 
         Args:
-            spec: Whose model and training step.
-            device: "cpu" or "cuda": which kernels the step uses.
+            spec: Specification with the model and training step.
+            device: "cpu" or "cuda", which decides the kernels of the step.
         """
         self._spec = spec
         self._device = device
-        self._wanted: dict[VariantKey, None] = {}
+        self._variants: dict[VariantKey, None] = {}
         self._footprint: Footprint | None = None
 
     def __call__(self, wanted: tuple[VariantKey, ...]) -> Footprint:
-        """A footprint with at least these variants.
+        """Returns a footprint with at least these variants, tracing missing ones.
 
         Raises:
             UserError: If the model cannot be traced; names the operator.
         """
-        if self._footprint is None or not self._wanted.keys() >= set(wanted):
-            self._wanted |= dict.fromkeys(wanted)
-            self._footprint = trace(self._spec, tuple(self._wanted), device=self._device)
+        if self._footprint is None or not self._variants.keys() >= set(wanted):
+            self._variants |= dict.fromkeys(wanted)
+            self._footprint = trace(self._spec, tuple(self._variants), device=self._device)
         return self._footprint
 
 
@@ -57,14 +57,14 @@ def calibrated(
     device: Device,
     trace: TraceVariants,
 ) -> Calibration:
-    """The belief after the measured trials of a study; the others say nothing here.
+    """Returns the calibration updated by the measured trials of a study.
 
     Args:
-        belief: What was believed before.
-        records: Of one study.
+        belief: The calibration before.
+        records: Records of one study.
         model: The study's model.
-        device: What it ran on.
-        trace: Gives footprints of the study's model.
+        device: The device that it ran on.
+        trace: Traces footprints of the study's model.
     """
     measured = [
         (record.plan, record.outcome) for record in records if isinstance(record.outcome, Measured)
@@ -84,7 +84,7 @@ def calibrated(
 def calibrated_by_study(
     belief: Calibration, spec: SweepSpec, records: Sequence[Record], device: Device
 ) -> Calibration:
-    """The belief after a study's trials on a device; its model is described and traced.
+    """Returns the calibration updated by a study on a device, whose model it loads and traces.
 
     Raises:
         ModelError: If the model cannot be found or traced.
@@ -102,37 +102,37 @@ def calibrated_by_study(
 
 
 def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
-    """What a study ran on.
+    """Returns the device that a study ran on.
 
     Raises:
-        DeviceError: If nobody knows the device.
-        StudyError: If no trial says what it ran on.
+        DeviceError: If the device is unknown.
+        StudyError: If no trial has recorded its device.
     """
-    told = next((record.fingerprint for record in records if record.fingerprint), None)
-    if told is None:
-        raise StudyError("no trial of the study says what it ran on")
-    found = find_device("cpu" if told.device == "cpu" else told.device_name)
+    fingerprint = next((record.fingerprint for record in records if record.fingerprint), None)
+    if fingerprint is None:
+        raise StudyError("no trial of the study has recorded the device it ran on")
+    device = find_device("cpu" if fingerprint.device == "cpu" else fingerprint.device_name)
     per_node = spec.cluster.gpus_per_node
-    return replace(found, node_devices=per_node) if per_node else found
+    return replace(device, node_devices=per_node) if per_node else device
 
 
 def calibrated_for_sweep(
     belief: Calibration, study: NamedStudy, tuned: SweepSpec, tuned_name: str
 ) -> Calibration:
-    """The belief after the measured trials of a study, which may be of another model.
+    """Returns the calibration updated by another study, which may be of another model.
 
     Args:
-        belief: What is believed before.
-        study: Whose trials count.
-        tuned: The specification of the study that forecasts are wanted for. If both are one,
-            nothing is learned here: a sweep learns from its own records by itself.
-        tuned_name: That study's name.
+        belief: The calibration before.
+        study: The study to learn from. If it is the sweep's own, the calibration is returned as it
+            is: a sweep learns from its own records as they arrive.
+        tuned: Specification of the sweep that needs forecasts.
+        tuned_name: Name of its study.
 
     Raises:
-        UserError: If there is no such study, it ran on a device that nobody knows, or its model
-            cannot be found or traced.
+        UserError: If there is no such study, its device is unknown, or its model cannot be found
+            or traced.
     """
-    from orchestrator.study.reader import load_records  # imports Optuna
+    from orchestrator.study.reader import load_records  # imports Optuna, which is slow
     from orchestrator.study.storage import storage_url
 
     spec, name = study.spec, study.name

@@ -1,4 +1,4 @@
-"""Forecasts of a model's plans on a device, corrected by a study's own records."""
+"""Forecasts of a model's plans on a device, calibrated by the records of the study."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate, Fingerprint, Measured, PlanForecast, Record
 
-MOST_RECORDS = 200  # what more of them teach is less than what learning from them takes
+MOST_RECORDS = 200  # more of them cost more time than they improve the calibration
 CPU = "cpu"
-_Told = TypeVar("_Told")
-# What arithmetic raises on a footprint, a device file or a record that it was not made for.
-# A forecast that cannot be made costs a sweep nothing.
+_Result = TypeVar("_Result")
+# Errors of the arithmetic on an unexpected footprint, device file or record: they end the forecasts
+# but not the sweep
 _ARITHMETIC = (ArithmeticError, LookupError, ValueError)
 
 
 class Forecaster:
-    """What is expected of single plans; the same question has the same answer."""
+    """Forecasts plans on one device; equal arguments give equal results."""
 
     def __init__(
         self, *, model: ModelFacts, device: Device, footprint: Footprint, belief: Calibration
     ) -> None:
-        """Nothing is learned yet.
+        """Makes a forecaster.
 
         Args:
-            model: What is known of the model.
-            device: What each rank runs on.
-            footprint: The model's, with the variants of all plans that are asked about.
-            belief: What is believed of software and machines before this study.
+            model: Facts about the model.
+            device: The device of each rank.
+            footprint: Footprint of the model, with the variants of all plans to forecast.
+            belief: The calibration before this study.
         """
         self._model = model
         self._device = device
         self._footprint = footprint
-        self._belief = belief
+        self._calibration = belief
         self._variants: frozenset[VariantKey] = frozenset(
             (variant.attention, variant.compute, variant.split) for variant in footprint.variants
         )
@@ -59,20 +59,23 @@ class Forecaster:
     def expectation(
         self, plan: Plan, records: Sequence[Record], limit_bytes: int | None
     ) -> PlanForecast | None:
-        """What is expected of a plan after these records; None if the footprint lacks it.
+        """Forecasts a plan, calibrated by records.
 
         Args:
             plan: Any plan of the model.
-            records: Of trials on this device; the measured ones teach, the last ones if many.
-            limit_bytes: What one rank may hold; None: the device's memory.
+            records: Trials on this device; the last `MOST_RECORDS` measured ones count.
+            limit_bytes: Memory limit of one rank; the device's memory if None.
+
+        Returns:
+            None if the footprint lacks the plan's variant, or a value is not finite.
         """
         table = PlanTable.of([plan])
-        if not self._covers(plan):
+        if not self._is_traced(plan):
             return None
-        told = tuple(islice(self._telling(reversed(records)), MOST_RECORDS))[::-1]
-        belief = calibrated(
-            self._belief,
-            told,
+        measured = tuple(islice(self._measured(reversed(records)), MOST_RECORDS))[::-1]
+        calibration = calibrated(
+            self._calibration,
+            measured,
             model=self._model,
             device=self._device,
             trace=lambda _: self._footprint,
@@ -80,51 +83,58 @@ class Forecaster:
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
         executions = plan_features(table, self._model, self._footprint)
         work = work_of(self._footprint, self._device, executions)
-        before = forecast(work, self._belief, limit)
-        after = before if belief is self._belief else forecast(work, belief, limit)
-        return _expectation(after, before, len(told), filled=float(executions.filled[0]))
+        uncalibrated = forecast(work, self._calibration, limit)
+        if calibration is self._calibration:
+            latest = uncalibrated
+        else:
+            latest = forecast(work, calibration, limit)
+        filled = float(executions.filled[0])
+        return _plan_forecast(latest, uncalibrated, len(measured), filled=filled)
 
     def prospects(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
-        """What a search may expect of plans before records; None if the footprint lacks one.
+        """Returns the prior of a search: forecasts of plans before any record.
 
         Args:
             table: Plans of the model.
-            limit_bytes: What one rank may hold; None: the device's memory.
+            limit_bytes: Memory limit of one rank; the device's memory if None.
+
+        Returns:
+            None if the footprint lacks a plan's variant, or a value is not finite.
         """
         if not self._variants.issuperset(variants_of(table)):
             return None
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
         executions = plan_features(table, self._model, self._footprint)
-        found = search_prior(
-            work_of(self._footprint, self._device, executions), self._belief, limit
+        prior = search_prior(
+            work_of(self._footprint, self._device, executions), self._calibration, limit
         )
-        columns = (found.log_rate, found.log_share, found.rate_parts, found.share_parts)
-        return found if all(np.isfinite(column).all() for column in columns) else None
+        columns = (prior.log_rate, prior.log_share, prior.rate_parts, prior.share_parts)
+        return prior if all(np.isfinite(column).all() for column in columns) else None
 
-    def _telling(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Measured ones, of plans that are traced: a study's space may have been another."""
+    def _measured(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            if isinstance(record.outcome, Measured) and self._covers(record.plan):
+            # The space of the study may have been another when older records were made
+            if isinstance(record.outcome, Measured) and self._is_traced(record.plan):
                 yield record
 
-    def _covers(self, plan: Plan) -> bool:
+    def _is_traced(self, plan: Plan) -> bool:
         return self._variants.issuperset(variants_of(PlanTable.of([plan])))
 
 
-def _expectation(
-    after: Forecasts, before: Forecasts, learned: int, *, filled: float
+def _plan_forecast(
+    forecasts: Forecasts, uncalibrated: Forecasts, learned_from: int, *, filled: float
 ) -> PlanForecast | None:
-    """The only row as a value; None if it holds what is no number, which no record could keep."""
+    """Converts the only row; None if a value is not finite, since records cannot store that."""
     rate, step, peak = (
-        _around(float(values[0]), float(deviations[0]))
+        _estimate(float(values[0]), float(deviations[0]))
         for values, deviations in (
-            (after.samples_per_second, after.step_deviation),
-            (after.step_seconds, after.step_deviation),
-            (after.peak_bytes, after.peak_deviation),
+            (forecasts.samples_per_second, forecasts.step_deviation),
+            (forecasts.step_seconds, forecasts.step_deviation),
+            (forecasts.peak_bytes, forecasts.peak_deviation),
         )
     )
-    unlearned = float(before.samples_per_second[0]), float(before.peak_bytes[0])
-    fits = float(after.fits[0])
+    unlearned = float(uncalibrated.samples_per_second[0]), float(uncalibrated.peak_bytes[0])
+    fits = float(forecasts.fits[0])
     if rate is None or step is None or peak is None or not all(map(math.isfinite, unlearned)):
         return None
     return PlanForecast(
@@ -132,15 +142,15 @@ def _expectation(
         step_seconds=step,
         peak_bytes=peak,
         fits=fits,
-        limited_by=after.limited_by(0),
-        learned_from=learned,
+        limited_by=forecasts.limited_by(0),
+        learned_from=learned_from,
         unlearned_samples_per_second=unlearned[0],
         unlearned_peak_bytes=unlearned[1],
         filled=filled,
     )
 
 
-def _around(value: float, deviation: float) -> Estimate | None:
+def _estimate(value: float, deviation: float) -> Estimate | None:
     factor = float(np.exp(SURE * deviation))
     low, high = value / factor, value * factor
     if not (math.isfinite(high) and low <= value <= high):
@@ -149,27 +159,27 @@ def _around(value: float, deviation: float) -> Estimate | None:
 
 
 class AbstractForecasts(ABC):
-    """Forecasts of one sweep's plans. Costs no trial anything: what cannot be told is None."""
+    """Forecasts of a sweep's plans. A missing forecast is None and delays no trial."""
 
     @abstractmethod
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
-        """What is expected of a plan, given what the sweep has measured; None if nothing is yet."""
+        """Forecasts a plan, calibrated by the sweep's records; None without a forecast."""
 
     @abstractmethod
     def prospects(self, state: SweepState) -> SearchPrior | None:
-        """What is expected of all candidates before records; None if nothing is yet.
+        """Returns the prior of the search for all plans of the space; None without forecasts.
 
-        The same object again unless something changed that it depends on.
+        Returns the same object until something that it depends on changes.
         """
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Why there are no forecasts, as a sentence; told once, None while there is no reason."""
+        """Returns the reason for missing forecasts, as a sentence, once; then None."""
 
 
 @final
 class NoForecasts(AbstractForecasts):
-    """Expects nothing."""
+    """Makes no forecasts."""
 
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         return None
@@ -181,12 +191,12 @@ class NoForecasts(AbstractForecasts):
         return None
 
 
-_Basis = tuple[Forecaster | None, int | None]  # and what a rank may hold, in bytes
+_Basis = tuple[Forecaster | None, int | None]  # with the memory limit of a rank, in bytes
 
 
 @final
 class TracedForecasts(AbstractForecasts):
-    """Waits for nothing: before the trace has ended, nothing is expected."""
+    """Forecasts from a trace in the background; None until it is done."""
 
     def __init__(
         self,
@@ -196,86 +206,89 @@ class TracedForecasts(AbstractForecasts):
         belief: Calibration,
         poll: Callable[[], Footprint | None],
     ) -> None:
-        """Asks for nothing yet.
+        """Makes the forecasts of a sweep.
 
         Args:
-            spec: The sweep's.
-            model: What is known of its model.
-            cluster: Where it runs; on CUDA, which GPU that is will be known when workers tell.
-            belief: What is believed before this study's own records.
-            poll: Gives the footprint once it is there, None before; raises a `UserError` if
-                there will be none.
+            spec: The specification of the sweep.
+            model: Facts about its model.
+            cluster: Facts about its cluster; on CUDA, the workers report the GPU later.
+            belief: The calibration before the study's own records.
+            poll: Returns the footprint, None before the trace is done; raises a `UserError` if it
+                failed.
         """
         self._spec = spec
         self._model = model
         self._cluster = cluster
-        self._belief = belief
+        self._calibration = belief
         self._poll = poll
-        # by accelerator, with the device as workers told it when the forecaster was made
+        # By accelerator, with the name of the device when the forecaster was made
         self._forecasters: dict[str, tuple[str | None, Forecaster | None]] = {}
-        # of which forecasters and limits they are, and themselves
-        self._prospects: tuple[list[_Basis], SearchPrior | None] | None = None
+        # With the forecasters and limits that it was made from
+        self._prior: tuple[list[_Basis], SearchPrior | None] | None = None
         self._failed = False
         self._problem: str | None = None
 
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
-        """What is expected of the plan, or None; what goes wrong ends forecasts alone."""
-        return self._unless_failed(lambda: self._expected(plan, state))
+        """Forecasts a plan, or returns None; an error ends the forecasts, but not the sweep."""
+        return self._guarded(lambda: self._plan_forecast(plan, state))
 
     def prospects(self, state: SweepState) -> SearchPrior | None:
-        """What is expected of the candidates, or None; likewise."""
-        return self._unless_failed(lambda: self._prospects_of(state))
+        """Returns the prior of the search, or None; an error ends the forecasts alike."""
+        return self._guarded(lambda: self._search_prior(state))
 
     def problem(self) -> str | None:
-        told, self._problem = self._problem, None
-        return told
+        problem, self._problem = self._problem, None
+        return problem
 
-    def _unless_failed(self, asked: Callable[[], _Told | None]) -> _Told | None:
+    def _guarded(self, compute: Callable[[], _Result | None]) -> _Result | None:
         if self._failed:
             return None
         try:
-            return asked()
+            return compute()
         except UserError as error:
             self._fail(str(error))
         except _ARITHMETIC as error:
             self._fail(f"{type(error).__name__}: {error}")
         return None
 
-    def _expected(self, plan: Plan, state: SweepState) -> PlanForecast | None:
+    def _plan_forecast(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         forecaster, limit = self._basis(plan.accelerator, state)
         if forecaster is None:
             return None
-        seen = known_fingerprint(state, plan.accelerator)
-        records = _of_the_device(state.records, plan.accelerator, seen)
+        fingerprint = known_fingerprint(state, plan.accelerator)
+        records = _on_device(state.records, plan.accelerator, fingerprint)
         return forecaster.expectation(plan, records, limit)
 
-    def _prospects_of(self, state: SweepState) -> SearchPrior | None:
+    def _search_prior(self, state: SweepState) -> SearchPrior | None:
         table = state.space.table
         bases = [self._basis(kind, state) for kind in table.values["accelerator"]]
-        if self._prospects is None or self._prospects[0] != bases:
-            self._prospects = bases, _prospects(table, bases)
-        return self._prospects[1]
+        if self._prior is None or self._prior[0] != bases:
+            self._prior = bases, _joint_prior(table, bases)
+        return self._prior[1]
 
     def _basis(self, accelerator: str, state: SweepState) -> _Basis:
-        """Who forecasts plans on these nodes, and what a rank may hold there."""
-        seen = known_fingerprint(state, accelerator)
-        limit = _limit_bytes(state, accelerator, seen)
-        return self._up_to_date(accelerator, seen), limit
+        fingerprint = known_fingerprint(state, accelerator)
+        limit = _limit_bytes(state, accelerator, fingerprint)
+        return self._forecaster(accelerator, fingerprint), limit
 
-    def _up_to_date(self, accelerator: str, seen: Fingerprint | None) -> Forecaster | None:
-        name = seen.device_name if seen else None
-        known = self._forecasters.get(accelerator)
-        if known is None or known[1] is None or name != known[0]:
-            known = self._forecasters[accelerator] = name, self._begin(accelerator, seen)
-        return known[1]
+    def _forecaster(self, accelerator: str, fingerprint: Fingerprint | None) -> Forecaster | None:
+        """Returns the forecaster for a node kind; makes a new one when its device is reported."""
+        name = fingerprint.device_name if fingerprint else None
+        cached = self._forecasters.get(accelerator)
+        if cached is None or cached[1] is None or name != cached[0]:
+            forecaster = self._new_forecaster(accelerator, fingerprint)
+            cached = self._forecasters[accelerator] = name, forecaster
+        return cached[1]
 
-    def _begin(self, accelerator: str, seen: Fingerprint | None) -> Forecaster | None:
+    def _new_forecaster(
+        self, accelerator: str, fingerprint: Fingerprint | None
+    ) -> Forecaster | None:
         footprint = self._poll()
-        device = device_of_workers(self._spec, self._cluster, seen, accelerator)
+        device = device_of_workers(self._spec, self._cluster, fingerprint, accelerator)
         if footprint is None or device is None:
             return None
         return Forecaster(
-            model=self._model, device=device, footprint=footprint, belief=self._belief
+            model=self._model, device=device, footprint=footprint, belief=self._calibration
         )
 
     def _fail(self, reason: str) -> None:
@@ -283,52 +296,54 @@ class TracedForecasts(AbstractForecasts):
         self._problem = f"trials have no forecast: {' '.join(reason.split())}"
 
 
-def _prospects(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | None:
-    """Those of all plans; None while somebody who forecasts a part of them is missing."""
-    kinds, parts, rows = table.values["accelerator"], [], []
+def _joint_prior(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | None:
+    """Joins the priors of all node kinds; None if one of them has no forecaster yet."""
+    kinds, priors, rows = table.values["accelerator"], [], []
     for kind, (forecaster, limit) in zip(kinds, bases, strict=True):
-        here = np.flatnonzero(table.is_value("accelerator", kind))
-        found = forecaster.prospects(table.take(here), limit) if forecaster else None
-        if found is None:
+        rows_of_kind = np.flatnonzero(table.is_value("accelerator", kind))
+        prior = forecaster.prospects(table.take(rows_of_kind), limit) if forecaster else None
+        if prior is None:
             return None
-        parts.append(found)
-        rows.append(here)
-    return parts[0] if len(parts) == 1 else joined(parts, rows)
+        priors.append(prior)
+        rows.append(rows_of_kind)
+    return priors[0] if len(priors) == 1 else joined(priors, rows)
 
 
-def _limit_bytes(state: SweepState, accelerator: str, seen: Fingerprint | None) -> int | None:
-    """What is known before any trial; of all nodes only where plans name no kinds of them."""
-    asked = state.spec.on(accelerator).memory_limit_bytes
-    return state.memory_limit_bytes or asked or (seen.device_memory_bytes if seen else None)
+def _limit_bytes(
+    state: SweepState, accelerator: str, fingerprint: Fingerprint | None
+) -> int | None:
+    specified = state.spec.on(accelerator).memory_limit_bytes
+    device_bytes = fingerprint.device_memory_bytes if fingerprint else None
+    return state.memory_limit_bytes or specified or device_bytes
 
 
 def known_fingerprint(state: SweepState, accelerator: str = "") -> Fingerprint | None:
-    """What the workers on a kind of nodes are: as they told this driver, or an earlier one."""
+    """Returns the fingerprint of a node kind, as reported in this sweep or by the last record."""
     if state.fingerprint is not None and not accelerator:
         return state.fingerprint
-    told = (
+    recorded = (
         record.fingerprint
         for record in reversed(state.records)
         if record.plan.accelerator == accelerator
     )
-    return next((fingerprint for fingerprint in told if fingerprint is not None), None)
+    return next((fingerprint for fingerprint in recorded if fingerprint is not None), None)
 
 
 def device_of_workers(
     spec: SweepSpec, cluster: ClusterFacts, seen: Fingerprint | None, accelerator: str = ""
 ) -> Device | None:
-    """The device of each rank on a kind of nodes, as the specification says or workers told.
+    """Returns the device of a rank on a node kind, as specified or as reported by workers.
 
     Returns:
-        None on CUDA until workers have told which GPU theirs is, if plans name no kind of nodes.
+        None on CUDA until workers have reported their GPU, if plans name no node kind.
 
     Raises:
-        DeviceError: If nobody knows the GPU.
-        SpecError: If a file of the user's devices has faults.
+        DeviceError: If the GPU is unknown.
+        SpecError: If the user's device file has faults.
     """
-    told = spec.cluster.accelerators.get(accelerator)
-    if told is not None and told.gpu is not None:
-        return find_device(told.gpu)
+    specified = spec.cluster.accelerators.get(accelerator)
+    if specified is not None and specified.gpu is not None:
+        return find_device(specified.gpu)
     if cluster.device == CPU:
         return find_device(CPU)
     if seen is None and not accelerator:
@@ -338,14 +353,14 @@ def device_of_workers(
     return replace(device, node_devices=per_node) if per_node else device
 
 
-def _of_the_device(
-    records: Sequence[Record], accelerator: str, seen: Fingerprint | None
+def _on_device(
+    records: Sequence[Record], accelerator: str, fingerprint: Fingerprint | None
 ) -> tuple[Record, ...]:
-    """A study that went on elsewhere says nothing of this device with its older records."""
+    """Selects the records on this device, since the study may have moved from another machine."""
     return tuple(
         record
         for record in records
         if record.plan.accelerator == accelerator
         and record.fingerprint is not None
-        and (seen is None or record.fingerprint.device_name == seen.device_name)
+        and (fingerprint is None or record.fingerprint.device_name == fingerprint.device_name)
     )

@@ -1,4 +1,4 @@
-"""What has to be turned on as devices get smaller, what it saves and what it costs."""
+"""Memory budgets: the best plan on smaller devices, and which knobs it has to change."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ from search_spaces.costs.workload import work_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 
-# in the order in which one would turn them: what splits first, what costs most last
+# In the order in which a user would change them: splitting first, the costliest last
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "split",
+        "parallelism",
         ("engine", "tensor", "sequence_parallel", "pipeline", "pipeline_schedule", "data",
          "zero_stage", "replicas"),
     ),
     ("micro-batch", ("micro_batch", "accumulation")),
-    ("computing", ("attention", "precision", "compile", "optimizer")),
+    ("compute", ("attention", "precision", "compile", "optimizer")),
     ("recomputation", ("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload")),
     ("offload", ("offload_optimizer", "offload_parameters", "pin_memory")),
 )  # fmt: skip
-
-
-_ABOUT = 0.02  # share of speed that nobody would give memory for
+_NEGLIGIBLE = 0.02  # share of speed that is worth less than any saving of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobStep:
-    """One group of knobs turned, those before it turned already.
+    """Effect of changing one group of knobs, after the groups before it.
 
-    `saved_bytes` is by how much the peak falls, `slowdown` by which share the step gets longer;
+    `saved_bytes` is the reduction of the peak, `slowdown` the share by which the step gets longer;
     either may be negative.
     """
 
@@ -50,11 +48,10 @@ class KnobStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """The best plan where one rank may hold `limit_bytes`; None where nothing fits.
+    """The best plan with a memory limit of `limit_bytes` per rank; None if nothing fits.
 
-    `turned` leads to it from the plan that one would take if memory were no matter; `slowdown`
-    is by which share its step is longer than that one's, `saved_bytes` by how much its peak is
-    smaller.
+    `turned` leads to it from the best plan without a limit. `saved_bytes` and `slowdown` compare
+    the two: the smaller peak, and the share by which the step is longer.
     """
 
     limit_bytes: int
@@ -68,82 +65,89 @@ class MemoryBudget:
 def memory_budgets(
     question: PlanningRequest, sized: ForecastTable, belief: Calibration
 ) -> tuple[MemoryBudget, ...]:
-    """What is best under each limit of the question.
+    """Returns the best plan under each memory limit of the request.
 
     Args:
-        question: With `memory_budgets`.
-        sized: The space of the smallest of them: larger devices leave fewer knobs to search.
-        belief: As the forecasts were made.
+        question: A request with `memory_sizes`.
+        sized: Forecasts of the space for the smallest limit: larger ones leave fewer knobs to
+            search.
+        belief: The calibration that the forecasts were made with.
     """
-    told = sized.forecasts
-    free = _unhindered(sized)
-    found = []
+    forecasts = sized.forecasts
+    unlimited = _best_without_limit(sized)
+    budgets = []
     for limit in sorted(question.memory_sizes):
         line = limit * (1 - question.spec.objective.headroom)
-        keeps = sized.hosted & within_line(told, limit, line)
-        order = fastest(told, keeps)
+        fitting = sized.hosted & within_line(forecasts, limit, line)
+        order = fastest(forecasts, fitting)
         if not len(order):
-            found.append(MemoryBudget(limit_bytes=limit, best=None, fitting=0))
+            budgets.append(MemoryBudget(limit_bytes=limit, best=None, fitting=0))
             continue
         best = int(order[0])
-        found.append(
+        budgets.append(
             MemoryBudget(
                 limit_bytes=limit,
                 best=replace(expected(sized, best, limit), keeps=True),
-                fitting=int(keeps.sum()),
-                saved_bytes=float(told.peak_bytes[free] - told.peak_bytes[best]),
-                slowdown=float(told.step_seconds[best] / told.step_seconds[free] - 1),
-                turned=_turned(question, sized, belief, sized.plan(free), sized.plan(best)),
+                fitting=int(fitting.sum()),
+                saved_bytes=float(forecasts.peak_bytes[unlimited] - forecasts.peak_bytes[best]),
+                slowdown=float(
+                    forecasts.step_seconds[best] / forecasts.step_seconds[unlimited] - 1
+                ),
+                turned=_knob_steps(
+                    question, sized, belief, sized.plan(unlimited), sized.plan(best)
+                ),
             )
         )
-    return tuple(found)
+    return tuple(budgets)
 
 
-def _unhindered(sized: ForecastTable) -> int:
-    """The plan one would take if memory were no matter.
-
-    Of those about as fast as the fastest it is the one that holds least.
-    """
-    told = sized.forecasts
-    rates = np.where(sized.hosted, told.samples_per_second, 0.0)
-    rows = np.flatnonzero(rates >= (1 - _ABOUT) * rates.max())
-    return int(rows[np.argmin(told.peak_bytes[rows])])
+def _best_without_limit(table: ForecastTable) -> int:
+    """Returns the row with the smallest peak among those about as fast as the fastest."""
+    forecasts = table.forecasts
+    rates = np.where(table.hosted, forecasts.samples_per_second, 0.0)
+    rows = np.flatnonzero(rates >= (1 - _NEGLIGIBLE) * rates.max())
+    return int(rows[np.argmin(forecasts.peak_bytes[rows])])
 
 
 def steps_between(before: Plan, after: Plan) -> Iterator[tuple[str, Plan]]:
-    """Plans on the way from one to the other, a group of knobs at a time; the last is `after`."""
+    """Yields the plans from `before` to `after`, with the group of knobs that each one changes."""
     knobs = before.as_dict()
     for group, names in _GROUPS:
-        wanted = {name: getattr(after, name) for name in names}
-        if all(knobs[name] == value for name, value in wanted.items()):
+        target = {name: getattr(after, name) for name in names}
+        if all(knobs[name] == value for name, value in target.items()):
             continue
-        knobs |= wanted
-        yield group, Plan.from_dict(_whole_step(knobs, after))
+        knobs |= target
+        yield group, Plan.from_dict(_with_accumulation(knobs, after))
     if knobs != after.as_dict():
-        yield "rest", after
+        yield "other", after
 
 
-def _whole_step(knobs: dict[str, Any], after: Plan) -> dict[str, Any]:
-    """With the accumulation that keeps the global batch, as far as whole numbers can."""
+def _with_accumulation(knobs: dict[str, Any], after: Plan) -> dict[str, Any]:
+    # Rounded, since an intermediate plan may miss the global batch
     passes = after.global_batch / (knobs["micro_batch"] * knobs["data"])
     return knobs | {"accumulation": max(round(passes), 1)}
 
 
-def _turned(
-    question: PlanningRequest, sized: ForecastTable, belief: Calibration, before: Plan, after: Plan
+def _knob_steps(
+    request: PlanningRequest,
+    table: ForecastTable,
+    calibration: Calibration,
+    before: Plan,
+    after: Plan,
 ) -> tuple[KnobStep, ...]:
-    way = tuple(steps_between(before, after))
-    if not way:
+    steps = tuple(steps_between(before, after))
+    if not steps:
         return ()
-    table = PlanTable.of([before, *(plan for _, plan in way)])
-    known = {(v.attention, v.compute, v.split) for v in sized.footprint.variants}
-    if not set(variants_of(table)) <= known:  # a plan on the way computes as no legal one does
-        table, way = PlanTable.of([before, after]), (("all", after),)
-    executions = plan_features(table, question.model, sized.footprint)
-    told = forecast(
-        work_of(sized.footprint, question.device, executions), belief, sized.limit_bytes
+    plans = PlanTable.of([before, *(plan for _, plan in steps)])
+    traced = {(v.attention, v.compute, v.split) for v in table.footprint.variants}
+    # Intermediate plans need not be legal, and only variants of legal plans are traced
+    if not set(variants_of(plans)) <= traced:
+        plans, steps = PlanTable.of([before, after]), (("all knobs", after),)
+    features = plan_features(plans, request.model, table.footprint)
+    forecasts = forecast(
+        work_of(table.footprint, request.device, features), calibration, table.limit_bytes
     )
-    peaks, rates = told.peak_bytes, told.samples_per_second
+    peaks, rates = forecasts.peak_bytes, forecasts.samples_per_second
     return tuple(
         KnobStep(
             group=group,
@@ -151,5 +155,5 @@ def _turned(
             saved_bytes=float(peaks[at] - peaks[at + 1]),
             slowdown=float(rates[at] / rates[at + 1] - 1),
         )
-        for at, (group, plan) in enumerate(way)
+        for at, (group, plan) in enumerate(steps)
     )

@@ -1,4 +1,4 @@
-"""From a question to its answer: which spaces are looked at, and what is told of them."""
+"""Planner: answers a planning request with a report."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from search_spaces.hardware import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
-MOST_POINTS = 2_000  # of the chart that shows all plans
-_FRONT_STEP = 0.03  # share by which a plan of the front is faster than the one before
-SURELY_NOT = 0.01  # P(fits) below which a plan is ruled out by memory
-_MOST_PRICED = 6  # counts of devices whose prices are compared where the user named one
+MOST_POINTS = 2_000  # in the chart of all plans
+_FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
+SURELY_NOT = 0.01  # P(fits) below which memory rules a plan out
+_MAX_PRICED = 6  # device counts in a price comparison if the user names only one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleResult:
-    """What so many devices can do.
+    """Result for one device count.
 
-    Of `plans` legal ones, `fitting` are recommended, `unhosted` offload more than the host has
-    room for and `hopeless` surely do not fit the device; the others are above the line or too near
-    to the limit. `best` is empty where none is recommended, and
-    `nearest` then says what is missing. `refusal` says why no plan is legal, None if some are.
-    `price_per_billion_tokens` is that of the best plan, None where no price is known.
+    Of `plans` legal plans, `fitting` can be recommended, `unhosted` exceed host memory, and
+    `hopeless` cannot fit the device; the others exceed the headroom line or come too close to the
+    limit. If none can be recommended, `best` is empty and `nearest` is the closest plan. `refusal`
+    explains why no plan is legal, None if any is. `price_per_billion_tokens` is that of the best
+    plan, None without a price.
     """
 
     ranks: int
@@ -66,18 +66,17 @@ class ScaleResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningReport:
-    """What is expected of a model on a kind of device.
+    """The answer to a planning request: forecasts for a model on a kind of device.
 
-    `answer` is that of the count that was asked for first, `sizes` those of all counts looked at,
-    in their order. `front` holds plans that no other beats in speed with less memory, `cloud`
-    (peak bytes, samples per second, P(fits)) of all plans or of a sample of them.
-    `price_front` holds counts of devices that no other beats in speed for less money per token.
-    `enough` names devices of which so many would do where nothing fits.
+    `answer` is the result for the first count of the request, `sizes` those for all counts, in
+    order. `front` is the Pareto front of speed and memory; `cloud` has (peak bytes, samples per
+    second, P(fits)) of all plans or a sample. `price_front` has the counts on the Pareto front of
+    speed and price per token. If nothing fits, `enough` names devices on which this count would do.
     """
 
     model: str
     parameters: int
-    tokens: int  # of a sample
+    tokens: int  # per sample, of the longest one
     global_batch: int
     device: str
     device_memory_bytes: int
@@ -101,43 +100,46 @@ class PlanningReport:
 
     @property
     def best(self) -> Expected | None:
-        """The plan that is recommended, None if nothing fits."""
+        """The recommended plan, None if nothing fits."""
         return self.answer.best[0] if self.answer.best else None
 
 
-_PLANNED: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
+_ADAPTER: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
 
 
 def planned_to_json(planned: PlanningReport) -> str:
-    """As JSON, which `planned_from_json` reads back."""
-    return _PLANNED.dump_json(planned, indent=1).decode() + "\n"
+    """Converts a report to JSON."""
+    return _ADAPTER.dump_json(planned, indent=1).decode() + "\n"
 
 
 def planned_from_json(text: str) -> PlanningReport:
-    """What `planned_to_json` wrote."""
-    return _PLANNED.validate_json(text)
+    """Reads a report from the JSON of `planned_to_json`."""
+    return _ADAPTER.validate_json(text)
 
 
 def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
-    """Plans that no other beats with less memory, up to the limit."""
-    told = sized.forecasts
-    within = np.flatnonzero(sized.hosted & (told.peak_bytes <= sized.limit_bytes))
-    rows = within[front_rows(told.peak_bytes[within], told.samples_per_second[within])]
-    shown = thinned(rows, told.samples_per_second, step=_FRONT_STEP, most=10)
-    return tuple(expected(sized, int(row)) for row in shown)
+    """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
+    forecasts = sized.forecasts
+    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
+    rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
+    rows = thinned(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
+    return tuple(expected(sized, int(row)) for row in rows)
 
 
 def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
-    """All plans, or every so many of them in the order of their speed, the front with them."""
-    told = sized.forecasts
+    """Returns peak bytes, samples per second and P(fits) of all plans, or of a sample.
+
+    The sample is evenly spaced in the order of speed and includes the Pareto front.
+    """
+    forecasts = sized.forecasts
     rows = np.flatnonzero(sized.hosted)
-    rows = rows[np.argsort(-told.samples_per_second[rows], kind="stable")]
+    rows = rows[np.argsort(-forecasts.samples_per_second[rows], kind="stable")]
     if len(rows) > MOST_POINTS:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(np.int64)]
         hosted = np.flatnonzero(sized.hosted)
-        kept = hosted[front_rows(told.peak_bytes[hosted], told.samples_per_second[hosted])]
-        rows = np.unique(np.concatenate([rows, kept]))
-    columns = (told.peak_bytes[rows], told.samples_per_second[rows], told.fits[rows])
+        peaks, speeds = forecasts.peak_bytes[hosted], forecasts.samples_per_second[hosted]
+        rows = np.unique(np.concatenate([rows, hosted[front_rows(peaks, speeds)]]))
+    columns = (forecasts.peak_bytes[rows], forecasts.samples_per_second[rows], forecasts.fits[rows])
     return tuple(
         zip(
             *(np.char.mod("%.5g", column).astype(float).tolist() for column in columns), strict=True
@@ -146,7 +148,7 @@ def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
 
 
 def price_front(sizes: tuple[ScaleResult, ...]) -> tuple[int, ...]:
-    """Counts of devices that no other beats in speed for less money per token."""
+    """Returns the device counts on the Pareto front of speed and price per token."""
     priced = [size for size in sizes if size.price_per_billion_tokens is not None]
     if not priced:
         return ()
@@ -156,30 +158,36 @@ def price_front(sizes: tuple[ScaleResult, ...]) -> tuple[int, ...]:
 
 
 def notes(question: PlanningRequest, longest: int, mean: float) -> tuple[str, ...]:
-    """What a user should know beside the figures; tokens of the longest sample and in the mean."""
+    """Returns the caveats of a report.
+
+    Args:
+        question: The request.
+        longest: Tokens of the longest sample.
+        mean: Mean tokens of a sample.
+    """
     return (*_precision_notes(question), *_length_notes(question, longest, mean))
 
 
-def _precision_notes(question: PlanningRequest) -> Iterator[str]:
-    precision, device = question.spec.train.precision, question.device
+def _precision_notes(request: PlanningRequest) -> Iterator[str]:
+    precision, device = request.spec.train.precision, request.device
     if precision != "fp32" and not device.peak_flops_per_second(precision):
         other = next((p for p in ("fp16", "bf16") if device.peak_flops_per_second(p)), "fp32")
         yield (
-            f"{device.name} has no units for {precision}, which is forecast at the speed of fp32;"
-            f" train.precision: {other} would be faster"
+            f"{device.name} has no {precision} units, so {precision} is forecast at the speed of"
+            f" fp32; train.precision: {other} would be faster"
         )
 
 
-def _length_notes(question: PlanningRequest, longest: int, mean: float) -> Iterator[str]:
-    if question.spec.data.kind != "fixed":
+def _length_notes(request: PlanningRequest, longest: int, mean: float) -> Iterator[str]:
+    if request.spec.data.kind != "fixed":
         yield (
-            f"samples have up to {longest:,} tokens, {mean:,.0f} in the mean: peaks are those of"
-            " the longest, seconds those of rows as full as each way of batching makes them"
+            f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
+            " longest sample, step times for rows as full as each batching makes them"
         )
 
 
 class Planner:
-    """Answers one question; looks at each count of devices once."""
+    """Answers one planning request, with one forecast of each device count."""
 
     def __init__(
         self,
@@ -188,165 +196,167 @@ class Planner:
         belief: Calibration,
         names: Mapping[int, str] | None = None,
     ) -> None:
-        """Nothing is looked at yet.
+        """Makes a planner for a request.
 
         Args:
-            question: What is asked.
-            trace: Gives footprints of the question's model.
-            belief: What is believed of software and machines.
-            names: What sizes of the model's matrices are called.
+            question: The request.
+            trace: Traces footprints of its model.
+            belief: Calibration of the cost model.
+            names: Names of the model's matrix sizes; see `size_names`.
         """
-        self._question = question
+        self._request = question
         self._trace = trace
-        self._belief = belief
+        self._calibration = belief
         self._names = dict(names or {})
-        self._answers: dict[int, ScaleResult] = {}
+        self._results: dict[int, ScaleResult] = {}
         self._forecast_plans = 0
-        self._tokens, self._mean_tokens = 0, 0.0  # of the longest sample, and in the mean
+        self._longest_tokens, self._mean_tokens = 0, 0.0  # per sample
 
     def plan(self, began: float | None = None) -> PlanningReport:
-        """The whole answer.
+        """Makes the report.
 
         Args:
-            began: The `perf_counter` at which the user asked; now if None.
+            began: The `perf_counter` to measure the report's duration from; now if None.
 
         Raises:
             UserError: If no plan is legal on the first count, or the model cannot be traced.
         """
-        question = self._question
+        request = self._request
         began = time.perf_counter() if began is None else began
-        sized = self._sized(question.ranks[0])
-        answer = self._told(sized)
-        least = self._fewest()
-        compared = sorted({*question.ranks, *self._priced(least), *((least,) if least else ())})
-        sizes = tuple(self._answer(ranks) for ranks in compared)
+        table = self._forecast(request.ranks[0])
+        answer = self._result_of(table)
+        fewest = self._fewest()
+        counts = sorted({*request.ranks, *self._priced(fewest), *((fewest,) if fewest else ())})
+        sizes = tuple(self._result(ranks) for ranks in counts)
         best = answer.best[0] if answer.best else None
         return PlanningReport(
-            model=question.model.name,
-            parameters=question.model.parameters,
-            tokens=self._tokens,
-            global_batch=question.spec.train.global_batch,
-            device=question.device.name,
-            device_memory_bytes=question.device.memory_bytes,
-            node_devices=question.device.node_devices,
-            limit_bytes=question.limit_bytes,
-            line_bytes=question.line_bytes,
-            price_per_hour=question.price_per_hour,
+            model=request.model.name,
+            parameters=request.model.parameters,
+            tokens=self._longest_tokens,
+            global_batch=request.spec.train.global_batch,
+            device=request.device.name,
+            device_memory_bytes=request.device.memory_bytes,
+            node_devices=request.device.node_devices,
+            limit_bytes=request.limit_bytes,
+            line_bytes=request.line_bytes,
+            price_per_hour=request.price_per_hour,
             answer=answer,
             sizes=sizes,
-            fewest_ranks=least,
-            front=memory_front(sized),
-            cloud=cloud(sized),
+            fewest_ranks=fewest,
+            front=memory_front(table),
+            cloud=cloud(table),
             price_front=price_front(sizes),
-            memory_sizes=self._memory_sizes(),
-            wasteful=() if best is None else self._wasteful(sized),
-            enough=() if answer.nearest is None else self._enough(answer.nearest.needed_bytes),
-            notes=notes(question, self._tokens, self._mean_tokens),
+            memory_sizes=self._memory_budgets(),
+            wasteful=() if best is None else self._wasteful_sizes(table),
+            enough=()
+            if answer.nearest is None
+            else self._large_enough(answer.nearest.needed_bytes),
+            notes=notes(request, self._longest_tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
-            provenance=self._belief.provenance,
+            provenance=self._calibration.provenance,
         )
 
     def explain(self, plan: Plan) -> Breakdown:
-        """The arithmetic of one plan, whether it is in the space or not.
+        """Breaks down the forecast of one plan, which may lie outside the space.
 
         Raises:
             UserError: If the plan is not legal here, or the model cannot be traced.
         """
-        sized = size_plan(self._question, plan, self._trace, self._belief)
-        return breakdown(sized, 0, self._belief)
+        table = size_plan(self._request, plan, self._trace, self._calibration)
+        return breakdown(table, 0, self._calibration)
 
     def plan_with_key(self, key: str) -> Plan | None:
-        """The legal plan of this key on any count that was asked for, None if there is none."""
-        question = self._question
-        for ranks in question.ranks:
-            space = build_space(question.around(ranks), ranks)
+        """Returns the legal plan with this key on any requested count, None if there is none."""
+        for ranks in self._request.ranks:
+            space = build_space(self._request.around(ranks), ranks)
             for plan in space.table:
                 if plan.key == key:
                     return plan
         return None
 
-    def _sized(self, ranks: int) -> ForecastTable:
-        sized = forecast_table(self._question, ranks, self._trace, self._belief)
-        self._forecast_plans += len(sized.table)
-        self._tokens = sized.footprint.tokens
-        self._mean_tokens = sized.footprint.mean_tokens
-        return sized
+    def _forecast(self, ranks: int) -> ForecastTable:
+        table = forecast_table(self._request, ranks, self._trace, self._calibration)
+        self._forecast_plans += len(table.table)
+        self._longest_tokens = table.footprint.tokens
+        self._mean_tokens = table.footprint.mean_tokens
+        return table
 
-    def _answer(self, ranks: int) -> ScaleResult:
-        if ranks not in self._answers:
+    def _result(self, ranks: int) -> ScaleResult:
+        if ranks not in self._results:
             try:
-                self._told(self._sized(ranks))
+                self._result_of(self._forecast(ranks))
             except SpecError as error:
-                self._answers[ranks] = _refused(ranks, error)
-        return self._answers[ranks]
+                self._results[ranks] = _refused(ranks, error)
+        return self._results[ranks]
 
-    def _told(self, sized: ForecastTable) -> ScaleResult:
-        question, told = self._question, sized.forecasts
-        order = fastest(told, sized.keeps)[: question.top]
-        best = tuple(expected(sized, int(row)) for row in order)
-        headroom = question.spec.objective.headroom
-        answer = ScaleResult(
-            ranks=sized.ranks,
-            plans=len(sized.table),
-            fitting=int(sized.keeps.sum()),
-            hopeless=int((sized.hosted & (told.fits < SURELY_NOT)).sum()),
-            unhosted=int((~sized.hosted).sum()),
-            ruled_out=sized.ruled_out,
+    def _result_of(self, table: ForecastTable) -> ScaleResult:
+        request, forecasts = self._request, table.forecasts
+        order = fastest(forecasts, table.keeps)[: request.top]
+        best = tuple(expected(table, int(row)) for row in order)
+        headroom = request.spec.objective.headroom
+        result = ScaleResult(
+            ranks=table.ranks,
+            plans=len(table.table),
+            fitting=int(table.keeps.sum()),
+            hopeless=int((table.hosted & (forecasts.fits < SURELY_NOT)).sum()),
+            unhosted=int((~table.hosted).sum()),
+            ruled_out=table.ruled_out,
             best=best,
-            nearest=None if best else closest_plan(sized, headroom),
+            nearest=None if best else closest_plan(table, headroom),
             refusal=None,
-            price_per_billion_tokens=self._price(best[0]) if best else None,
+            price_per_billion_tokens=self._token_price(best[0]) if best else None,
         )
-        self._answers[sized.ranks] = answer
-        return answer
+        self._results[table.ranks] = result
+        return result
 
-    def _price(self, best: Expected) -> float | None:
-        if self._question.price_per_hour is None:
+    def _token_price(self, best: Expected) -> float | None:
+        """Returns the price of a billion tokens, None without a price per hour."""
+        if self._request.price_per_hour is None:
             return None
-        tokens = best.samples_per_second.value * self._mean_tokens * 3600
-        return self._question.price_per_hour * best.world_size / tokens * 1e9
+        tokens_per_hour = best.samples_per_second.value * self._mean_tokens * 3600
+        return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
 
     def _fewest(self) -> int | None:
-        question = self._question
-        if question.kind == "cpu":  # ranks of a CPU share its memory: fewer are no cheaper
+        request = self._request
+        if request.kind == "cpu":  # ranks share the memory of the CPU, so fewer save nothing
             return None
         return min_devices(
-            lambda ranks: bool(self._answer(ranks).best),
-            start=question.ranks[0],
-            whole=question.device.node_devices,
-            named=question.ranks,
+            lambda ranks: bool(self._result(ranks).best),
+            start=request.ranks[0],
+            whole=request.device.node_devices,
+            named=request.ranks,
         )
 
-    def _priced(self, least: int | None) -> tuple[int, ...]:
-        """Counts to compare prices with, where the user named one alone."""
-        question = self._question
-        if question.price_per_hour is None or len(question.ranks) > 1 or least is None:
+    def _priced(self, fewest: int | None) -> tuple[int, ...]:
+        """Returns counts for a price comparison, if the user named a single one."""
+        request = self._request
+        if request.price_per_hour is None or len(request.ranks) > 1 or fewest is None:
             return ()
-        sizes = sizes_between(least, question.ranks[0], question.device.node_devices)
-        return tuple(size for size in sizes if size & (size - 1) == 0)[-_MOST_PRICED:]
+        sizes = sizes_between(fewest, request.ranks[0], request.device.node_devices)
+        return tuple(size for size in sizes if size & (size - 1) == 0)[-_MAX_PRICED:]
 
-    def _memory_sizes(self) -> tuple[MemoryBudget, ...]:
-        question = self._question
-        if not question.memory_sizes:
+    def _memory_budgets(self) -> tuple[MemoryBudget, ...]:
+        request = self._request
+        if not request.memory_sizes:
             return ()
-        smallest = question.limited_to(min(question.memory_sizes))
-        sized = forecast_table(smallest, question.ranks[0], self._trace, self._belief)
-        self._forecast_plans += len(sized.table)
-        return memory_budgets(question, sized, self._belief)
+        smallest = request.limited_to(min(request.memory_sizes))
+        table = forecast_table(smallest, request.ranks[0], self._trace, self._calibration)
+        self._forecast_plans += len(table.table)
+        return memory_budgets(request, table, self._calibration)
 
-    def _wasteful(self, sized: ForecastTable) -> tuple[TileWaste, ...]:
-        if self._question.kind == "cpu":  # whose units are filled by small tiles
+    def _wasteful_sizes(self, table: ForecastTable) -> tuple[TileWaste, ...]:
+        if self._request.kind == "cpu":  # small tiles already fill its units
             return ()
-        row = int(fastest(sized.forecasts, sized.keeps)[0])
-        processors = self._question.device.multiprocessors
-        return wasteful_sizes(sized, row, self._names, processors, self._belief)
+        row = int(fastest(table.forecasts, table.keeps)[0])
+        multiprocessors = self._request.device.multiprocessors
+        return wasteful_sizes(table, row, self._names, multiprocessors, self._calibration)
 
-    def _enough(self, needed_bytes: float) -> tuple[str, ...]:
-        if self._question.kind == "cpu":  # ranks have what the specification gives them
+    def _large_enough(self, needed_bytes: float) -> tuple[str, ...]:
+        if self._request.kind == "cpu":  # the specification sets the memory of its ranks
             return ()
-        found = large_enough(needed_bytes, self._question.device, catalogue())
-        return tuple(device.name for device in found)
+        devices = large_enough(needed_bytes, self._request.device, catalogue())
+        return tuple(device.name for device in devices)
 
 
 def _refused(ranks: int, error: SpecError) -> ScaleResult:

@@ -1,4 +1,4 @@
-"""What `plimsoll plan` is asked."""
+"""Planning request: the model, device and counts that `plimsoll plan` is called with."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from search_spaces.hardware import Device, find_device, load_device_file
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import GIB, SweepSpec
 
-SURE_TO_FIT = 0.9  # probability from which on a plan is recommended
-_HOST_SHARE = 0.9  # of a host's memory: the system and loader processes need some
+SURE_TO_FIT = 0.9  # least probability of a plan that is recommended
+_HOST_SHARE = 0.9  # of host memory; the system and data loaders need the rest
 
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]
-"""Gives a footprint with at least these variants."""
+"""Returns a footprint with at least these variants."""
 CPU = "cpu"
-# as Llama and its kin, GPT-2 and T5 have them
+# Fields of the configurations of Llama and similar models, GPT-2 and T5
 _SIZES = (
     *("hidden_size", "n_embd", "d_model"),
     *("intermediate_size", "n_inner", "d_ff", "moe_intermediate_size"),
@@ -39,9 +39,9 @@ _SIZES = (
 class PlanningRequest:
     """A model, a kind of device, and how many of them.
 
-    `ranks` holds the counts that are compared, the first is the one that is answered in full.
-    `limit_bytes` is what one rank may hold; `memory_sizes` are other limits to compare with.
-    `price_per_hour` is that of one device.
+    `ranks` holds the counts to compare; the first one gets the full report. `limit_bytes` is the
+    memory limit of one rank, `memory_sizes` are other limits to compare. `price_per_hour` is the
+    price of one device.
     """
 
     spec: SweepSpec
@@ -52,29 +52,29 @@ class PlanningRequest:
     memory_sizes: tuple[int, ...] = ()
     price_per_hour: float | None = None
     top: int = 10
-    lacks: tuple[tuple[str, str], ...] = ()  # what the device cannot do: `ClusterFacts.lacks`
+    lacks: tuple[tuple[str, str], ...] = ()  # missing features of the device: `ClusterFacts.lacks`
 
     @property
     def kind(self) -> str:
-        """As torch calls it: "cpu" or "cuda"."""
+        """Device type in torch: "cpu" or "cuda"."""
         return "cpu" if self.device.link_kind == "memory" else "cuda"
 
     @property
     def line_bytes(self) -> float:
-        """What the headroom leaves of the limit: the load line."""
+        """Memory limit minus headroom, in bytes."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
 
     @property
     def host_limit_bytes(self) -> float:
-        """What one rank may hold of the host's memory; a rank on a CPU lies in it as a whole."""
+        """Host memory that one rank can use for offload, in bytes; unlimited on a CPU."""
         return inf if self.kind == "cpu" else _HOST_SHARE * self.device.host_memory_bytes
 
     def limited_to(self, limit_bytes: int) -> PlanningRequest:
-        """The same question with another limit."""
+        """Returns the same request with another memory limit."""
         return replace(self, limit_bytes=limit_bytes)
 
     def around(self, ranks: int) -> RuleContext:
-        """What rules look at on so many devices."""
+        """Returns the context of rules on this number of devices."""
         cluster = ClusterFacts(
             device=self.kind,
             slots=ranks,
@@ -82,11 +82,10 @@ class PlanningRequest:
             node_slots=None if self.kind == "cpu" else self.device.node_devices,
             lacks=self.lacks,
         )
-        return RuleContext(spec=_of_one_kind(self.spec), model=self.model, cluster=cluster)
+        return RuleContext(spec=_without_accelerators(self.spec), model=self.model, cluster=cluster)
 
 
-def _of_one_kind(spec: SweepSpec) -> SweepSpec:
-    """A specification for several kinds of nodes, as it is where there is but one."""
+def _without_accelerators(spec: SweepSpec) -> SweepSpec:
     cluster = spec.cluster.model_copy(update={"accelerators": {}})
     space = spec.space.model_copy(update={"accelerator": None})
     return spec.model_copy(update={"cluster": cluster, "space": space})
@@ -102,29 +101,29 @@ def planning_request(
     price_per_hour: float | None = None,
     top: int = 10,
 ) -> PlanningRequest:
-    """The question that a specification and a command line ask.
+    """Makes a request from a specification and the options of the command line.
 
     Args:
         spec: The specification.
-        model: What is known of its model.
-        device: Which device; see `device_of`.
-        ranks: How many; those of the specification or of a node if empty.
-        memory_gib: Other limits of one rank to compare with, in GiB.
-        price_per_hour: Of one device; `cluster.price_per_gpu_hour` or the device's if None.
-        top: How many of the best plans to tell.
+        model: Facts about its model.
+        device: The device; see `device_of`.
+        ranks: Device counts; those of the specification or of a node if empty.
+        memory_gib: Other memory limits of one rank to compare, in GiB.
+        price_per_hour: Price of one device; `cluster.price_per_gpu_hour` or the device's if None.
+        top: Number of best plans to report.
     """
-    asked = ranks or (default_ranks(spec, device),)
+    counts = ranks or (default_ranks(spec, device),)
     prices = (price_per_hour, spec.cluster.price_per_gpu_hour, device.price_per_hour)
     return PlanningRequest(
         spec=spec,
         model=model,
         device=device,
-        ranks=asked,
-        limit_bytes=_limit_bytes(spec, device, asked[0]),
+        ranks=counts,
+        limit_bytes=_limit_bytes(spec, device, counts[0]),
         memory_sizes=tuple(math.floor(size * GIB) for size in memory_gib),
         price_per_hour=next((price for price in prices if price is not None), None),
         top=top,
-        lacks=_lacks(device),
+        lacks=_missing_features(device),
     )
 
 
@@ -135,25 +134,31 @@ def device_of(
     file: Path | None,
     devices_per_node: int | None,
 ) -> Device:
-    """The device that is planned for.
+    """Returns the device to plan for.
 
-    That of the command line, or of `cluster.gpu`, or else what this machine has.
+    The command line takes precedence over `cluster.gpu`, and that over the local GPU.
+
+    Args:
+        spec: The specification.
+        name: A device name from the command line.
+        file: A device file from the command line.
+        devices_per_node: Devices per node; the specification's or the device's if None.
 
     Raises:
-        DeviceError: If nobody knows it.
+        DeviceError: If the device is unknown.
         SpecError: If the file has faults.
-        UserError: If no device is named and this machine has none, or the file holds several.
+        UserError: If no device is named and this machine has none, or the file defines several.
     """
     if file is not None:
-        found = _from_file(file, name)
+        device = _from_file(file, name)
     else:
-        found = find_device(name or spec.cluster.gpu or _own_device(spec))
+        device = find_device(name or spec.cluster.gpu or _local_device(spec))
     per_node = devices_per_node or spec.cluster.gpus_per_node
-    return replace(found, node_devices=per_node) if per_node else found
+    return replace(device, node_devices=per_node) if per_node else device
 
 
 def default_ranks(spec: SweepSpec, device: Device) -> int:
-    """Ranks where the command line names none: the specification's, or else those of a node."""
+    """Returns the ranks of the specification or, if it leaves them open, of a node."""
     if spec.cluster.workers != "auto":
         return spec.cluster.workers
     if device.link_kind == "memory":
@@ -167,16 +172,15 @@ def _from_file(file: Path, name: str | None) -> Device:
         if len(devices) == 1:
             return devices[0]
         names = ", ".join(device.name for device in devices)
-        raise UserError(f"{file} holds {len(devices)} devices: say --gpu with one of {names}")
+        raise UserError(f"{file} defines {len(devices)} devices: choose one with --gpu: {names}")
     matching = [device for device in devices if name in (device.name, *device.aliases)]
     if not matching:
         names = ", ".join(device.name for device in devices)
-        raise UserError(f"{file} holds no device {name!r}, it has {names}")
+        raise UserError(f"{file} does not define device {name!r}, only {names}")
     return matching[0]
 
 
-def _own_device(spec: SweepSpec) -> str:
-    """What this machine has."""
+def _local_device(spec: SweepSpec) -> str:
     if spec.cluster.device == CPU:
         return CPU
     gpus = system_facts()["gpus"]
@@ -185,7 +189,7 @@ def _own_device(spec: SweepSpec) -> str:
     if spec.cluster.device == "auto":
         return CPU
     raise UserError(
-        "this machine has no GPU to plan for: say which with --gpu or cluster.gpu, such as H100"
+        "this machine has no GPU to plan for: name one with --gpu or cluster.gpu, such as H100"
     )
 
 
@@ -194,13 +198,13 @@ def _limit_bytes(spec: SweepSpec, device: Device, ranks: int) -> int:
         return spec.memory_limit_bytes
     if device.link_kind != "memory" or device.measured:
         return device.memory_bytes
-    whole: int = psutil.virtual_memory().total
-    whole = min(whole, container_memory_bytes() or whole)
-    return math.floor(whole * _HOST_SHARE / ranks)
+    total: int = psutil.virtual_memory().total
+    total = min(total, container_memory_bytes() or total)
+    return math.floor(total * _HOST_SHARE / ranks)
 
 
-def _lacks(device: Device) -> tuple[tuple[str, str], ...]:
-    """What the device cannot do; software of another machine is taken to be there."""
+def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
+    """Lists missing features of the device; assumes that another machine has the software."""
     if device.link_kind == "memory":
         from workers.probe.doctor import lacks
 
@@ -208,22 +212,22 @@ def _lacks(device: Device) -> tuple[tuple[str, str], ...]:
     if device.bf16_flops_per_second:
         return ()
     flash = ("flash_attention_2", "flash_attention_3")
-    return tuple((name, f"{name} needs an Ampere GPU or a later one") for name in flash)
+    return tuple((name, f"{name} needs an Ampere or newer GPU") for name in flash)
 
 
 def size_names(spec: SweepSpec) -> dict[int, str]:
-    """What the sizes of the model's matrices are called in its configuration.
+    """Returns the names of the model's matrix sizes, from its configuration.
 
-    A size that two fields share bears both names. A function of the user's names none.
+    A size of two fields gets both names. Models from a user's function have no names.
     """
     if ":" in spec.model.name:
         return {}
     from workers.models.config_source import raw_config
 
     fields: dict[str, Any] = raw_config(spec.model) | spec.model.config
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name in _SIZES:
         size = fields.get(name)
         if isinstance(size, int) and not isinstance(size, bool):
-            found[size] = f"{found[size]} and {name}" if size in found else name
-    return found
+            names[size] = f"{names[size]} and {name}" if size in names else name
+    return names

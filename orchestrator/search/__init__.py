@@ -1,1 +1,1 @@
-"""Which candidate to measure next, from a forecast and from what was measured: arithmetic alone."""
+"""Samplers: they choose the next plan to measure from forecasts and records. Plain arithmetic."""

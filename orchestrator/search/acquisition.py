@@ -1,4 +1,4 @@
-"""What a trial of a candidate is worth, by what is believed of it."""
+"""Acquisition functions: scores of candidates by expected improvement and chance to fit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation
 from orchestrator.search.surrogate import Prediction, Rows
 
-_SURE = 0.9  # P(fits) that the first trials have, where there are such candidates
-_CAUTION = 2.0  # power of P(fits): an out-of-memory trial costs more than its seconds
-LEAST_FITS = 0.5  # what is less probable counts as unlikely
-_LAST = 0.1  # of what an unlikely one is worth
-_NOTHING = 1e-5  # what will not fit is not tried for less, while there is anything else
+_SAFE = 0.9  # P(fits) preferred for the first trials, where any candidate reaches it
+_FIT_EXPONENT = 2.0  # power of P(fits): running out of memory costs more than the trial's seconds
+LEAST_FITS = 0.5  # P(fits) below which a candidate is unlikely to fit
+_UNLIKELY_FACTOR = 0.1  # weight of the improvement of an unlikely candidate
+_MIN_UNLIKELY_GAIN = 1e-5  # least improvement for which an unlikely candidate is tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """Of candidates: what is wanted of them, and the chances that they fit and reach the least."""
+    """Predicted objective of candidates, and their chances to fit and to reach the lower bound."""
 
     mean: Numbers
     deviation: Numbers
@@ -30,44 +30,51 @@ class Scores:
 
     @property
     def chance(self) -> Numbers:
-        """That a candidate is an answer."""
+        """Probability that a candidate is feasible."""
         return self.fits * self.reach
 
 
 def first_pick_score(seen: Scores) -> Numbers:
-    """What candidates are compared by while there is nothing to compare with.
+    """Returns the scores while there is no incumbent: fast and safely feasible first.
 
-    What is surely feasible and fast: it shows most of what memory is left, without running out.
+    Such a trial tells most about memory without running out of it.
     """
-    hope = np.exp(seen.mean - seen.mean.max()) * seen.reach
-    promise: Numbers = hope * seen.fits**_CAUTION + (seen.fits >= _SURE)
-    return promise
+    relative_value = np.exp(seen.mean - seen.mean.max()) * seen.reach
+    score: Numbers = relative_value * seen.fits**_FIT_EXPONENT + (seen.fits >= _SAFE)
+    return score
 
 
 def constrained_improvement(gained: Numbers, fits: Numbers) -> Numbers:
-    """What gains are worth by the chance to fit: what will not is tried when nothing else pays."""
+    """Returns constrained expected improvement: the gain weighted by the chance to fit.
+
+    Candidates that are unlikely to fit come last: they are tried once nothing else pays.
+    """
     unlikely = fits < LEAST_FITS
-    worth: Numbers = gained * fits**_CAUTION * np.where(unlikely, _LAST, 1.0)
+    score: Numbers = gained * fits**_FIT_EXPONENT * np.where(unlikely, _UNLIKELY_FACTOR, 1.0)
     if unlikely.all():
-        return worth
-    return np.where(unlikely & (worth < _NOTHING), -1.0, worth)
+        return score
+    return np.where(unlikely & (score < _MIN_UNLIKELY_GAIN), -1.0, score)
 
 
 def expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
-    """What is expected to be gained of the logarithm over the best (Jones et al. 1998)."""
-    place = (mean - best) / deviation
-    density = np.exp(-0.5 * place**2) / np.sqrt(2 * np.pi)
-    found: Numbers = deviation * (place * ndtr(place) + density)
-    return found
+    """Returns the expected improvement of the logarithm over the incumbent.
+
+    Source:
+        Jones et al. 1998, Efficient Global Optimization of Expensive Black-Box Functions.
+    """
+    standardized = (mean - best) / deviation
+    density = np.exp(-0.5 * standardized**2) / np.sqrt(2 * np.pi)
+    improvement: Numbers = deviation * (standardized * ndtr(standardized) + density)
+    return improvement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchObjective:
-    """All as logarithms, of candidates where it is an array of shape (candidates,).
+    """The objective and its constraints, in logarithms; arrays have one entry per candidate.
 
-    `of` says what is to be large: throughput, over `price` where that is given, or what a peak
-    leaves of the limit, for which peaks are compared. `line` is the largest share of the limit
-    that may be held, `lower_bound` the throughput that a candidate must reach.
+    `of` names the quantity to maximize: "rate" is throughput (per `price` if prices are given),
+    "room" is the memory that a peak leaves free. `line` bounds the peak as a share of the limit,
+    `lower_bound` the throughput.
     """
 
     of: Literal["rate", "room"] = "rate"
@@ -76,7 +83,7 @@ class SearchObjective:
     lower_bound: Numbers | None = None
 
     def answered(self, sight: Observation) -> bool:
-        """Whether a trial is an answer: measured here, below the line, and as fast as asked."""
+        """Returns True if the trial was measured in this study and met all constraints."""
         if not sight.measured or sight.study or sight.log_rate is None:
             return False
         if self.of == "room" and sight.log_share is None:
@@ -86,17 +93,17 @@ class SearchObjective:
         return self.lower_bound is None or sight.log_rate >= float(self.lower_bound[sight.row])
 
     def expected(self, rate: Prediction, share: Prediction, rows: Rows) -> tuple[Numbers, Numbers]:
-        """Mean and deviation of what candidates reach."""
+        """Returns mean and standard deviation of the objective of the candidates in `rows`."""
         if self.of == "room":
             return -share.mean, share.deviation
         if self.price is None:
             return rate.mean, rate.deviation
-        priced: Numbers = rate.mean - self.price[rows]
-        return priced, rate.deviation
+        rate_per_price: Numbers = rate.mean - self.price[rows]
+        return rate_per_price, rate.deviation
 
     def beyond(self, rate: Prediction, rows: Rows) -> Numbers | None:
-        """By how many deviations candidates are expected to reach what they must; None: nothing."""
+        """Returns the margin over the lower bound in standard deviations; None without a bound."""
         if self.lower_bound is None:
             return None
-        found: Numbers = (rate.mean - self.lower_bound[rows]) / rate.deviation
-        return found
+        margin: Numbers = (rate.mean - self.lower_bound[rows]) / rate.deviation
+        return margin

@@ -1,4 +1,4 @@
-"""Who proposes plans, what they know, and what they say."""
+"""Interface of the samplers, and the plans that a trial out of memory rules out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchState:
-    """What is known when a plan is proposed.
+    """Everything that a sampler sees of a sweep when it proposes a plan.
 
-    `free` says of each plan of the space whether no trial of it has ended or is under way; at
-    least one is. `prospects` are the forecasts of all of them, None while there are none.
+    `free` marks the plans of the space that no trial has tried or is running; at least one is
+    free. `prospects` holds the forecasts of all plans, None before there are any.
     """
 
     records: Sequence[Record]
@@ -34,10 +34,10 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan to try next, and why.
+    """The plan to try next, and the reason.
 
-    `saving` is the share of a run's time that trying it is expected to save, and `seconds` what
-    it takes; None where nobody can say.
+    `saving` is the share of a training run's time that the trial is expected to save, `seconds`
+    its expected duration. Both are None if the sampler has no estimate.
     """
 
     plan: Plan
@@ -51,50 +51,56 @@ class AbstractProposer(ABC):
 
     @abstractmethod
     def propose(self, known: SearchState) -> Proposal:
-        """One of the free plans."""
+        """Chooses one of the free plans."""
 
     def regret_bound(self, known: SearchState) -> float | None:
-        """How much faster than the best any free plan is at most, with 95 %; None: unknown."""
+        """Returns by how much any free plan can beat the incumbent, as a ratio of speeds.
+
+        Holds with 95 % confidence. None if the sampler has no model to derive it from.
+        """
         return None
 
 
 def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
-    """The plans that may fit; all of them if none is left, for what is known is no validation.
+    """Drops plans dominated by one that ran out of memory.
 
-    A plan is given up if it differs from one that ran out of memory only in knobs of which it
-    is known in which direction memory grows, and each of them stands no lower.
+    A plan is dominated if it differs from the failed one only in knobs with a known effect on
+    memory, and none of them is set to need less.
+
+    Returns:
+        The other plans; all of them if every plan is dominated, since dominance is not a proof.
     """
     table = candidates_of(untried).table
-    hopeful = np.ones(len(table), dtype=bool)
+    undominated = np.ones(len(table), dtype=bool)
     for record in records:
-        hopeful[dominated_rows(table, record)] = False
-    if not hopeful.any() or hopeful.all():
+        undominated[dominated_rows(table, record)] = False
+    if not undominated.any() or undominated.all():
         return untried
-    return Candidates(table.take(hopeful))
+    return Candidates(table.take(undominated))
 
 
 def dominated_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
-    """The plans that cannot fit if this trial ran out of memory; none if it did not."""
+    """Returns the rows of plans that cannot fit, given this trial; none unless it ran out."""
     outcome = record.outcome
     if isinstance(outcome, OutOfMemory) and _is_graded(record.plan, outcome):
-        return _hopeless(table, record.plan)
+        return _rows_needing_no_less(table, record.plan)
     return np.zeros(0, dtype=np.intp)
 
 
 def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:
-    """Not where the host was full of what blocks offload: recomputing fewer takes less of that."""
+    # A host that checkpoint offload has filled breaks the order: fewer recomputed blocks need less
     return outcome.where == "device" or not plan.checkpoint_offload
 
 
-def _hopeless(table: PlanTable, failed: Plan) -> NDArray[np.intp]:
-    """The rows that need no less memory than a plan that ran out of it."""
+def _rows_needing_no_less(table: PlanTable, failed: Plan) -> NDArray[np.intp]:
+    """Returns the rows of plans that need at least as much memory as the failed one."""
     rows = np.arange(len(table))
     for knob in KNOBS:
-        least, values = getattr(failed, knob.name), table.values[knob.name]
+        limit, values = getattr(failed, knob.name), table.values[knob.name]
         if knob.memory:
-            matching = [knob.memory * value >= knob.memory * least for value in values]
+            matching = [knob.memory * value >= knob.memory * limit for value in values]
         else:
-            matching = [value == least for value in values]
+            matching = [value == limit for value in values]
         if not all(matching):
             rows = rows[np.array(matching, dtype=bool)[table.codes[knob.name][rows]]]
     return rows

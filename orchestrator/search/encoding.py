@@ -1,4 +1,4 @@
-"""Candidates as points: where they lie by their parameters."""
+"""Encoding of candidates as points, and of knobs as Optuna distributions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ Distributions = dict[str, BaseDistribution]
 
 
 def features(candidates: Sequence[Mapping[str, Any]], by: Mapping[str, BaseDistribution]) -> Points:
-    """Points of shape (candidates, features).
+    """Encodes candidates as points.
 
-    A number lies between 0 and 1, as its distribution does, logarithmic ones by their logarithm.
-    Two different choices of a category are 1 apart, whichever they are.
+    Numbers are scaled to 0 to 1, on a logarithmic scale if their distribution is logarithmic.
+    Two different choices of a categorical parameter always have distance 1.
+
+    Args:
+        candidates: Parameters of each candidate.
+        by: Distribution of each parameter to encode.
+
+    Returns:
+        Points of shape (candidates, features).
     """
     columns = [
         column
@@ -39,7 +46,7 @@ def features(candidates: Sequence[Mapping[str, Any]], by: Mapping[str, BaseDistr
 
 
 def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Points:
-    """The same of plans, by their knobs."""
+    """Encodes the plans of a table as `features` does, by their knobs."""
     columns = [
         column[table.codes[name]]
         for name, distribution in by.items()
@@ -49,7 +56,7 @@ def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Poin
 
 
 def place(distribution: BaseDistribution, value: Any) -> float:
-    """Where a value lies: a choice's number, or 0 to 1 between a number's bounds."""
+    """Returns a choice's index, or a number's position between its bounds, 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return float(distribution.choices.index(value))
     low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
@@ -69,16 +76,16 @@ def _columns(distribution: BaseDistribution, values: Sequence[Any]) -> Iterator[
 
 
 def distributions(space: Space) -> Distributions:
-    """A distribution for each knob that has more than one value in the space."""
+    """Returns a distribution for each knob that has more than one value in the space."""
     return {name: distribution(name, values) for name, values in space.domains if len(values) > 1}
 
 
 def storable(searched: Distributions) -> Distributions:
-    """The distributions as a study on disk may hold them.
+    """Returns the distributions under which a study on disk stores the knobs.
 
-    Word-like knobs offer all words that a plan knows, not only those searched: Optuna refuses a
-    study whose choices change, and a resumed sweep may search more. Kinds of nodes are part of the
-    job, so that those searched are all that there will be.
+    A categorical knob gets every choice that a plan can have, not only those searched: Optuna
+    refuses a study whose choices change, and a resumed sweep may search more of them. Node kinds
+    belong to the job, so theirs cannot change.
     """
     return {
         name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
@@ -87,19 +94,19 @@ def storable(searched: Distributions) -> Distributions:
 
 
 def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
-    """The plan's values of the searched knobs, None if one lies outside its distribution."""
+    """Returns the plan's values of the searched knobs, None if a distribution lacks one."""
     values = {name: getattr(plan, name) for name in searched}
     inside = all(_contains(searched[name], value) for name, value in values.items())
     return values if inside else None
 
 
 def distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
-    """What a knob may be, from the values that it has."""
+    """Returns the Optuna distribution of a knob with these values."""
     if name in CHOICES or name in NAMES:
         return CategoricalDistribution(values)
     if name in COUNTS:
-        # powers matter, unless the count may be 0: by the knob and not by the values at hand, for
-        # Optuna refuses a study whose scale changes
+        # Logarithmic unless the count may be 0. The knob decides, not the values at hand: Optuna
+        # refuses a study whose scale changes
         return IntDistribution(min(values), max(values), log=COUNTS[name] > 0)
     return FloatDistribution(min(values), max(values))
 

@@ -1,10 +1,10 @@
-"""Gaussian-process regression on observations of which some are only bounds.
+"""Gaussian-process regression on values and on bounds.
 
 y = mean + f + noise, f ~ N(0, K). An observation is a value with a noise of its own, or a bound:
-the value lies above it (a plan that ran out of memory wanted at least so much) or below. Bounds are
-turned into values by expectation propagation: each is the normal distribution that, beside all
-others, has the moments of the truncated one (Rasmussen & Williams 2006, Gaussian Processes for
-Machine Learning, section 3.6).
+y lies above it (a plan that ran out of memory needed at least that much) or below it. Expectation
+propagation turns bounds into values: each bound becomes the normal site whose moments, together
+with all other observations, are those of the truncated normal (Rasmussen & Williams 2006, Gaussian
+Processes for Machine Learning, section 3.6).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from scipy.special import log_ndtr
 
 Numbers = NDArray[np.float64]
 
-_SWEEPS = 12
-_STEP = 0.8  # of a sweep: all sites move at once, and overshoot if they move all the way
-_WEAKEST, _STRONGEST = 1e-8, 1e8  # precisions of a bound's stand-in
+_ITERATIONS = 12  # of expectation propagation
+_DAMPING = 0.8  # all sites are updated at once, so that full steps would overshoot
+_MIN_PRECISION, _MAX_PRECISION = 1e-8, 1e8  # of the site that replaces a bound
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observations:
-    """What was seen, each of shape (observations,).
+    """Observed values and bounds, each array of shape (observations,).
 
-    `side` is 0 for a value, 1 for a lower bound and -1 for an upper one; `noise` a standard
-    deviation. `together` is the covariance of what several are off by at once, None if nothing is.
+    `side` is 0 for a value, 1 for a lower bound and -1 for an upper bound. `noise` is a standard
+    deviation. `together` is the covariance of errors that observations share, None without any.
     """
 
     value: Numbers
@@ -42,13 +42,13 @@ class Observations:
         return len(self.value)
 
     def noisier(self, by: float) -> Self:
-        """With so much more noise in each value; what is a bound stays as sharp as it is."""
+        """Returns the observations with this noise added to values; bounds stay as they are."""
         if not by:
             return self
         return replace(self, noise=np.where(self.side == 0, np.hypot(self.noise, by), self.noise))
 
     def take(self, which: slice) -> Self:
-        """Some of them."""
+        """Returns a slice of the observations."""
         return type(self)(
             value=self.value[which],
             noise=self.noise[which],
@@ -59,11 +59,11 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
-    """What is believed of f after the observations.
+    """Posterior of f, in a form that predicts at any point.
 
-    `weights` times the covariance with the observed is what their sight adds to the mean; the
-    rows of `root` against it what it takes from the variance. `log_evidence` is the logarithm of
-    the marginal likelihood (approximate where there are bounds).
+    `weights` gives the mean and `root`, a Cholesky factor, the variance, each from the covariance
+    with the observed points. `log_evidence` is the log marginal likelihood (approximate if there
+    are bounds).
     """
 
     weights: Numbers
@@ -71,35 +71,41 @@ class Posterior:
     log_evidence: float
 
     def mean(self, covariance: Numbers) -> Numbers:
-        """What is added to the prior mean, for columns of covariances with the observed.
+        """Returns the posterior mean less the prior mean.
 
         Args:
-            covariance: Of shape (points, observations).
+            covariance: With the observed points, of shape (points, observations).
         """
-        added: Numbers = covariance @ self.weights
-        return added
+        shift: Numbers = covariance @ self.weights
+        return shift
 
     def explained(self, covariance: Numbers) -> Numbers:
-        """The variance that the observations take away, point by point."""
-        part = self.whitened(covariance)
-        taken: Numbers = np.einsum("ij,ij->j", part, part)
-        return taken
+        """Returns by how much the observations reduce the variance at each point."""
+        whitened = self.whitened(covariance)
+        reduction: Numbers = np.einsum("ij,ij->j", whitened, whitened)
+        return reduction
 
     def whitened(self, covariance: Numbers) -> Numbers:
-        """Of shape (observations, points): products of columns are what two points lose at once."""
+        """Returns the whitened covariance, of shape (observations, points).
+
+        The product of two of its columns is what observations take from the covariance of the two
+        points.
+        """
         if not len(self.weights):
             return np.zeros((0, len(covariance)))
-        part: Numbers = solve_triangular(self.root, covariance.T, lower=True, check_finite=False)
-        return part
+        whitened: Numbers = solve_triangular(
+            self.root, covariance.T, lower=True, check_finite=False
+        )
+        return whitened
 
 
 def posterior(prior: Numbers, mean: Numbers, seen: Observations) -> Posterior:
-    """The posterior of f.
+    """Returns the posterior of f.
 
     Args:
         prior: Covariance of f at the observed points, of shape (observations, observations).
         mean: The prior mean there.
-        seen: What was observed.
+        seen: The observations.
     """
     if not len(seen):
         return Posterior(weights=np.zeros(0), root=np.zeros((0, 0)), log_evidence=0.0)
@@ -128,42 +134,49 @@ def _with_bounds(
     side: NDArray[np.int64],
     bounded: NDArray[np.intp],
 ) -> tuple[Numbers, Numbers, float]:
-    """Values and variances that stand for the bounds, and what they add to the evidence."""
+    """Replaces bounds by normal sites.
+
+    Returns:
+        Targets and variances of all observations, and the correction of the log evidence.
+    """
     target, variance = target.copy(), variance.copy()
     limit, sign, noise = target[bounded], side[bounded].astype(float), variance[bounded]
-    before, prior = _given_values(prior, target, variance, np.flatnonzero(side == 0), bounded)
-    precision = np.full(len(bounded), _WEAKEST)
+    mean, prior = _condition_on_values(prior, target, variance, np.flatnonzero(side == 0), bounded)
+    precision = np.full(len(bounded), _MIN_PRECISION)
     shift = np.zeros(len(bounded))  # precision times value
-    cavity = spread = np.zeros(0)
-    for _ in range(_SWEEPS):
+    cavity = cavity_variance = np.zeros(0)
+    for _ in range(_ITERATIONS):
         gain = prior @ np.linalg.inv(prior + np.diag(1 / precision))
-        centre = before + gain @ (shift / precision - before)
+        center = mean + gain @ (shift / precision - mean)
         width = np.maximum(np.diag(prior) - np.einsum("ij,ji->i", gain, prior), 1e-12)
-        left = np.maximum(1 / width - precision, 1e-9)  # of all the others
-        cavity, spread = (centre / width - shift) / left, 1 / left
-        matched, matched_width = _truncated(cavity, spread, limit, sign, noise)
-        fresh = np.clip(1 / matched_width - left, _WEAKEST, _STRONGEST)
-        fresh_shift = matched / matched_width - cavity * left
-        fresh_shift = np.where(fresh > _WEAKEST, fresh_shift, 0.0)
-        precision = precision + _STEP * (fresh - precision)
-        shift = shift + _STEP * (fresh_shift - shift)
-    value, stands = shift / precision, 1 / precision
-    target[bounded], variance[bounded] = value, stands
-    # the likelihood of a bound, over that of the value that stands for it
-    true = log_ndtr(sign * (cavity - limit) / np.sqrt(spread + noise))
-    both = spread + stands
-    instead = -0.5 * (value - cavity) ** 2 / both - 0.5 * np.log(both) - _HALF_LOG_2PI
-    return target, variance, float((true - instead).sum())
+        cavity_precision = np.maximum(1 / width - precision, 1e-9)  # without the site itself
+        cavity = (center / width - shift) / cavity_precision
+        cavity_variance = 1 / cavity_precision
+        matched, matched_width = _truncated(cavity, cavity_variance, limit, sign, noise)
+        new_precision = np.clip(
+            1 / matched_width - cavity_precision, _MIN_PRECISION, _MAX_PRECISION
+        )
+        new_shift = matched / matched_width - cavity * cavity_precision
+        new_shift = np.where(new_precision > _MIN_PRECISION, new_shift, 0.0)
+        precision = precision + _DAMPING * (new_precision - precision)
+        shift = shift + _DAMPING * (new_shift - shift)
+    site, site_variance = shift / precision, 1 / precision
+    target[bounded], variance[bounded] = site, site_variance
+    # The evidence gets the likelihood of each bound in place of that of its site
+    bound_likelihood = log_ndtr(sign * (cavity - limit) / np.sqrt(cavity_variance + noise))
+    total = cavity_variance + site_variance
+    site_likelihood = -0.5 * (site - cavity) ** 2 / total - 0.5 * np.log(total) - _HALF_LOG_2PI
+    return target, variance, float((bound_likelihood - site_likelihood).sum())
 
 
-def _given_values(
+def _condition_on_values(
     prior: Numbers,
     target: Numbers,
     variance: Numbers,
     valued: NDArray[np.intp],
     bounded: NDArray[np.intp],
 ) -> tuple[Numbers, Numbers]:
-    """Mean and covariance of f at the bounds, given the values alone."""
+    """Returns mean and covariance of f at the bounds, conditioned on the values alone."""
     between = prior[np.ix_(valued, bounded)]
     inner = prior[np.ix_(bounded, bounded)]
     if not len(valued):
@@ -176,10 +189,10 @@ def _given_values(
 def _truncated(
     mean: Numbers, variance: Numbers, limit: Numbers, sign: Numbers, noise: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Mean and variance of normal variables of which a noisy sight lies beyond a limit."""
+    """Returns mean and variance of normals whose noisy observation lies beyond a limit."""
     scale = np.sqrt(variance + noise)
-    place = sign * (mean - limit) / scale
-    ratio = np.exp(-0.5 * place**2 - _HALF_LOG_2PI - log_ndtr(place))
-    moved = mean + sign * variance / scale * ratio
-    left = variance - variance**2 / scale**2 * ratio * (place + ratio)
-    return moved, np.maximum(left, 1e-12)
+    standardized = sign * (mean - limit) / scale
+    ratio = np.exp(-0.5 * standardized**2 - _HALF_LOG_2PI - log_ndtr(standardized))
+    truncated_mean = mean + sign * variance / scale * ratio
+    truncated_variance = variance - variance**2 / scale**2 * ratio * (standardized + ratio)
+    return truncated_mean, np.maximum(truncated_variance, 1e-12)

@@ -1,4 +1,4 @@
-"""Optuna's samplers on a space of legal plans, none of them tried twice."""
+"""Optuna's samplers on a space of legal plans; they try no plan twice."""
 
 from __future__ import annotations
 
@@ -27,108 +27,109 @@ from search_spaces.trial import Record
 
 Points = NDArray[np.float64]
 
-# Optuna takes the best tenth of the trials as those to be like, and ten at random to begin with:
-# 2 good ones of a sweep's 24 are too few to learn from where it runs out of memory. On a synthetic
-# surface with 30 % of such plans (tests/orchestrator/search/test_learning.py) a fifth and eight
-# run out in 19 % of trials 10 to 23 instead of 27 %, and find as good a best.
+# Optuna's TPE models the best tenth of the trials and starts with ten at random. In a sweep of 24
+# trials that is 2 good ones, too few to learn the memory limit from. On a synthetic surface where
+# 30 % of the plans run out of memory (tests/orchestrator/search/test_learning.py), a fifth and
+# eight run out in 19 % of trials 10 to 23 instead of 27 %, with an equally good best plan.
 _GOOD_SHARE = 0.2
 _START_TRIALS = 8
-_SAME = 1e-12  # difference of distances that is rounding
+_TOLERANCE = 1e-12  # rounding error of distances
 
 
 @final
 class OptunaProposer(AbstractProposer):
-    """Asks a sampler of Optuna, and gives the untried candidate nearest to its proposal.
+    """Asks an Optuna sampler, and proposes the untried plan nearest to its answer.
 
-    The spaces of a sweep are discrete and full of holes: most combinations of knobs do not meet
-    the global batch or break a rule, and a plan that was measured is not measured again. So the
-    sampler learns and proposes in a mirror of the study, in memory, and only legal untried
-    plans reach the study itself. The mirror is made from records: it follows the headroom and the
-    space of today, whatever those of the trials were. In it an out-of-memory trial has its
-    constraint and the worst value measured so far, since samplers pass over trials without a
-    value; the study itself holds no made-up value.
+    The space of a sweep is discrete and full of holes: most combinations of knobs miss the global
+    batch or break a rule, and a plan is not measured twice. So the sampler works on a mirror of
+    the study, in memory, and only legal untried plans reach the study itself.
+
+    The mirror is built from records and follows the current headroom and space, even if the trials
+    ran with others. There, a trial that ran out of memory has its constraint and the worst value
+    measured so far, since samplers ignore trials without a value. The study itself holds no
+    made-up value.
     """
 
     def __init__(self, space: Space, name: Sampler, goal: Objective, seed: int) -> None:
         """Makes the sampler.
 
         Args:
-            space: Whose candidates are proposed.
-            name: Who proposes.
-            goal: What is best, and feasible.
-            seed: Of the sampler.
+            space: The plans to propose from.
+            name: Name of the Optuna sampler, or "random".
+            goal: The objective and its constraints.
+            seed: Random seed of the sampler.
         """
         self._name = name
         self._table = space.table
         self._searched = distributions(space)
-        self._goal = goal
+        self._objective = goal
         self._random = random.Random(seed)
-        self._inner = _inner(name, seed)
+        self._sampler = _optuna_sampler(name, seed)
         self._worst = 0.0
-        self._forget()
+        self._reset_mirror()
 
     def propose(self, known: SearchState) -> Proposal:
-        return Proposal(plan=self._plan(known), why=f"proposed by {self._name}")
+        return Proposal(plan=self._choose(known), why=f"proposed by {self._name}")
 
-    def _plan(self, known: SearchState) -> Plan:
-        untried = Candidates(self._table.take(known.free))
-        if self._inner is None or not self._searched:
+    def _choose(self, state: SearchState) -> Plan:
+        untried = Candidates(self._table.take(state.free))
+        if self._sampler is None or not self._searched:
             return self._random.choice(untried)
-        self._learn(known.records)
-        proposed = self._mirror.ask(self._searched)
-        wanted = proposed.params
-        self._mirror.tell(proposed, state=TrialState.FAIL)  # its end comes as a record
-        hopeful = candidates_of(drop_dominated(untried, known.records))
-        far = self._distances(wanted, hopeful.table)
-        nearest = np.flatnonzero(far <= far.min() + _SAME).tolist()
-        return hopeful[self._random.choice(nearest)]
+        self._update_mirror(state.records)
+        trial = self._mirror.ask(self._searched)
+        params = trial.params
+        self._mirror.tell(trial, state=TrialState.FAIL)  # its result arrives as a record
+        candidates = candidates_of(drop_dominated(untried, state.records))
+        distances = self._distances(params, candidates.table)
+        nearest = np.flatnonzero(distances <= distances.min() + _TOLERANCE).tolist()
+        return candidates[self._random.choice(nearest)]
 
-    def _learn(self, records: Sequence[Record]) -> None:
-        """Brings the trials that ended since the last call into the mirror."""
+    def _update_mirror(self, records: Sequence[Record]) -> None:
+        """Adds the records since the last call; starts over if the worst value changed."""
         worst = min(
-            (score(record, self._goal) for record in records if measured(record)), default=0.0
+            (score(record, self._objective) for record in records if measured(record)), default=0.0
         )
         if worst != self._worst:
             self._worst = worst
-            self._forget()
-        fresh = [record for record in records if record.number not in self._mirrored]
-        self._mirrored.update(record.number for record in fresh)
-        self._mirror.add_trials(list(self._lessons(fresh)))
+            self._reset_mirror()
+        new = [record for record in records if record.number not in self._mirrored]
+        self._mirrored.update(record.number for record in new)
+        self._mirror.add_trials(list(self._mirror_trials(new)))
 
-    def _lessons(self, records: Sequence[Record]) -> Iterator[FrozenTrial]:
+    def _mirror_trials(self, records: Sequence[Record]) -> Iterator[FrozenTrial]:
         for record in records:
-            known = parameters(record.plan, self._searched)
-            missed = constraints_of(record, self._goal)
-            if not missed or known is None:
+            params = parameters(record.plan, self._searched)
+            violations = constraints_of(record, self._objective)
+            if not violations or params is None:
                 continue
             yield create_trial(
-                params=known,
+                params=params,
                 distributions=self._searched,
-                value=score(record, self._goal) if measured(record) else self._worst,
-                constraints=dict(missed),
+                value=score(record, self._objective) if measured(record) else self._worst,
+                constraints=dict(violations),
             )
 
-    def _forget(self) -> None:
-        self._mirror = optuna.create_study(direction="maximize", sampler=self._inner)
+    def _reset_mirror(self) -> None:
+        self._mirror = optuna.create_study(direction="maximize", sampler=self._sampler)
         self._mirrored: set[int] = set()
 
-    def _distances(self, wanted: Mapping[str, Any], table: PlanTable) -> Points:
-        """How far candidates are from a proposal: 0 to 1 for each knob, added up."""
-        far = np.zeros(len(table))
+    def _distances(self, params: Mapping[str, Any], table: PlanTable) -> Points:
+        """Returns the distance of each plan: the sum over knobs, 0 to 1 each."""
+        distances = np.zeros(len(table))
         for name, distribution in self._searched.items():
             places = np.array([place(distribution, value) for value in table.values[name]])
-            apart = np.abs(places - place(distribution, wanted[name]))
+            distance = np.abs(places - place(distribution, params[name]))
             if isinstance(distribution, CategoricalDistribution):
-                apart = (apart > 0).astype(np.float64)
-            far += apart[table.codes[name]]
-        return far
+                distance = (distance > 0).astype(np.float64)
+            distances += distance[table.codes[name]]
+        return distances
 
 
-def _inner(name: Sampler, seed: int) -> BaseSampler | None:
-    """Optuna's sampler of that name, None for random."""
+def _optuna_sampler(name: Sampler, seed: int) -> BaseSampler | None:
+    """Makes the Optuna sampler of that name; None for random search."""
     if name == "tpe":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # gamma goes with Optuna 6
+            warnings.simplefilter("ignore", FutureWarning)  # Optuna 6 removes gamma
             return TPESampler(
                 n_startup_trials=_START_TRIALS,
                 gamma=lambda trials: math.ceil(_GOOD_SHARE * trials),

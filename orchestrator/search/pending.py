@@ -1,8 +1,8 @@
-"""Parameters of trials that are under way, visible to every thread and process of a study.
+"""Parameters of pending trials, visible to every thread and process of a study.
 
-Optuna writes a parameter when the objective suggests it. Until then nobody else sees what a
-sampler has proposed, and a second trial may get the same. So a proposal is written to the trial,
-as an attribute, as soon as it is made.
+Optuna writes a parameter when the objective suggests it. Until then other processes do not see the
+proposal, and a second trial may get the same one. So each proposal is written to its trial at once,
+as an attribute.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 PROPOSED = "plimsoll:proposed"  # system attribute: internal representations by parameter
-_FIXED = "fixed_params"  # Optuna's, of a trial that was enqueued
-_ATTEMPTS = 20  # to propose what no other process proposes at the same moment
+_FIXED = "fixed_params"  # Optuna's system attribute of an enqueued trial
+_ATTEMPTS = 20  # proposals, while other processes propose the same
 Params = Mapping[str, Any]
 Space = Mapping[str, BaseDistribution]
 Propose = Callable[[Sequence[FrozenTrial], int], Params]
 
 
 def parameters_of(trial: FrozenTrial, space: Space) -> dict[str, Any]:
-    """The parameters that a trial has or will have, as far as they are known.
+    """Returns the parameters that a trial has or will have.
 
-    Of a finished trial those that its objective suggested; of one that is waiting or running also
-    those that were enqueued or proposed.
+    For a finished trial these are the suggested ones; for a waiting or running one, also those
+    that were enqueued or proposed.
     """
     if trial.state.is_finished():
         return {name: trial.params[name] for name in space if name in trial.params}
@@ -38,29 +38,29 @@ def parameters_of(trial: FrozenTrial, space: Space) -> dict[str, Any]:
         for name, distribution in space.items()
         if name in proposed and distribution._contains(proposed[name])
     }
-    for known in (trial.system_attrs.get(_FIXED, {}), trial.params):
-        expected |= {name: known[name] for name in space if name in known}
+    for params in (trial.system_attrs.get(_FIXED, {}), trial.params):
+        expected |= {name: params[name] for name in space if name in params}
     return expected
 
 
 def enqueued(trial: FrozenTrial, space: Space) -> dict[str, Any]:
-    """The parameters of a trial that its user fixed with `enqueue_trial`."""
+    """Returns the parameters that the user fixed with `enqueue_trial`."""
     fixed = trial.system_attrs.get(_FIXED, {})
     return {name: fixed[name] for name in space if name in fixed}
 
 
 def others(study: Study, trial: FrozenTrial) -> list[FrozenTrial]:
-    """All trials of the study but this one, as the storage has them now."""
-    return [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+    """Returns all other trials of the study, as they are in the storage now."""
+    return [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
 
 
 class Reservations:
-    """Proposals of one sampler, each written to its trial before anybody else may make one.
+    """Writes each proposal of a sampler to its trial before the next one is made.
 
-    Threads that share the sampler wait for each other. Storages have no such lock, so processes
-    write first and look afterwards: of two that proposed the same at once, at least the one that
-    wrote last sees the other's proposal. Whoever sees one proposes again, each from another place
-    in the order of preference, by trial number.
+    Threads that share the sampler use a lock. Storages have none, so processes write first and
+    check afterwards: if two propose the same at once, at least the later writer sees the conflict.
+    A process that sees one proposes again, and the trial number decides how many of the preferred
+    candidates it leaves to others.
     """
 
     def __init__(self) -> None:
@@ -73,42 +73,45 @@ class Reservations:
         self.lock = threading.RLock()
 
     def reserve(self, study: Study, trial: FrozenTrial, space: Space, propose: Propose) -> Params:
-        """Lets `propose` choose until no other process has chosen the same meanwhile.
+        """Calls `propose` until no other process has proposed the same.
 
         Args:
             study: The trial's study.
-            trial: The trial that is to have the parameters.
-            space: Distributions of the parameters that are compared.
-            propose: Gets the other trials, and how many of those preferred most to leave to
-                others; returns parameters.
+            trial: The trial that gets the parameters.
+            space: Distributions of the parameters to compare.
+            propose: Called with the other trials, and with the number of top candidates to leave
+                to others; returns parameters.
+
+        Returns:
+            The parameters, which are written to the trial.
         """
         yielded = 0
         with self.lock:
             for _ in range(_ATTEMPTS):
-                before = others(study, trial)
-                params = propose(before, yielded)
+                earlier = others(study, trial)
+                params = propose(earlier, yielded)
                 _write(study._storage, trial, space, params)
-                rivals = self._rivals(study, trial, space, before, params)
-                if not rivals:
+                conflicts = self._conflicts(study, trial, space, earlier, params)
+                if not conflicts:
                     break
-                yielded = sum(number < trial.number for number in rivals)
+                yielded = sum(number < trial.number for number in conflicts)
             return params
 
     @staticmethod
-    def _rivals(
+    def _conflicts(
         study: Study,
         trial: FrozenTrial,
         space: Space,
-        before: Sequence[FrozenTrial],
+        earlier: Sequence[FrozenTrial],
         params: Params,
     ) -> list[int]:
-        """Numbers of trials that got the same parameters since `before` was read."""
-        known = {one.number for one in before if parameters_of(one, space) == params}
-        # a rival may have ended by now
+        """Returns the numbers of trials that got the same parameters since `earlier` was read."""
+        repeated = {other.number for other in earlier if parameters_of(other, space) == params}
+        # One that has finished since counts too
         return [
-            one.number
-            for one in others(study, trial)
-            if one.number not in known and parameters_of(one, space) == params
+            other.number
+            for other in others(study, trial)
+            if other.number not in repeated and parameters_of(other, space) == params
         ]
 
 

@@ -1,4 +1,4 @@
-"""A sampler for any study of Optuna: forecasts are its prior, trials its evidence."""
+"""Sampler for any Optuna study: Bayesian optimization with a memory constraint."""
 
 from __future__ import annotations
 
@@ -26,78 +26,77 @@ from orchestrator.search.pending import Params, Reservations, enqueued, paramete
 from orchestrator.search.search import CandidatePool, Search, Suggestion
 from search_spaces.spec.sections import Metric
 
-_SHRINK = 0.5  # the search expects candidates to differ by about this much
-_LEAST_NOISE = 1e-3
-WHY = "why"  # the trial's attribute that says why it was asked for
-_MOST = 100_000  # candidates that are enumerated
-_DRAWN = 4096  # where there are more
-_DRAWS = 32  # at random for a value that leads to a new combination, before one is chosen
+_SCALE = 0.5  # how much candidates differ, as the priors of the search expect
+_MIN_NOISE = 1e-3
+WHY = "why"  # user attribute of a trial: the reason for proposing it
+_MAX_ENUMERATED = 100_000  # candidates; a larger space is sampled
+_SAMPLED = 4096  # candidates of a larger space
+_RANDOM_ATTEMPTS = 32  # draws for a new combination, before one is picked from a list
 _BEST: Mapping[Metric, str] = {
     "samples_per_second": "fastest",
     "samples_per_price": "cheapest",
     "headroom": "smallest",
 }
-_TOLD = 2  # knobs that a reason names
+_NAMED_KNOBS = 2  # in a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueScale:
-    """A monotone map of values: higher is better, and the best candidates lie near each other.
+    """Monotone map from objective values to the quantity that the search maximizes.
 
-    Values above 0 are compared by their logarithms. Where one is 0 or less, logarithms do not
-    exist: values are then compared by `asinh((value - centre) / spread)`, which is linear around
-    the median and logarithmic far from it, so that one huge penalty does not hide what
-    distinguishes the others.
+    Positive values are compared by their logarithms. If any value is 0 or less, all are compared by
+    `asinh((value - centre) / spread)`. It is linear around the median and logarithmic far from it,
+    so that one huge penalty does not hide the differences between the others.
     """
 
-    sign: int  # 1 to maximise, -1 to minimise
+    sign: int  # 1 to maximize, -1 to minimize
     centre: float = 0.0
     spread: float | None = None  # None: logarithms
 
     @classmethod
     def of(cls, values: Sequence[float], direction: StudyDirection) -> Self:
-        """The scale of a study's finite values."""
+        """Returns the scale for the finite values of a study."""
         sign = -1 if direction == StudyDirection.MINIMIZE else 1
         if all(value > 0 for value in values):
             return cls(sign=sign)
         centre = statistics.median(values)
         spread = statistics.median(abs(value - centre) for value in values)
-        # more than half of the values may be equal
+        # The median deviation is 0 if more than half of the values are equal
         return cls(sign=sign, centre=centre, spread=spread or statistics.pstdev(values) or 1.0)
 
     def scaled(self, value: float) -> float:
-        """The quantity that the search maximises."""
+        """Returns the quantity that the search maximizes."""
         if self.spread is None:
             return self.sign * math.log(value)
-        return self.sign * _SHRINK * math.asinh((value - self.centre) / self.spread)
+        return self.sign * _SCALE * math.asinh((value - self.centre) / self.spread)
 
     def value(self, scaled: float) -> float:
-        """The inverse of `scaled`."""
+        """Returns the value from its scaled form."""
         if self.spread is None:
             return math.exp(self.sign * scaled)
-        return self.centre + self.spread * math.sinh(self.sign * scaled / _SHRINK)
+        return self.centre + self.spread * math.sinh(self.sign * scaled / _SCALE)
 
     def noise(self, value: float, share: float) -> float:
-        """Standard deviation of `scaled`, where that of the value is a share of it."""
+        """Returns the standard deviation of `scaled`, from the value's as a share of it."""
         if self.spread is None:
             return share
-        far = (value - self.centre) / self.spread
-        slope = _SHRINK / self.spread / math.hypot(1.0, far)
-        return max(share * abs(value) * slope, _LEAST_NOISE)
+        distance = (value - self.centre) / self.spread
+        slope = _SCALE / self.spread / math.hypot(1.0, distance)
+        return max(share * abs(value) * slope, _MIN_NOISE)
 
 
 class PlimsollSampler(BaseSampler):
-    """Proposes the candidate of the best expected gain, weighed by its chance to fit.
+    """Proposes the candidate with the highest constrained expected improvement.
 
-    Values of the study are throughputs (or, where it minimises, times), compared by their
-    logarithms; where one is 0 or less, see `ValueScale`. The constraint `memory` of a trial is what
-    it held or wanted over the limit, less 1; a pruned trial with a broken one ran out of memory and
-    is known to have wanted at least that. One that failed broke for reasons of its own, which its
-    neighbours may share.
+    Objective values are throughputs (or times, if the study minimizes), compared by their
+    logarithms; `ValueScale` handles values of 0 or less. The constraint `memory` of a trial is the
+    excess of its peak over the limit, as a share of the limit. A pruned trial that violates it ran
+    out of memory and needed at least that much. A failed trial makes similar candidates less
+    likely to run.
 
-    No candidate is proposed twice while there are others, also where threads or processes share
-    the study: trials that are enqueued or under way are pending, and the search takes them to end
-    as expected. When all candidates were tried, it proposes again those that are not under way.
+    Each candidate is proposed once before any is repeated, even if threads or processes share the
+    study. Enqueued and running trials are pending and fantasized. After all candidates have been
+    tried, those that are not running are proposed again.
     """
 
     def __init__(
@@ -111,19 +110,20 @@ class PlimsollSampler(BaseSampler):
         noise: float = 0.01,
         seed: int | None = None,
     ) -> None:
-        """Learns nothing yet.
+        """Makes a sampler.
 
         Args:
-            candidates: Parameters that may be proposed; None for all that the search space has,
-                or some of them drawn at random where they are too many.
-            distributions: Of the candidates' parameters; None for those that trials share.
-            log_rate: Forecast logarithms of the candidates' throughputs.
-            log_share: Forecast logarithms of their peaks over the memory limit.
-            seconds: What a trial of each is expected to take.
-            noise: By which share two values of one candidate differ, a standard deviation.
-            seed: Of what is drawn; None draws differently in each process.
+            candidates: Parameters that may be proposed. None for all combinations of the search
+                space, or a random sample if there are too many.
+            distributions: Distributions of the candidates' parameters. None for those that the
+                trials of the study share.
+            log_rate: Forecasts of the candidates' throughputs, as logarithms.
+            log_share: Forecasts of their peaks over the memory limit, as logarithms.
+            seconds: Expected duration of a trial of each.
+            noise: Standard deviation of repeated measurements, as a share of the value.
+            seed: Random seed; None for a different one in each process.
         """
-        self._given = None if candidates is None else tuple(candidates)
+        self._candidates = None if candidates is None else tuple(candidates)
         self._distributions = None if distributions is None else dict(distributions)
         self._forecasts = (log_rate, log_share, seconds)
         self._noise = noise
@@ -131,23 +131,23 @@ class PlimsollSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
         self._shared = IntersectionSearchSpace()
         self._with_pruned = IntersectionSearchSpace(include_pruned=True)
-        self._grounds: dict[Any, _CandidateSet] = {}
+        self._candidate_sets: dict[Any, _CandidateSet] = {}
         self._reservations = Reservations()
 
     def reseed_rng(self) -> None:
-        """Draws other numbers from now on, as Optuna asks of each thread of `n_jobs`."""
+        """Reseeds the random numbers, which Optuna requests in each worker of `n_jobs`."""
         with self._reservations.lock:
             self._random = np.random.default_rng()
             self._independent.reseed_rng()
-            for ground in self._grounds.values():
-                ground.search.reseed(self._drawn_seed())
+            for candidates in self._candidate_sets.values():
+                candidates.search.reseed(self._new_seed())
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         _refuse_several_objectives(study)
         with self._reservations.lock:
-            # trials that all ran out of memory still tell what the parameters are
+            # If all trials ran out of memory, only pruned ones know the parameters
             return (
                 self._distributions
                 or self._shared.calculate(study)
@@ -180,72 +180,76 @@ class PlimsollSampler(BaseSampler):
         fixed: Params,
         yielded: int,
     ) -> tuple[Params, str]:
-        """The best candidate, or a following one, and why."""
-        ground = self._ground_of(study, space, past)
+        """Chooses the best candidate after the `yielded` first ones, and the reason.
+
+        Values in `fixed` replace those of the candidate.
+        """
+        pool = self._candidate_set(study, space, past)
         scale = self._scale_of(study, past)
-        untried = np.ones(len(ground.candidates), dtype=bool)
+        untried = np.ones(len(pool.candidates), dtype=bool)
         idle = untried.copy()
-        sights, pending = [], []
-        for one in past:
-            row = ground.row_of(parameters_of(one, space))
+        observations, pending = [], []
+        for trial in past:
+            row = pool.row_of(parameters_of(trial, space))
             if row is None:
                 continue
             untried[row] = False
-            if not one.state.is_finished():
+            if not trial.state.is_finished():
                 pending.append(row)
                 idle[row] = False
-            elif (sight := self._sight_of(one, row, scale)) is not None:
-                sights.append(sight)
-        fitting = ground.having(fixed)
+            elif (observation := self._observation_of(trial, row, scale)) is not None:
+                observations.append(observation)
+        matching = pool.matching(fixed)
         free = next(
-            some
-            for some in (untried & fitting, idle & fitting, fitting, untried, idle, ~idle)
-            if some.any()
+            rows
+            for rows in (untried & matching, idle & matching, matching, untried, idle, ~idle)
+            if rows.any()
         )
-        choice = ground.search.several(1 + yielded, sights, free, pending)[-1]
-        chosen = ground.candidates[choice.row]
-        best = None if choice.best is None else ground.candidates[choice.best]
-        expected = None if scale.spread is None else _expected(choice, sights, scale)
-        params = {**chosen, **fixed}
+        choice = pool.search.several(1 + yielded, observations, free, pending)[-1]
+        best = None if choice.best is None else pool.candidates[choice.best]
+        expected = None if scale.spread is None else _values_sentence(choice, observations, scale)
+        params = {**pool.candidates[choice.row], **fixed}
         return params, sentence(choice, params, best, expected=expected)
 
-    def _ground_of(
+    def _candidate_set(
         self, study: Study, space: dict[str, BaseDistribution], past: Sequence[FrozenTrial]
     ) -> _CandidateSet:
-        """The candidates of a study, of which each trial that has the parameters is one."""
+        """Returns the candidates of a study, which include every trial with these parameters."""
         key = (study.study_name, tuple(space.items()))
-        known = self._grounds.get(key)
-        expected = (parameters_of(one, space) for one in past)
-        tried = [params for params in expected if space.keys() <= params.keys()]
-        if known is not None and (
-            self._given or all(known.row_of(one) is not None for one in tried)
+        current = self._candidate_sets.get(key)
+        partial_params = (parameters_of(trial, space) for trial in past)
+        tried = [params for params in partial_params if space.keys() <= params.keys()]
+        if current is not None and (
+            self._candidates or all(current.row_of(params) is not None for params in tried)
         ):
-            return known
-        candidates = list(self._given or (known and known.candidates) or self._enumerated(space))
-        if self._given is None:
-            there = {_key(candidate, space) for candidate in candidates}
-            fresh = {_key(params, space): params for params in tried}
+            return current
+        candidates = list(
+            self._candidates or (current and current.candidates) or self._all_or_sample(space)
+        )
+        if self._candidates is None:
+            keys = {_key(candidate, space) for candidate in candidates}
+            tried_by_key = {_key(params, space): params for params in tried}
             candidates += [
                 {name: params[name] for name in space}
-                for which, params in fresh.items()
-                if which not in there
+                for params_key, params in tried_by_key.items()
+                if params_key not in keys
             ]
-        self._grounds[key] = self._begun(candidates, space)
-        return self._grounds[key]
+        self._candidate_sets[key] = self._new_candidate_set(candidates, space)
+        return self._candidate_sets[key]
 
-    def _begun(
+    def _new_candidate_set(
         self, candidates: Sequence[Params], space: dict[str, BaseDistribution]
     ) -> _CandidateSet:
-        rate, share, seconds = self._forecasts if self._given else (None, None, None)
+        rate, share, seconds = self._forecasts if self._candidates else (None, None, None)
         options = CandidatePool(
             features=features(candidates, space),
             log_rate=rate,
             log_share=share,
             seconds=seconds,
         )
-        return _CandidateSet(candidates, space, Search(options, seed=self._drawn_seed()))
+        return _CandidateSet(candidates, space, Search(options, seed=self._new_seed()))
 
-    def _drawn_seed(self) -> int:
+    def _new_seed(self) -> int:
         return int(self._random.integers(2**32))
 
     def sample_independent(
@@ -255,42 +259,44 @@ class PlimsollSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Draws at random, as the first trials of a study are; no combination twice, if it can."""
+        """Draws a value at random, for the first trials; avoids repeated combinations if it can."""
         _refuse_several_objectives(study)
         space = {**trial.distributions, param_name: param_distribution}
-        values = _values(param_distribution)
-        drawn = partial(
+        values = _grid(param_distribution)
+        draw = partial(
             self._independent.sample_independent, study, trial, param_name, param_distribution
         )
 
         def propose(past: Sequence[FrozenTrial], yielded: int) -> Params:
-            left = _left_values(values, trial, space, param_name, past)
-            for draw in range(yielded + _DRAWS):
-                value = drawn()
-                if draw >= yielded and (not left or value in left):
+            untaken = _untaken_values(values, trial, space, param_name, past)
+            for attempt in range(yielded + _RANDOM_ATTEMPTS):
+                value = draw()
+                if attempt >= yielded and (not untaken or value in untaken):
                     break
             else:
-                value = left[int(self._random.integers(len(left)))]
+                value = untaken[int(self._random.integers(len(untaken)))]
             return {**trial.params, param_name: value}
 
         if not values:
             with self._reservations.lock:
-                return drawn()
+                return draw()
         return self._reservations.reserve(study, trial, space, propose)[param_name]
 
     def _scale_of(self, study: Study, past: Sequence[FrozenTrial]) -> ValueScale:
-        values = [one.values[0] for one in past if _has_value(one)]
+        values = [trial.values[0] for trial in past if _has_value(trial)]
         scale = ValueScale.of(values, study.direction)
-        if scale.spread is not None and self._given and self._forecasts[0] is not None:
+        if scale.spread is not None and self._candidates and self._forecasts[0] is not None:
             raise ValueError(
                 f"a trial of study {study.study_name} has the value {min(values):g}, but"
-                " PlimsollSampler was given log_rate, logarithms of values above 0: return values"
+                " PlimsollSampler was given log_rate, which needs values above 0: return values"
                 " above 0, or leave log_rate out"
             )
         return scale
 
-    def _sight_of(self, trial: FrozenTrial, row: int, scale: ValueScale) -> Observation | None:
-        """What an ended trial showed; None if nothing of its candidate."""
+    def _observation_of(
+        self, trial: FrozenTrial, row: int, scale: ValueScale
+    ) -> Observation | None:
+        """Converts a finished trial to an observation; None if it says nothing."""
         excess = trial.constraints.get(CONSTRAINT)
         share = None if excess is None else float(np.log(max(1 + excess, 1e-6)))
         match trial.state:
@@ -309,28 +315,28 @@ class PlimsollSampler(BaseSampler):
             case _:
                 return None
 
-    def _enumerated(self, space: Mapping[str, BaseDistribution]) -> tuple[Params, ...]:
-        grid = [_values(distribution) for distribution in space.values()]
-        if all(grid) and math.prod(map(len, grid)) <= _MOST:
-            return tuple(dict(zip(space, point, strict=True)) for point in itertools.product(*grid))
+    def _all_or_sample(self, space: Mapping[str, BaseDistribution]) -> tuple[Params, ...]:
+        grids = [_grid(distribution) for distribution in space.values()]
+        if all(grids) and math.prod(map(len, grids)) <= _MAX_ENUMERATED:
+            points = itertools.product(*grids)
+            return tuple(dict(zip(space, point, strict=True)) for point in points)
         return tuple(
-            {name: self._drawn(distribution) for name, distribution in space.items()}
-            for _ in range(_DRAWN)
+            {name: self._random_value(distribution) for name, distribution in space.items()}
+            for _ in range(_SAMPLED)
         )
 
-    def _drawn(self, distribution: BaseDistribution) -> Any:
-        if values := _values(distribution):
+    def _random_value(self, distribution: BaseDistribution) -> Any:
+        if values := _grid(distribution):
             return values[int(self._random.integers(len(values)))]
         low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
         if getattr(distribution, "log", False):
-            # rounding may carry an exponential beyond the bounds
-            drawn = float(np.exp(self._random.uniform(np.log(low), np.log(high))))
-            return min(max(drawn, low), high)
+            value = float(np.exp(self._random.uniform(np.log(low), np.log(high))))
+            return min(max(value, low), high)  # rounding may carry it beyond the bounds
         return float(self._random.uniform(low, high))
 
 
 class _CandidateSet:
-    """Candidates of one study and search space, and the search among them."""
+    """Candidates of one study and search space, and the search over them."""
 
     def __init__(
         self, candidates: Sequence[Params], space: Mapping[str, BaseDistribution], search: Search
@@ -345,12 +351,15 @@ class _CandidateSet:
             return None
         return self._rows.get(_key(params, self._space))
 
-    def having(self, fixed: Params) -> NDArray[np.bool_]:
+    def matching(self, fixed: Params) -> NDArray[np.bool_]:
         """Marks the candidates with these values."""
         if not fixed:
             return np.ones(len(self.candidates), dtype=bool)
         return np.array(
-            [all(one[name] == value for name, value in fixed.items()) for one in self.candidates]
+            [
+                all(candidate[name] == value for name, value in fixed.items())
+                for candidate in self.candidates
+            ]
         )
 
 
@@ -364,35 +373,39 @@ def sentence(
     """Explains why a candidate is proposed.
 
     Args:
-        choice: What the search says of it.
+        choice: The candidate with its predictions.
         params: Its parameters.
-        best: Those of the best one so far; None while there is none.
-        metric: What is wanted.
-        expected: Replaces the gain, where a ratio of values means nothing.
+        best: Parameters of the incumbent, None without one.
+        metric: The objective.
+        expected: Text to use in place of the gain, if a ratio of values means nothing.
     """
     likely = f"{choice.fits:.0%} {LIKELY_TO_FIT}"
     if choice.reaches is not None:
-        likely += f", {choice.reaches:.0%} to be as fast as asked"
+        likely += f", {choice.reaches:.0%} likely to reach the required speed"
     if choice.gain is None or best is None:
-        return f"the {_BEST[metric]} that is likely to fit, as far as is known; {likely}"
+        return f"expected to be the {_BEST[metric]} that fits; {likely}"
     changed = [name for name, value in params.items() if best.get(name) != value]
-    named = ", ".join(f"{name} {params[name]}" for name in changed[:_TOLD])
-    more = f" and {len(changed) - _TOLD} more" if len(changed) > _TOLD else ""
+    named = ", ".join(f"{name} {params[name]}" for name in changed[:_NAMED_KNOBS])
+    more = f" and {len(changed) - _NAMED_KNOBS} more" if len(changed) > _NAMED_KNOBS else ""
     tests = f"; tests {named}{more} against the best" if changed else ""
     if metric == "headroom":
         lower = choice.gain / (1 + choice.gain)
         return f"expected peak {lower:.0%} lower than the best's; {likely}{tests}"
     if expected is not None:
         return f"{expected}; {likely}{tests}"
-    over = "the samples per price of the best" if metric == "samples_per_price" else "the best"
-    return f"expected {choice.gain:+.0%} over {over}; {likely}{tests}"
+    unit = " samples per price" if metric == "samples_per_price" else ""
+    return f"expected {choice.gain:+.0%}{unit} over the best; {likely}{tests}"
 
 
-def _expected(choice: Suggestion, sights: Sequence[Observation], scale: ValueScale) -> str | None:
-    """The value that is expected and that of the best; None while none is known."""
+def _values_sentence(
+    choice: Suggestion, observations: Sequence[Observation], scale: ValueScale
+) -> str | None:
+    """Compares the expected value to that of the incumbent; None without one."""
     if choice.gain is None:
         return None
-    measured = [one.log_rate for one in sights if one.row == choice.best]
+    measured = [
+        observation.log_rate for observation in observations if observation.row == choice.best
+    ]
     best = statistics.fmean(value for value in measured if value is not None)
     value = scale.value(best + math.log1p(choice.gain))
     return f"expected {value:.3g}, the best so far is {scale.value(best):.3g}"
@@ -405,43 +418,44 @@ def _has_value(trial: FrozenTrial) -> bool:
 def _refuse_several_objectives(study: Study) -> None:
     if (count := len(study.directions)) > 1:
         raise ValueError(
-            f"PlimsollSampler searches for one objective, study {study.study_name} has {count}:"
-            " return the one that is to be best, and set what any answer must keep as a"
-            f' constraint (trial.set_constraint("{CONSTRAINT}", ...))'
+            f"PlimsollSampler supports one objective, study {study.study_name} has {count}:"
+            " return the one to optimize, and set a limit on another as a constraint"
+            f' (trial.set_constraint("{CONSTRAINT}", ...))'
         )
 
 
-def _left_values(
+def _untaken_values(
     values: Sequence[Any],
     trial: FrozenTrial,
     space: Mapping[str, BaseDistribution],
     name: str,
     past: Sequence[FrozenTrial],
 ) -> list[Any]:
-    """Values of a trial's next parameter that lead to combinations which no other trial has.
+    """Returns the values of a trial's next parameter that lead to a new combination.
 
-    Trials with more parameters tell how many combinations follow a value; a trial with no more
-    of them has taken its value, or one of those combinations.
+    Trials with further parameters show how many combinations follow a value, and take one each.
+    A trial without further ones takes the value itself, or a combination that is not known yet.
     """
     taken: dict[Any, int] = {}
-    followed: dict[Any, set[tuple[Any, ...]]] = {}
+    combinations: dict[Any, set[tuple[Any, ...]]] = {}
     sizes: dict[Any, float] = {}
-    for one in past:
-        params = parameters_of(one, space)
+    for other in past:
+        params = parameters_of(other, space)
         if params != {**trial.params, name: params.get(name)}:
             continue
         value = params[name]
-        further = sorted(one.distributions.keys() - space.keys())
+        further = sorted(other.distributions.keys() - space.keys())
         if further:
-            counts = [len(_values(one.distributions[each])) or math.inf for each in further]
-            followed.setdefault(value, set()).add(tuple(one.params[each] for each in further))
+            counts = [len(_grid(other.distributions[key])) or math.inf for key in further]
+            combination = tuple(other.params[key] for key in further)
+            combinations.setdefault(value, set()).add(combination)
             sizes[value] = max(sizes.get(value, 0), math.prod(counts))
         else:
             taken[value] = taken.get(value, 0) + 1
     return [
         value
         for value in values
-        if taken.get(value, 0) + len(followed.get(value, ())) < sizes.get(value, 1)
+        if taken.get(value, 0) + len(combinations.get(value, ())) < sizes.get(value, 1)
     ]
 
 
@@ -449,8 +463,8 @@ def _key(params: Params, space: Mapping[str, BaseDistribution]) -> tuple[Any, ..
     return tuple(params.get(name) for name in space)
 
 
-def _values(distribution: BaseDistribution) -> list[Any]:
-    """All values in their order; none if they cannot be counted."""
+def _grid(distribution: BaseDistribution) -> list[Any]:
+    """Returns all values in order; none if the distribution is continuous or too large."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     step = getattr(distribution, "step", None)
@@ -458,4 +472,4 @@ def _values(distribution: BaseDistribution) -> list[Any]:
         return []
     low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
     count = math.floor((high - low) / step + 1e-9) + 1
-    return [low + step * number for number in range(count)] if count <= _MOST else []
+    return [low + step * number for number in range(count)] if count <= _MAX_ENUMERATED else []

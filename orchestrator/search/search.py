@@ -1,4 +1,4 @@
-"""The next candidate: the one whose expected gain per expected cost is best."""
+"""Bayesian optimization over a fixed candidate pool, by expected improvement per second."""
 
 from __future__ import annotations
 
@@ -22,74 +22,80 @@ from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, failures, rates, shares, subsample
 from orchestrator.search.surrogate import KernelParams, Learned, Prediction, Rows, Surrogate
 
-_LEAST_VARIANCE = 1e-10
+_MIN_VARIANCE = 1e-10
 _FASTEST = SearchObjective()
-# What is believed to be common to all candidates beside the forecast, as a deviation of logarithms:
-# of throughput (anything, without a forecast), and of memory
-_COMMON_RATE = 1.0
-_COMMON_SHARE = 0.3
-_UNTOLD_NOISES = (0.0, 0.1, 0.3)  # of throughput: trials on machines with other work differ so
-_COMMON_SHARE_BESIDE = 0.2  # the forecast's coefficients, where it tells how sure they are
-_SELDOM = 1.5  # deviations below the line beyond which a candidate breaks, before any has
-_BREAKS = KernelParams(
+# Prior standard deviation of an error of the forecast that all candidates share, in logarithms.
+# Throughput may be off by anything, since there may be no forecast; memory by less, and by still
+# less if the forecast tells the uncertainty of its coefficients
+_RATE_OFFSET = 1.0
+_SHARE_OFFSET = 0.3
+_SHARE_OFFSET_WITH_PARTS = 0.2
+_EXTRA_NOISES = (0.0, 0.1, 0.3)  # of throughput, on machines that also run other work
+_FAILURE_MEAN = -1.5  # prior mean of the latent of failures, which is above 0 for a failed trial
+_FAILURE_KERNEL = KernelParams(
     offset=0.5, slope=0.0, effects=0.0, smooth=1.5, alone=0.2, distance=1.0, noise=0.0
 )
-_TAILS = 4  # degrees of freedom of Student's t: how far peaks may lie from what is believed
-_DREAMT = 1e-3  # how exactly a trial under way is taken to end as expected
-_SOME = 1000  # candidates of each sort that are looked at where there are very many
-_TOO_LARGE = 10.0  # what a peak over the limit costs a forecast, as logarithms
-_UNLIKELY = 0.05  # that any candidate left is better than `Search.left` says
-_CHUNK = 4096  # candidates that are believed about at once
+_TAIL_DEGREES = 4  # degrees of freedom of Student's t: prediction errors of peaks have heavy tails
+_FANTASY_NOISE = 1e-3
+_SAMPLE = 1000  # candidates of each kind that are scored in a very large pool
+_OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
+_REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
+_CHUNK = 4096  # candidates per prediction, which bounds memory
 Flags = NDArray[np.bool_]
 
 
 @final
 class BatchVariance:
-    """Deviations of candidates, each taken candidate dreamt to end as it is believed to.
+    """Standard deviations of candidates while a batch is chosen, each member fantasized.
 
-    Means stay where they are then, and what is left of the variances follows from the posterior
-    covariances with the taken one: no matrix is factored again (Rasmussen & Williams 2006,
-    appendix A.2, one observation at a time).
+    A fantasy is the posterior mean, so means do not change. The variances follow from the
+    posterior covariance with the chosen candidate, without another factorization (Rasmussen &
+    Williams 2006, appendix A.2, one observation at a time).
     """
 
     def __init__(self, learned: Learned, rows: Rows, deviation: Numbers, noise: float) -> None:
-        """Begins with what is believed.
+        """Starts with an empty batch.
 
         Args:
-            learned: What was learned of the quantity.
+            learned: The fitted surrogate.
             rows: The candidates.
-            deviation: Of each of them, by what was learned.
-            noise: How exactly what is dreamt is taken to be known, as a deviation.
+            deviation: Their posterior standard deviations.
+            noise: Standard deviation of a fantasy.
         """
-        self._learned = learned
+        self._fitted = learned
         self._rows = rows
         self._variance = deviation**2
         self._noise = noise**2 + learned.structure.noise**2
         covariance = learned.surrogate.covariance(learned.structure, rows, learned.rows)
         self._whitened = learned.posterior.whitened(covariance)
-        self._steps: list[Numbers] = []
+        self._updates: list[Numbers] = []
 
     def without(self, at: int) -> Numbers:
-        """Deviations once the candidate at this place of the rows is under way too."""
-        learned, one = self._learned, self._rows[at : at + 1]
-        prior = learned.surrogate.covariance(learned.structure, self._rows, one)[:, 0]
-        shared = prior - self._whitened.T @ self._whitened[:, at]
-        for step in self._steps:
-            shared -= step * step[at]
-        step = shared / np.sqrt(self._variance[at] + self._noise)
-        self._steps.append(step)
-        self._variance = np.maximum(self._variance - step**2, _LEAST_VARIANCE)
-        left: Numbers = np.sqrt(self._variance)
-        return left
+        """Adds the candidate at this position of the rows to the batch.
+
+        Returns:
+            Standard deviations of all candidates, given the batch.
+        """
+        fitted, chosen = self._fitted, self._rows[at : at + 1]
+        prior = fitted.surrogate.covariance(fitted.structure, self._rows, chosen)[:, 0]
+        covariance = prior - self._whitened.T @ self._whitened[:, at]
+        for update in self._updates:
+            covariance -= update * update[at]
+        update = covariance / np.sqrt(self._variance[at] + self._noise)
+        self._updates.append(update)
+        self._variance = np.maximum(self._variance - update**2, _MIN_VARIANCE)
+        deviation: Numbers = np.sqrt(self._variance)
+        return deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidatePool:
-    """All candidates, as a search sees them.
+    """The candidates with their features, forecasts and costs.
 
-    `log_rate` and `log_share` are forecasts, None where there are none; the parts say by how much
-    a standard deviation of each of a forecast's coefficients moves it (candidates, coefficients).
-    `seconds` is what a trial of each is expected to take; `aim` says what is wanted of them.
+    `log_rate` and `log_share` are forecasts of throughput and of the peak over the memory limit,
+    None without a forecast. `rate_parts` and `share_parts`, of shape (candidates, coefficients),
+    say how far a standard deviation of each of a forecast's coefficients moves it. `seconds` is
+    the expected duration of each trial, `aim` the objective.
     """
 
     features: Numbers
@@ -106,13 +112,13 @@ class CandidatePool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """What to try next, and what is expected of it.
+    """The candidate to try next, with its predictions.
 
-    `gain` is what is expected of what is wanted over the best known, less 1, and `best` that one's
-    candidate; None while none is known. `saving` is the share of a run's time (or price) that
-    knowing it is expected to save, the chance counted that it is no better or does not fit;
-    infinite while none is known. `worth` is what candidates were compared by. `reaches` is the
-    chance that its throughput is as high as asked; None if nothing is asked.
+    `gain` is the expected relative improvement over the incumbent, `best` the incumbent's row;
+    both are None without an incumbent. `saving` is the share of a run's time (or price) that the
+    trial is expected to save, weighted by the chance that the candidate is feasible and better;
+    infinite without an incumbent. `worth` is the score that candidates were ranked by. `reaches`
+    is the chance to meet the lower bound of throughput, None without a bound.
     """
 
     row: int
@@ -125,24 +131,31 @@ class Suggestion:
 
 
 class Search:
-    """Chooses among fixed candidates by what was seen of them."""
+    """Chooses candidates of a fixed pool by their observations."""
 
     def __init__(self, options: CandidatePool, seed: int = 0) -> None:
-        """Believes the forecasts."""
-        self._options = options
-        self._aim = options.aim
-        places = options.features
-        sure = options.share_parts is not None
-        common = _COMMON_SHARE_BESIDE if sure else _COMMON_SHARE
+        """Makes a search; before any observation it relies on the forecasts.
+
+        Args:
+            options: The candidates.
+            seed: Random seed, which breaks ties and samples very large pools.
+        """
+        self._pool = options
+        self._objective = options.aim
+        features = options.features
+        has_parts = options.share_parts is not None
+        share_offset = _SHARE_OFFSET_WITH_PARTS if has_parts else _SHARE_OFFSET
         self._rate = Surrogate(
-            places, options.log_rate, _COMMON_RATE, options.rate_parts, noises=_UNTOLD_NOISES
+            features, options.log_rate, _RATE_OFFSET, options.rate_parts, noises=_EXTRA_NOISES
         )
-        self._share = Surrogate(places, options.log_share, common, options.share_parts)
-        self._broken = Surrogate(places, np.full(len(options), -_SELDOM), 0.0, structure=_BREAKS)
+        self._share = Surrogate(features, options.log_share, share_offset, options.share_parts)
+        self._failure = Surrogate(
+            features, np.full(len(options), _FAILURE_MEAN), 0.0, structure=_FAILURE_KERNEL
+        )
         self._random = np.random.default_rng(seed)
 
     def reseed(self, seed: int) -> None:
-        """Draws from another stream: among equals, and which of very many candidates count."""
+        """Restarts the random numbers that break ties and sample very large pools."""
         self._random = np.random.default_rng(seed)
 
     def next(
@@ -152,7 +165,7 @@ class Search:
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
     ) -> Suggestion:
-        """The best candidate to try: see `several`."""
+        """Returns the best candidate to try; arguments as for `several`."""
         return self.several(1, sights, free, pending, seconds)[0]
 
     def several(
@@ -163,209 +176,231 @@ class Search:
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
     ) -> list[Suggestion]:
-        """The best candidates to try at once, from one fit; so many, or as many as are free.
+        """Chooses a batch of candidates to try, from one fit.
 
         Args:
-            count: How many.
-            sights: What trials have shown.
-            free: Which candidates may be tried, of shape (candidates,); at least one.
-            pending: Candidates of trials under way: taken to end as expected, so that what is
-                gained is gained over them too. So are those chosen before.
-            seconds: What a trial of each takes now, in place of what the options say.
+            count: Size of the batch; it is smaller if fewer candidates are free.
+            sights: Observations of ended trials.
+            free: Marks the candidates that may be tried, at least one; of shape (candidates,).
+            pending: Candidates of running trials. They are fantasized, as are earlier members of
+                the batch, and count as incumbents if they probably fit.
+            seconds: Expected durations now, in place of those of the pool.
         """
-        learned = self._learned(subsample(sights))
-        best = self._best(learned, sights)
-        rows = self._considered(free, best)
-        dreaming = self._dreaming(learned, pending)
-        believed = self._believed(dreaming, rows)
-        line = -np.inf if best is None else max(best.value, self._under_way(dreaming, pending))
-        takes = self._options.seconds if seconds is None else seconds
-        doubts: BatchVariance | None = None
-        choices = list[Suggestion]()
-        left = np.arange(len(rows))  # places of those that are not chosen yet
+        fitted = self._fit(subsample(sights))
+        incumbent = self._incumbent(fitted, sights)
+        rows = self._scored_rows(free, incumbent)
+        fantasized = self._fantasize(fitted, pending)
+        predictions = self._predict(fantasized, rows)
+        threshold = (
+            -np.inf
+            if incumbent is None
+            else max(incumbent.value, self._pending_value(fantasized, pending))
+        )
+        durations = self._pool.seconds if seconds is None else seconds
+        batch_variance: BatchVariance | None = None
+        batch = list[Suggestion]()
+        remaining = np.arange(len(rows))  # positions in `rows` that are not chosen yet
         while True:
-            there = rows[left]
-            seen = self._seen(believed.take(left), there)
-            gained = None if best is None else expected_improvement(seen.mean, seen.deviation, line)
-            worth = (
-                first_pick_score(seen)
-                if gained is None
-                else constrained_improvement(gained * seen.reach, seen.fits)
+            candidates = rows[remaining]
+            scores = self._scores(predictions.take(remaining), candidates)
+            improvement = (
+                None
+                if incumbent is None
+                else expected_improvement(scores.mean, scores.deviation, threshold)
             )
-            if gained is not None and takes is not None:
-                worth = worth / takes[there]
-            at = self._highest(worth)
-            choices.append(self._choice(at, there, seen, worth, gained, best))
-            if len(choices) == count or len(left) == 1:
-                return choices
-            if doubts is None:
-                doubts = BatchVariance(dreaming.rate, rows, believed.rate.deviation, _DREAMT)
-            doubted = doubts.without(int(left[at]))
-            believed = believed._replace(rate=believed.rate._replace(deviation=doubted))
-            left = np.delete(left, at)
-            if seen.chance[at] >= LEAST_FITS:
-                line = max(line, float(seen.mean[at]))
+            ranking = (
+                first_pick_score(scores)
+                if improvement is None
+                else constrained_improvement(improvement * scores.reach, scores.fits)
+            )
+            if improvement is not None and durations is not None:
+                ranking = ranking / durations[candidates]
+            at = self._highest(ranking)
+            batch.append(self._suggestion(at, candidates, scores, ranking, improvement, incumbent))
+            if len(batch) == count or len(remaining) == 1:
+                return batch
+            if batch_variance is None:
+                batch_variance = BatchVariance(
+                    fantasized.rate, rows, predictions.rate.deviation, _FANTASY_NOISE
+                )
+            deviation = batch_variance.without(int(remaining[at]))
+            predictions = predictions._replace(rate=predictions.rate._replace(deviation=deviation))
+            remaining = np.delete(remaining, at)
+            if scores.chance[at] >= LEAST_FITS:
+                threshold = max(threshold, float(scores.mean[at]))
 
-    def _highest(self, worth: Numbers) -> int:
-        top = np.flatnonzero(worth >= worth.max() - 1e-12 * abs(worth.max()))
+    def _highest(self, ranking: Numbers) -> int:
+        top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
         return int(self._random.choice(top))
 
-    def _choice(
+    def _suggestion(
         self,
         at: int,
         rows: Rows,
-        seen: Scores,
-        worth: Numbers,
-        gained: Numbers | None,
-        best: _Known | None,
+        scores: Scores,
+        ranking: Numbers,
+        improvement: Numbers | None,
+        incumbent: _Incumbent | None,
     ) -> Suggestion:
         return Suggestion(
             row=int(rows[at]),
-            fits=float(seen.fits[at]),
-            worth=float(worth[at]),
-            saving=np.inf if gained is None else float(-np.expm1(-gained[at] * seen.chance[at])),
-            gain=None if best is None else float(np.expm1(seen.mean[at] - best.value)),
-            best=None if best is None else best.row,
-            reaches=None if self._aim.lower_bound is None else float(seen.reach[at]),
+            fits=float(scores.fits[at]),
+            worth=float(ranking[at]),
+            saving=(
+                np.inf
+                if improvement is None
+                else float(-np.expm1(-improvement[at] * scores.chance[at]))
+            ),
+            gain=None if incumbent is None else float(np.expm1(scores.mean[at] - incumbent.value)),
+            best=None if incumbent is None else incumbent.row,
+            reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
 
     def regret_bound(self, sights: Sequence[Observation], free: Flags) -> float | None:
-        """How much better than the best known one any free candidate is at most, as a ratio.
+        """Returns the largest ratio by which a free candidate may beat the incumbent.
 
-        Holds with 95 %, by what is believed: the chances of all candidates to be better still, and
-        to fit, add up to 5 % (Boole's inequality). Errors of memory count as normal: far ones are
-        shared by many plans, and would count once for each. None while nothing was measured.
+        Holds with 95 % confidence under the model: the chances of all candidates to be feasible and
+        above the bound add up to 5 % (Boole's inequality). Memory errors are normal here, without
+        the heavy tails: large errors are shared by many plans, and the sum would count them once
+        for each.
+
+        Returns:
+            The ratio, 1 or more; None without an incumbent.
         """
-        learned = self._learned(subsample(sights))
-        best, rows = self._best(learned, sights), np.flatnonzero(free)
-        if best is None:
+        fitted = self._fit(subsample(sights))
+        incumbent, rows = self._incumbent(fitted, sights), np.flatnonzero(free)
+        if incumbent is None:
             return None
-        parts = [
-            self._judged(learned, some, tails=np.inf)
-            for some in np.array_split(rows, -(-len(rows) // _CHUNK))
-            if len(some)
+        chunks = [
+            self._score_rows(fitted, chunk, tail_degrees=np.inf)
+            for chunk in np.array_split(rows, -(-len(rows) // _CHUNK))
+            if len(chunk)
         ]
         low, high = 0.0, 10.0  # logarithms
         while high - low > 1e-4:
             middle = (low + high) / 2
-            line = best.value + middle
-            chance = sum(
-                float((part.chance * ndtr((part.mean - line) / part.deviation)).sum())
-                for part in parts
+            threshold = incumbent.value + middle
+            risk = sum(
+                float((chunk.chance * ndtr((chunk.mean - threshold) / chunk.deviation)).sum())
+                for chunk in chunks
             )
-            low, high = (middle, high) if chance > _UNLIKELY else (low, middle)
+            low, high = (middle, high) if risk > _REGRET_RISK else (low, middle)
         return float(np.exp(high))
 
-    def _learned(self, sights: Sequence[Observation]) -> _Learned:
-        broke = any(sight.failed for sight in sights)
-        return _Learned(
-            sights=sights,
-            rate=self._rate.learn(*rates(sights)),
-            share=self._share.learn(*shares(sights)),
-            broken=self._broken.learn(*failures(sights)) if broke else None,
+    def _fit(self, observations: Sequence[Observation]) -> _Fitted:
+        any_failed = any(observation.failed for observation in observations)
+        return _Fitted(
+            observations=observations,
+            rate=self._rate.learn(*rates(observations)),
+            share=self._share.learn(*shares(observations)),
+            failure=self._failure.learn(*failures(observations)) if any_failed else None,
         )
 
-    def _dreaming(self, learned: _Learned, pending: Sequence[int]) -> _Learned:
-        """The same, with trials under way ended as expected."""
+    def _fantasize(self, fitted: _Fitted, pending: Sequence[int]) -> _Fitted:
+        """Adds the posterior mean of each pending trial as an observation of its throughput."""
         if not pending:
-            return learned
-        means = learned.rate.of(np.array(pending, dtype=np.intp)).mean.tolist()
-        dreamt = [
-            Observation(row=row, log_rate=mean, rate_noise=_DREAMT)
+            return fitted
+        means = fitted.rate.of(np.array(pending, dtype=np.intp)).mean.tolist()
+        fantasies = [
+            Observation(row=row, log_rate=mean, rate_noise=_FANTASY_NOISE)
             for row, mean in zip(pending, means, strict=True)
         ]
-        rate = self._rate.learn(*rates([*learned.sights, *dreamt]), choose=False)
-        return replace(learned, rate=rate)
+        rate = self._rate.learn(*rates([*fitted.observations, *fantasies]), choose=False)
+        return replace(fitted, rate=rate)
 
-    def _under_way(self, dreaming: _Learned, pending: Sequence[int]) -> float:
-        """The best that trials under way are expected to reach, if they probably will."""
+    def _pending_value(self, fantasized: _Fitted, pending: Sequence[int]) -> float:
+        """Returns the best expected objective of pending trials that are probably feasible."""
         if not pending:
             return -np.inf
-        seen = self._judged(dreaming, np.array(pending, dtype=np.intp))
-        probable = seen.mean[seen.chance >= LEAST_FITS]
+        scores = self._score_rows(fantasized, np.array(pending, dtype=np.intp))
+        probable = scores.mean[scores.chance >= LEAST_FITS]
         return float(probable.max(initial=-np.inf))
 
-    def _judged(self, learned: _Learned, rows: Rows, tails: float = _TAILS) -> Scores:
-        """What is expected of candidates."""
-        return self._seen(self._believed(learned, rows), rows, tails)
+    def _score_rows(
+        self, fitted: _Fitted, rows: Rows, tail_degrees: float = _TAIL_DEGREES
+    ) -> Scores:
+        return self._scores(self._predict(fitted, rows), rows, tail_degrees)
 
-    def _believed(self, learned: _Learned, rows: Rows) -> _Believed:
-        broken = None if learned.broken is None else learned.broken.of(rows)
-        return _Believed(learned.rate.of(rows), learned.share.of(rows), broken)
+    def _predict(self, fitted: _Fitted, rows: Rows) -> _Predictions:
+        failure = None if fitted.failure is None else fitted.failure.of(rows)
+        return _Predictions(fitted.rate.of(rows), fitted.share.of(rows), failure)
 
-    def _seen(self, believed: _Believed, rows: Rows, tails: float = _TAILS) -> Scores:
-        rate, share, broken = believed
-        mean, deviation = self._aim.expected(rate, share, rows)
-        beyond = self._aim.beyond(rate, rows)
-        fits = stdtr(tails, (self._aim.line - share.mean) / share.deviation)
-        if broken is not None:
-            fits = fits * ndtr(-broken.mean / broken.deviation)
+    def _scores(
+        self, predictions: _Predictions, rows: Rows, tail_degrees: float = _TAIL_DEGREES
+    ) -> Scores:
+        rate, share, failure = predictions
+        mean, deviation = self._objective.expected(rate, share, rows)
+        margin = self._objective.beyond(rate, rows)
+        fits = stdtr(tail_degrees, (self._objective.line - share.mean) / share.deviation)
+        if failure is not None:
+            fits = fits * ndtr(-failure.mean / failure.deviation)
         return Scores(
             mean=mean,
             deviation=deviation,
             fits=fits,
-            reach=np.ones(len(rows)) if beyond is None else ndtr(beyond),
+            reach=np.ones(len(rows)) if margin is None else ndtr(margin),
         )
 
-    def _considered(self, free: Flags, best: _Known | None) -> Rows:
-        """The free candidates, or some of very many.
+    def _scored_rows(self, free: Flags, incumbent: _Incumbent | None) -> Rows:
+        """Returns the free candidates, or a subset of a very large pool.
 
-        Those of the best forecasts, the neighbours of the best known one, and some by chance, for
-        forecasts may be wrong.
+        The subset has the best forecasts, the incumbent's neighbours and, since forecasts may be
+        wrong, a random sample.
         """
         rows = np.flatnonzero(free)
-        if len(rows) <= 3 * _SOME:
+        if len(rows) <= 3 * _SAMPLE:
             return rows
-        chosen = [self._random.choice(rows, _SOME, replace=False)]
-        if self._options.log_rate is not None:
-            promise = self._options.log_rate[rows]
-            if self._options.log_share is not None:
-                promise = promise - np.maximum(self._options.log_share[rows], 0.0) * _TOO_LARGE
-            chosen.append(rows[np.argpartition(-promise, _SOME)[:_SOME]])
-        if best is not None:
-            places = self._options.features
-            apart = ((places[rows] - places[best.row]) ** 2).sum(axis=1)
-            chosen.append(rows[np.argpartition(apart, _SOME)[:_SOME]])
-        return np.unique(np.concatenate(chosen))
+        subsets = [self._random.choice(rows, _SAMPLE, replace=False)]
+        if self._pool.log_rate is not None:
+            forecast = self._pool.log_rate[rows]
+            if self._pool.log_share is not None:
+                excess = np.maximum(self._pool.log_share[rows], 0.0)
+                forecast = forecast - excess * _OVER_LIMIT_PENALTY
+            subsets.append(rows[np.argpartition(-forecast, _SAMPLE)[:_SAMPLE]])
+        if incumbent is not None:
+            features = self._pool.features
+            distances = ((features[rows] - features[incumbent.row]) ** 2).sum(axis=1)
+            subsets.append(rows[np.argpartition(distances, _SAMPLE)[:_SAMPLE]])
+        return np.unique(np.concatenate(subsets))
 
-    def _best(self, learned: _Learned, sights: Sequence[Observation]) -> _Known | None:
-        """The best of those that are an answer, by what is believed of them.
+    def _incumbent(self, fitted: _Fitted, sights: Sequence[Observation]) -> _Incumbent | None:
+        """Returns the feasible measured candidate with the highest posterior mean.
 
-        Of noisy measurements the highest was lucky: beside that, nothing seems worth a trial.
+        Not the highest measurement: among noisy ones that was lucky, and no trial would seem worth
+        its cost in comparison.
         """
-        rows = np.unique([s.row for s in sights if self._aim.answered(s)]).astype(np.intp)
+        rows = np.unique([s.row for s in sights if self._objective.answered(s)]).astype(np.intp)
         if not len(rows):
             return None
-        believed = self._judged(learned, rows).mean
-        at = int(np.argmax(believed))
-        return _Known(int(rows[at]), float(believed[at]))
+        means = self._score_rows(fitted, rows).mean
+        at = int(np.argmax(means))
+        return _Incumbent(int(rows[at]), float(means[at]))
 
 
-class _Known(NamedTuple):
-    """A candidate that is an answer, and what it is believed to reach of what is wanted."""
+class _Incumbent(NamedTuple):
+    """Row of the incumbent, and its posterior mean of the objective."""
 
     row: int
     value: float
 
 
-class _Believed(NamedTuple):
-    """What is believed of candidates; of breakages nothing while nothing broke."""
+class _Predictions(NamedTuple):
+    """Predictions for candidates; no `failure` before any trial has failed."""
 
     rate: Prediction
     share: Prediction
-    broken: Prediction | None
+    failure: Prediction | None
 
-    def take(self, which: Rows) -> _Believed:
-        """Of some of them."""
-        broken = None if self.broken is None else self.broken.take(which)
-        return _Believed(self.rate.take(which), self.share.take(which), broken)
+    def take(self, which: Rows) -> _Predictions:
+        failure = None if self.failure is None else self.failure.take(which)
+        return _Predictions(self.rate.take(which), self.share.take(which), failure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Learned:
-    """What sights taught; of breakages nothing while nothing broke."""
+class _Fitted:
+    """Fitted surrogates; no `failure` before any trial has failed."""
 
-    sights: Sequence[Observation]
+    observations: Sequence[Observation]
     rate: Learned
     share: Learned
-    broken: Learned | None
+    failure: Learned | None

@@ -1,4 +1,4 @@
-"""How far what was measured elsewhere holds here: from fingerprints alone."""
+"""Transfer of trials from other studies: how uncertain they are here, by their fingerprints."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from search_spaces.trial import Fingerprint, Record
 
-# Deviations of the logarithm that all trials of another study may be off by, together
-SAME = 0.02  # the same machine and software on another day
+# Standard deviations, in logarithms, of an error that all trials of another study share
+SAME = 0.02  # same machine and software, another day
 OTHER_SOFTWARE = 0.1
 OTHER_HOSTS = 0.1
-# packages that compute or communicate; the others do not change what a step takes
-_MATTERS = frozenset({"torch", "deepspeed", "transformers", "ray"})
+# Packages that compute or communicate; others do not change the duration of a step
+_PERFORMANCE_PACKAGES = frozenset({"torch", "deepspeed", "transformers", "ray"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class EarlierStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredTrial:
-    """A record of another study, and how far it may be off here, as a deviation of logarithms."""
+    """A record of another study, with its uncertainty here (standard deviation of logarithms)."""
 
     study: str
     record: Record
@@ -35,39 +35,42 @@ class TransferredTrial:
 def transferred_trials(
     studies: Iterable[EarlierStudy], ours: Fingerprint
 ) -> tuple[TransferredTrial, ...]:
-    """What holds here of what they measured."""
+    """Returns the trials of other studies that apply to this hardware and software."""
     return tuple(
-        TransferredTrial(study=study.name, record=record, transfer_std=off)
+        TransferredTrial(study=study.name, record=record, transfer_std=std)
         for study in studies
         for record in study.records
-        if (off := transfer_std(record.fingerprint, ours)) is not None
+        if (std := transfer_std(record.fingerprint, ours)) is not None
     )
 
 
 def sources(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[str, ...]:
-    """Which studies are evidence here and how far they are believed, a sentence each."""
+    """Describes, in a sentence for each study, which trials are transferred and how uncertain."""
     return tuple(sentence for study in studies if (sentence := _source(study, ours)))
 
 
 def _source(study: EarlierStudy, ours: Fingerprint) -> str:
-    taken = transferred_trials([study], ours)
-    if not taken:
-        return f"study {study.name} measured the same job on another device: it is no evidence here"
-    other = sorted({word for lesson in taken for word in _different(lesson.record, ours)})
-    trials = f"{len(taken)} trial" + "s" * (len(taken) > 1)
-    most = max(lesson.transfer_std for lesson in taken)
-    beside = f", discounted for {', '.join(other)}" if other else ""
-    return f"{trials} of study {study.name} are evidence too, to {100 * most:.0f} %{beside}"
+    trials = transferred_trials([study], ours)
+    if not trials:
+        return f"no trials transferred from study {study.name}: it ran on another device"
+    changes = sorted({change for trial in trials for change in _changes(trial.record, ours)})
+    count = f"{len(trials)} trial" + "s" * (len(trials) > 1)
+    largest = max(trial.transfer_std for trial in trials)
+    detail = f" ({', '.join(changes)})" if changes else ""
+    return f"{count} transferred from study {study.name}, uncertainty {100 * largest:.0f} %{detail}"
 
 
-def _different(record: Record, ours: Fingerprint) -> Sequence[str]:
+def _changes(record: Record, ours: Fingerprint) -> Sequence[str]:
     return differences(record.fingerprint, ours) if record.fingerprint else ()
 
 
 def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
-    """The deviation by which measurements there may be off here; None: they say nothing here.
+    """Returns the uncertainty that a measurement elsewhere has here, None if it does not apply.
 
-    Devices must have the same name: what another one takes is for forecasts to tell.
+    Devices must have the same name: only forecasts predict from one device to another.
+
+    Returns:
+        The standard deviation of the logarithm.
     """
     if theirs is None or (theirs.device, theirs.device_name) != (ours.device, ours.device_name):
         return None
@@ -80,17 +83,19 @@ def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
 
 
 def differences(theirs: Fingerprint, ours: Fingerprint) -> tuple[str, ...]:
-    """What is not the same, in words: `torch 2.12.0`, `2 hosts`."""
-    there, here = _versions(theirs), _versions(ours)
-    told = [
-        f"{name} {there.get(name, 'missing')}"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
+    """Lists what differs there, in words: `torch 2.12.0`, `2 hosts`."""
+    other_versions, own_versions = _versions(theirs), _versions(ours)
+    changes = [
+        f"{name} {other_versions.get(name, 'missing')}"
+        for name in sorted(other_versions.keys() | own_versions.keys())
+        if other_versions.get(name) != own_versions.get(name)
     ]
     if theirs.hosts != ours.hosts:
-        told.append(f"{theirs.hosts} hosts")
-    return tuple(told)
+        changes.append(f"{theirs.hosts} hosts")
+    return tuple(changes)
 
 
 def _versions(fingerprint: Fingerprint) -> dict[str, str]:
-    return {name: version for name, version in fingerprint.versions if name in _MATTERS}
+    return {
+        name: version for name, version in fingerprint.versions if name in _PERFORMANCE_PACKAGES
+    }

@@ -1,4 +1,4 @@
-"""Host memory, the arithmetic that --explain shows, and wasteful sizes: by hand and published."""
+"""Host memory, breakdowns and tile quantization against hand calculations and publications."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> Fo
 
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
-    """A loop that was traced leaves less in doubt but what differs from one plan to the next."""
+    """A traced loop is less uncertain, so most of the variance is between plans."""
     belief = dataclasses.replace(a_belief(), own_sureness=0.01)
     belief = dataclasses.replace(
         belief, memory_scales=dataclasses.replace(belief.memory_scales, misfit=0.05)
@@ -64,8 +64,8 @@ def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
         sized = size_plan(a_question(), a_plan(engine=engine), a_footprint, belief)
         by_engine[engine] = dict(breakdown(sized, 0, belief).memory_doubts)
 
-    assert by_engine["torch"]["one plan from the next"] > 0.9
-    assert by_engine["deepspeed"].get("one plan from the next", 0.0) < 0.9
+    assert by_engine["torch"]["between plans"] > 0.9
+    assert by_engine["deepspeed"].get("between plans", 0.0) < 0.9
 
 
 def test_host_memory_of_zero_offload() -> None:
@@ -110,20 +110,20 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     told = breakdown(one(a_plan()), 0, a_belief())
 
     tokens = 8 * TOKENS  # of one device in a step
-    assert _figure(told, "matmul", "work of a device") == pytest.approx(
+    assert _figure(told, "matmul", "work per device") == pytest.approx(
         6 * (DEPTH * BLOCK + VOCABULARY * HIDDEN) * tokens
     )
     rate = _figure(told, "matmul", "rate")
     seconds = next(term.amount for term in told.time if term.name == "matmul")
-    assert rate * seconds == pytest.approx(_figure(told, "matmul", "work of a device"))
+    assert rate * seconds == pytest.approx(_figure(told, "matmul", "work per device"))
 
 
 def test_recomputation_adds_a_third() -> None:
-    """All blocks once more forward: 8 FLOPs a parameter and token of the blocks."""
+    """Blocks run forward twice: 8 FLOPs per parameter and token of the blocks."""
     told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
 
     tokens = 8 * TOKENS
-    assert _figure(told, "matmul", "work of a device") == pytest.approx(
+    assert _figure(told, "matmul", "work per device") == pytest.approx(
         (8 * DEPTH * BLOCK + 6 * VOCABULARY * HIDDEN) * tokens
     )
 
@@ -205,7 +205,7 @@ def test_what_is_no_multiple_of_eight_costs_most() -> None:
 
 
 def test_a_size_whose_multiple_is_far_away_is_left_alone() -> None:
-    """From 520 to 576 there is 11 % more to multiply, which the better shape does not make up."""
+    """Padding 520 to 576 adds 11 % of FLOPs, more than the better shape saves."""
     sized = one(a_plan(micro_batch=8, accumulation=1), hidden=520)
 
     found = wasteful_sizes(sized, 0, {}, H100.multiprocessors, a_belief())

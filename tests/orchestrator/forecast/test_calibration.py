@@ -1,4 +1,4 @@
-"""What a study teaches: measured trials move forecasts towards them and narrow intervals."""
+"""Calibration by a study: measured trials shift forecasts towards them and narrow intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def before() -> ForecastTable:
 
 
 def measured(sized: ForecastTable, row: int) -> Record:
-    """A trial that took longer and more than forecast."""
+    """A trial that was slower and needed more memory than forecast."""
     told = sized.forecasts
     seconds = float(told.step_seconds[row]) * SLOWER
     outcome = make_measured()
@@ -71,5 +71,5 @@ def test_a_study_says_what_it_ran_on(before: ForecastTable) -> None:
     record = measured(before, 0)
 
     assert study_device(spec, (record,)).name == "cpu"
-    with pytest.raises(StudyError, match="what it ran on"):
+    with pytest.raises(StudyError, match="device it ran on"):
         study_device(spec, (replace(record, fingerprint=None),))

@@ -1,4 +1,4 @@
-"""Forecasts of a model that is really traced, and what records teach them."""
+"""Forecasts of a traced model, and their calibration by records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def expected(forecaster: Forecaster, plan: Plan, records: Sequence[Record] = ())
 
 
 def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
-    """Records of a machine that is `SLOWER` and holds `FULLER` than expected, all alike."""
+    """Equal records of a machine that is `SLOWER` and `FULLER` than forecast."""
     records = []
     for number, plan in enumerate(plans):
         before = expected(forecaster, plan)
@@ -278,7 +278,7 @@ def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Sp
 
 
 def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint: Footprint) -> None:
-    """So that the step of the longest samples has its time: see `core.deadlines`."""
+    """Deadlines need it for the step of the longest samples: see `core.deadlines`."""
     lengths = (footprint.tokens // 4, footprint.tokens)
     alike = replace(footprint, varied=False, lengths=())
     varied = replace(footprint, varied=True, lengths=lengths, row_tokens=footprint.tokens)
@@ -308,7 +308,7 @@ KINDS = make_spec(
 
 @pytest.fixture(scope="module")
 def kinds(model: ModelFacts, footprint: Footprint) -> tuple[TracedForecasts, SweepState]:
-    """Forecasts before any trial, and the state of a sweep whose plans tell two kinds apart."""
+    """Forecasts before any trial, and the state of a sweep on two node kinds."""
     facts = ClusterFacts(device="cuda", slots=4, memory_limit_bytes=None)
     facts = split_by_accelerator(facts, KINDS, lambda _: (2, 2))
     table = sweep_space(KINDS, model, facts)

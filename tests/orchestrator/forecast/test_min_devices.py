@@ -1,4 +1,4 @@
-"""The search for the fewest devices, against trying all counts."""
+"""The search for the smallest device count, against trying all counts."""
 
 from __future__ import annotations
 

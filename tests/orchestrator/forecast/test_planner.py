@@ -1,4 +1,4 @@
-"""The planner on a model worked out by hand: what it recommends, and why nothing fits."""
+"""The planner on a model worked out by hand: recommendations, and reasons why nothing fits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_prices_are_those_of_the_devices_hours(answer: PlanningReport) -> None:
 
 
 def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
-    """Half of the samples have a sixteenth of the tokens: 17/32 of the longest in the mean."""
+    """Half of the samples have 1/16 of the tokens, so the mean is 17/32 of the longest."""
 
     def varied(wanted: Any) -> Any:
         whole = a_footprint(wanted)

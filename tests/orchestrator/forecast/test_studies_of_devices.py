@@ -1,4 +1,4 @@
-"""What a study on disk teaches the forecasts of another."""
+"""Calibration of a sweep's forecasts by another study on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
-    """Of a study `slow` in the current folder, whose two trials took an hour for a step."""
+    """Specification of a study `slow`, whose two trials took an hour for a step."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -44,7 +44,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
 
 
 def speed(spec: SweepSpec, belief: Calibration) -> float:
-    """Samples per second that are expected of the baseline."""
+    """Forecast samples per second of the baseline."""
     model = describe(spec.model, spec.train)
     table = sweep_space(spec, model, CLUSTER).table
     footprint = trace(spec, variants_of(table), device="cpu")

@@ -1,4 +1,4 @@
-"""A model whose footprint can be worked out by hand, and questions about it."""
+"""A model whose footprint can be worked out by hand, and planning requests for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def matmuls(wide: int, tall: int, tokens: int = TOKENS) -> tuple[Matmul, ...]:
 
 
 def backward(forward: tuple[Matmul, ...]) -> tuple[Matmul, ...]:
-    """By the input and by the weight: each as much as forward."""
+    """Gradients of the input and of the weight: each costs as much as forward."""
     return tuple(
         made
         for one in forward
@@ -79,7 +79,7 @@ def a_footprint(
     tokens: int = TOKENS,
     wide: int | None = None,
 ) -> Footprint:
-    """Parts of the sizes above for each variant; recomputation saves nine tenths of a block."""
+    """The footprint of each variant, from the sizes above; recomputation frees 0.9 of a block."""
     activations = 34.0 * tokens * hidden
     logits = 10.0 * tokens * vocabulary
     variants = [
@@ -153,7 +153,7 @@ def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) 
 
 
 def a_belief() -> Calibration:
-    """Coefficients as they stand in the code, whatever was fitted since."""
+    """The coefficients in the code, without fitted ones."""
     return Calibration(
         time=TimeCoefficients(),
         time_scales=Scales.before(0.15, (0.2,) * len(TERMS), 0.05),

@@ -1,4 +1,4 @@
-"""Several candidates from one fit are those that one fit after the other would give."""
+"""A batch from one fit against candidates from one fit each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that need no less than one that ran out of memory."""
+"""Dominance: plans that need at least as much memory as one that ran out."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ plans = st.builds(
 
 @given(untried=st.lists(plans, min_size=1, unique=True), failed=st.lists(plans))
 def test_something_is_always_left(untried: list[Plan], failed: list[Plan]) -> None:
-    """What is known is no validation: where nothing has hope, all may still be tried."""
+    """Dominance is not a proof: if every plan is dominated, all may still be tried."""
     records = [make_record(number, plan, make_oom()) for number, plan in enumerate(failed)]
     hopeful = list(drop_dominated(untried, records))
 

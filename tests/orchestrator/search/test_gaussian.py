@@ -1,4 +1,4 @@
-"""Regression on values and on bounds, against scikit-learn and against integrals."""
+"""Gaussian-process regression on values and bounds, against scikit-learn and integrals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_values_alone_are_what_scikit_learn_makes_of_them() -> None:
 
 @pytest.mark.parametrize(("limit", "side"), [(0.5, 1), (-1.0, 1), (2.0, 1), (0.3, -1), (-1.5, -1)])
 def test_one_bound_gives_the_moments_of_the_truncated_normal(limit: float, side: int) -> None:
-    """f ~ N(0.2, 1), seen beyond a limit with noise 0.1: mean, variance, chance by integration."""
+    """f ~ N(0.2, 1), above a limit with noise 0.1; mean, variance and evidence by integration."""
 
     def density(f: float) -> float:
         return float(stats.norm.pdf(f, 0.2) * stats.norm.cdf(side * (f - limit) / 0.1))

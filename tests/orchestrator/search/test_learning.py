@@ -1,4 +1,4 @@
-"""Whether proposals get better than chance, on a surface of plain arithmetic."""
+"""Optuna's samplers against random search, on a synthetic surface."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LEARNED = 10  # trials after which a sampler should know better than chance
 
 @pytest.fixture(scope="module")
 def space() -> Space:
-    """630 plans, of which 30 % run out of memory."""
+    """630 plans; 30 % of them run out of memory."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return make_space(make_spec(train={"global_batch": 128, "sequence_length": 128}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a sampler found: out-of-memory trials once it could know better, and its best."""
+    """Result of a sampler: its best plan, and the trials out of memory after its first ones."""
 
     late_ooms: int
     best: float
@@ -91,7 +91,7 @@ def test_in_a_longer_search_too(space: Space) -> None:
 
 @pytest.mark.parametrize("sampler", ["plimsoll", "tpe"])
 def test_where_nothing_fits_it_goes_where_less_is_wanted(space: Space, sampler: Sampler) -> None:
-    """A broken constraint is graded, and so teaches before anything was measured."""
+    """Graded violations inform the sampler before any trial is measured."""
     proposer = proposer_of(space, sampler, seed=0)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(40):

@@ -1,4 +1,4 @@
-"""The search is told of the same goal that records are judged by."""
+"""The objective of the search against the objective that records are scored by."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
 def test_what_answers_is_what_falls_short_of_nothing(
     lower_bound: dict[str, float], headroom: float
 ) -> None:
-    """Samples for 1: 36,000, 27,000 and 22,500."""
+    """Samples per price: 36,000, 27,000 and 22,500."""
     goal = goal_of(at_least=lower_bound, headroom=headroom)
     aim = search_objective(goal, PlanTable.of(PLANS))
 

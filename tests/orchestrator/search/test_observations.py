@@ -1,4 +1,4 @@
-"""What each ending shows of a candidate."""
+"""Observations of each outcome."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_out_of_memory_is_a_bound_at_what_was_wanted() -> None:
 
 
 def test_no_end_in_time_bounds_the_throughput() -> None:
-    """Three steps of 16 samples do not go into 100 s less the 10 s of measured ones."""
+    """Three steps of 16 samples take longer than the deadline of 100 s minus 10 s of measuring."""
     seen = sight(TimedOut(deadline_seconds=100, detail="no end"))
 
     assert seen.too_slow

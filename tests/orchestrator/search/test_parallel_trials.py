@@ -1,4 +1,4 @@
-"""Trials that are asked for at once: each gets a candidate of its own."""
+"""Parallel trials: each gets its own candidate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_threads_take_each_candidate_of_a_small_grid_once(seed: int) -> None:
 
 
 def test_random_first_trials_take_each_candidate_once() -> None:
-    """Nothing has ended, so that all of them are drawn at random."""
+    """No trial has ended, so all candidates are drawn at random."""
     study = optuna.create_study(sampler=PlimsollSampler(seed=3))
 
     for _ in range(6):
@@ -85,7 +85,7 @@ def test_a_proposal_counts_before_its_parameters_are_suggested() -> None:
 
 
 def test_trials_asked_for_at_once_are_not_neighbours() -> None:
-    """Each learns from the others as if they had ended as expected: it looks elsewhere."""
+    """Pending trials are fantasized, so the next one explores elsewhere."""
     study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(None, GRID, seed=0))
     study.enqueue_trial({"batch": 32, "ratio": 5})
     study.tell(study.ask(GRID), 1.0)
@@ -152,7 +152,7 @@ def test_of_a_full_grid_those_that_are_not_under_way_are_tried_again() -> None:
 
 
 class Contended(InMemoryStorage):
-    """Lets somebody else write between a sampler's look at the trials and its own proposal."""
+    """Writes another proposal between a sampler's read of the trials and its own proposal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Contended(InMemoryStorage):
 def test_processes_that_propose_the_same_at_once_propose_again(
     known: dict[str, Any] | None,
 ) -> None:
-    """A sampler of another process, with the same seed, is faster by a moment each time."""
+    """A sampler of another process, with the same seed, always writes a moment earlier."""
     storage = Contended()
     ours, theirs = (
         optuna.create_study(
@@ -190,7 +190,7 @@ def test_processes_that_propose_the_same_at_once_propose_again(
 
 
 def test_drivers_of_one_database_never_repeat_a_candidate(tmp_path: Path) -> None:
-    """Two samplers that share nothing but the file, with one seed."""
+    """Two samplers with the same seed share only the database file."""
     url = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(study_name="shared", storage=url, direction="maximize")
     together = threading.Barrier(2, timeout=60)
@@ -232,7 +232,7 @@ def test_reseeded_samplers_draw_different_numbers() -> None:
 
 
 def test_a_sampler_reseeds_its_search_too() -> None:
-    """The choice among candidates that are worth the same is drawn as well."""
+    """Ties between equal scores are broken at random too."""
 
     def proposed(*, reseed: bool) -> list[Any]:
         sampler = PlimsollSampler(None, GRID, seed=0)

@@ -1,4 +1,4 @@
-"""Plimsoll's search on a space of plans, with forecasts of a synthetic machine."""
+"""Plimsoll's sampler on a space of plans, with forecasts for a synthetic machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def space() -> Space:
 
 
 def prospects_of(space: Space, *, factor: float = 1.0) -> SearchPrior:
-    """The truth times a factor, with a coefficient for all and one for what blocks hold."""
+    """Biased forecasts, with one coefficient for all memory and one for that of blocks."""
     plans = list(space.candidates)
     log_share = np.log([share_of_limit(plan) for plan in plans]) + np.log(factor)
     log_rate = np.log([rate(plan) for plan in plans]) + np.log(factor)
@@ -97,7 +97,7 @@ def test_a_forecast_may_come_later(space: Space) -> None:
 
 
 def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
-    """All with eager attention crash, and are said to be the fastest."""
+    """All plans with eager attention crash, and are forecast to be the fastest."""
     proposer = PlimsollProposer(space, SPEC, seed=0)
     told = prospects_of(space)
     eager = space.table.is_value("attention", "eager")
@@ -151,7 +151,7 @@ def test_when_the_searched_are_used_up_others_are(
 
 
 def test_what_is_left_is_bounded(space: Space) -> None:
-    """No untried plan is faster than the bound; the better the search, the tighter it is."""
+    """No untried plan exceeds the regret bound, which gets tighter as the search progresses."""
     proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
     bounds = []
     for trials in (2, 12):
@@ -182,15 +182,15 @@ def test_other_workers_cost_their_start() -> None:
 
 
 def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
-    """What came in between is not known to them yet; a plan that went meanwhile is left out."""
+    """A batch ignores records since its fit, and skips plans that are no longer free."""
     prospects, free = prospects_of(space), np.ones(len(space.table), dtype=bool)
     baseline = make_record(0, space.baseline, outcome_of(space.baseline))
-    running = list(space.candidates)[1::2][: 2 * plimsoll._PER_CHOICE]
+    running = list(space.candidates)[1::2][: 2 * plimsoll._RUNNING_PER_CHOICE]
     for plan in (space.baseline, *running):
         free[space.table.rows_of(plan)] = False
 
     def asked(*, news: bool, gone: Plan | None = None) -> list[Plan]:
-        """The first three plans; after the first of them a record may come in, or a plan go."""
+        """Returns three plans; after the first, a record may arrive or a plan become taken."""
         proposer, left, plans = PlimsollProposer(space, SPEC, seed=0), free.copy(), list[Plan]()
         records = [baseline]
         for _ in range(3):
@@ -212,7 +212,7 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
 
 
 def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) -> None:
-    """As when a sweep is stopped after an out-of-memory that all the rest needs more than."""
+    """All untried plans are dominated by the last trial, which ran out of memory."""
     failed = make_record(1, space.table.plan(0), make_oom())
     rest = dominated_rows(space.table, failed)
     free = np.zeros(len(space.table), dtype=bool)

@@ -1,4 +1,4 @@
-"""The sampler in studies of Optuna's own."""
+"""`PlimsollSampler` in plain Optuna studies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def speed(params: dict[str, Any]) -> float:
 
 
 def share(params: dict[str, Any]) -> float:
-    """Of the limit: states by stage, activations by batch and ratio."""
+    """Peak as a share of the limit: states by stage, activations by batch and ratio."""
     states = {0: 0.5, 2: 0.3, 3: 0.15}[params["stage"]]
     return states + params["batch"] * 0.03 * (1 - 0.9 * params["ratio"])
 
@@ -89,14 +89,14 @@ def test_each_trial_says_why() -> None:
     study = run(PlimsollSampler(CANDIDATES, SPACE, seed=0), 3)
     reasons = [trial.user_attrs[WHY] for trial in study.trials]
 
-    assert "as far as is known" in reasons[0]
+    assert "expected to be the fastest that fits" in reasons[0]
     assert all("likely to fit" in reason for reason in reasons)
     assert "over the best" in reasons[2]
     assert "against the best" in reasons[2]
 
 
 def test_any_study_can_be_asked() -> None:
-    """No candidates, no distributions, suggestions as the trial goes, and times to be small."""
+    """Neither candidates nor distributions, suggestions one by one, and times to minimize."""
     study = optuna.create_study(direction="minimize", sampler=PlimsollSampler(seed=1))
 
     def seconds(trial: optuna.Trial) -> float:
@@ -110,7 +110,7 @@ def test_any_study_can_be_asked() -> None:
 
 
 def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a training that is arithmetic: the best there is in a dozen trials."""
+    """With synthetic training it finds the optimum in a dozen trials."""
     text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
@@ -132,7 +132,7 @@ def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str
 
 
 def test_failures_teach_what_to_leave_alone() -> None:
-    """Large batches fail, for no reason of memory, and are expected to be the fastest."""
+    """Large batches fail for reasons other than memory, and are forecast to be the fastest."""
     study = optuna.create_study(
         direction="maximize", sampler=PlimsollSampler(CANDIDATES, SPACE, log_rate=LOG_SPEED, seed=0)
     )
@@ -148,7 +148,7 @@ def test_failures_teach_what_to_leave_alone() -> None:
 
 
 def test_what_is_noisy_is_believed_less() -> None:
-    """The same two values promise something else where either may be off by a third."""
+    """The same two values lead to another prediction if each may be off by a third."""
     told = {}
     for noise in (0.01, 0.3):
         study = optuna.create_study(
@@ -209,7 +209,7 @@ def test_a_reason_names_what_is_tested() -> None:
 
 @pytest.mark.parametrize(("direction", "scale"), [("maximize", 1.0), ("minimize", 1000.0)])
 def test_values_of_any_sign_are_searched(direction: str, scale: float) -> None:
-    """With a penalty far from all other values."""
+    """One value is a penalty far from all others."""
     sign = 1 if direction == "maximize" else -1
     study = optuna.create_study(direction=direction, sampler=PlimsollSampler(seed=0))
 
@@ -246,7 +246,7 @@ def test_two_objectives_are_refused_with_what_to_do() -> None:
 
 
 def test_a_study_that_only_ran_out_of_memory_is_learned_from() -> None:
-    """No trial is complete, and parameters are known from pruned ones alone."""
+    """No trial is complete; only pruned ones know the parameters."""
     study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(seed=0))
     study.enqueue_trial({"batch": 40})
     study.enqueue_trial({"batch": 50})

@@ -1,4 +1,4 @@
-"""`PlimsollSampler` against the contract that Optuna's own samplers are tested by."""
+"""`PlimsollSampler` against the contract suite of Optuna's samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for next, on surfaces of plain arithmetic whose best is known."""
+"""The search on synthetic surfaces with a known optimum."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> Candidate
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None:
-    """One that surely fits, then nearer to the limit, as the first has shown how sure it is."""
+    """The first trial surely fits; it reduces uncertainty, so the next ones approach the limit."""
     rows = searched(told(LOG_RATE, LOG_SHARE), seed, 3)
 
     assert trials_to_best(rows) <= 3
@@ -63,7 +63,7 @@ def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_a_dozen_trials_are_enough(seed: int) -> None:
-    """By chance one needs 27 in the median: 5 of 144 candidates are that near."""
+    """Random search needs 27 in the median: 5 of 144 candidates are that close."""
     assert trials_to_best(searched(told(None, None), seed, 14)) <= 14
 
 
@@ -76,7 +76,7 @@ def test_evidence_beats_a_forecast_that_is_wrong(seed: int) -> None:
 
 
 def test_what_ran_out_is_learned_from() -> None:
-    """Memory off by 30 %: after the first that ran out, few more do."""
+    """Memory forecasts are off by 30 %; after the first trial that ran out, few more do."""
     ran_out = [
         sum(RAN_OUT[row] for row in searched(told(LOG_RATE, LOG_SHARE - 0.26), seed, 12))
         for seed in SEEDS
@@ -87,7 +87,7 @@ def test_what_ran_out_is_learned_from() -> None:
 
 @pytest.mark.parametrize("over", [-0.6, 0.1, 0.9])
 def test_beliefs_of_memory_have_the_tails_of_their_errors(over: float) -> None:
-    """Nothing is known but a forecast: the chance to fit is that of Student's t, 4 degrees."""
+    """Without observations, P(fits) follows Student's t with 4 degrees of freedom."""
     share = np.full(len(PLACES), over)
     known = Surrogate(PLACES, share, 0.3).learn(*shares([])).of(np.array([0]))
     chance = stats.t(df=4).cdf(-over / known.deviation[0])
@@ -98,7 +98,7 @@ def test_beliefs_of_memory_have_the_tails_of_their_errors(over: float) -> None:
 
 
 def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
-    """The best is found after a few of 70 trials; a third of all candidates would run out."""
+    """The optimum takes a few of 70 trials; a third of all candidates would run out."""
     rows = searched(told(LOG_RATE, LOG_SHARE), 0, 70)
 
     assert trials_to_best(rows) <= 5
@@ -120,7 +120,7 @@ def test_trials_under_way_are_not_asked_for_again() -> None:
 
 
 def test_trials_under_way_are_spread_where_nothing_is_known() -> None:
-    """All are forecast the same: what one will tell of its neighbours is not asked for again."""
+    """All forecasts are equal: neighbours of a pending trial would tell little new."""
     flat = told(np.zeros(len(PLACES)), np.full(len(PLACES), -2.0))
     search, free, middle = Search(flat, 0), np.ones(len(PLACES), dtype=bool), 78
     first = Observation(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
@@ -164,7 +164,7 @@ def test_gain_and_chance_are_told_against_the_best() -> None:
 
 
 def test_costly_trials_must_gain_more() -> None:
-    """The best candidate takes a thousand times as long: another one is asked for."""
+    """The best candidate takes a thousand times as long, so another one is chosen."""
     free = np.ones(len(PLACES), dtype=bool)
     free[0] = False
     cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
@@ -211,7 +211,7 @@ def test_a_useless_forecast_loses_its_weight() -> None:
 
 
 def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
-    """Noise of 0.3; one trial read 0.8 too high, which neither its neighbours nor forecasts say."""
+    """Noise of 0.3; one reading is 0.8 too high, unlike its neighbours and forecasts."""
     slow, fast = 20, 60
     readings = [(slow, 0.8), (slow + 1, 0.0), (slow + 12, 0.0), (fast, 0.0)]
     sights = [
@@ -232,7 +232,7 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
 
 
 def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
-    """The fastest candidates by far would hold twice the limit."""
+    """By far the fastest candidates would need twice the limit."""
     free = np.ones(len(PLACES), dtype=bool)
     free[0] = False
     choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
@@ -247,7 +247,7 @@ def feasible_best(value: np.ndarray, allowed: np.ndarray) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
-    """A sixth of the candidates is as fast as asked; within 2 % of the smallest peak of those."""
+    """A sixth of the candidates meet the speed bound; finds one within 2 % of their least peak."""
     least = np.full(len(PLACES), 0.35)
     aim = SearchObjective(of="room", lower_bound=least)
     options = CandidatePool(features=PLACES, log_rate=None, log_share=None, aim=aim)
@@ -261,7 +261,7 @@ def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_price_of_each_candidate_counts(seed: int) -> None:
-    """What the first knob gains in speed costs more than it is worth."""
+    """The first knob gains less speed than it adds to the price."""
     price = 1.5 * PLACES[:, 0]
     options = CandidatePool(
         features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=SearchObjective(price=price)
@@ -274,7 +274,7 @@ def test_the_price_of_each_candidate_counts(seed: int) -> None:
 
 
 def test_how_much_better_a_price_may_get_is_bounded() -> None:
-    """The bound is of what is wanted: with all but the best tried it is what that one adds."""
+    """The regret bound is of the objective: with one candidate left, it is that one's gain."""
     price = 1.5 * PLACES[:, 0]
     value = np.where(RAN_OUT, -np.inf, LOG_RATE - price)
     last = int(value.argmax())
@@ -298,7 +298,7 @@ def test_how_much_better_a_price_may_get_is_bounded() -> None:
 
 
 def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
-    """All are twice as fast as the measured one, and expected at nearly three times the limit."""
+    """All are twice as fast as the measured one, and forecast at nearly three times the limit."""
     count = 3000
     options = CandidatePool(
         features=np.linspace(0, 1, count)[:, None],
@@ -314,9 +314,9 @@ def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
 
 
 def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> None:
-    """Each trial is off by 40 %, and says 3 %; the best and 23 others were tried.
+    """Readings are off by 40 % but claim 3 %; the best candidate and 23 others were tried.
 
-    Whoever takes such readings at their word believes in half as much again, in the mean.
+    A model that trusts such readings expects another 50 % on average.
     """
     fits = np.flatnonzero(~RAN_OUT)
     best = fits[LOG_RATE[fits].argmax()]

@@ -1,4 +1,4 @@
-"""What is believed of candidates that were not seen."""
+"""Predictions of the surrogate for unobserved candidates."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PLACES = np.array(
 
 
 def test_what_a_forecast_misjudges_of_a_knob_is_learned_from_a_few_trials() -> None:
-    """One technique is 1.8 times as fast as forecast, another slower by 40 %: eight trials tell.
+    """One technique is 1.8 times as fast as forecast, another 40 % slower: eight trials show it.
 
-    With a smooth function alone, errors of the other 136 are 0.24 in the mean.
+    With only a smooth function, the mean error of the other 136 is 0.24.
     """
     errors = []
     for seed in range(5):
@@ -42,7 +42,7 @@ def test_what_a_forecast_misjudges_of_a_knob_is_learned_from_a_few_trials() -> N
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_that_values_do_not_tell_is_learned_and_explains_no_steady_ones(seed: int) -> None:
-    """A busy machine is off by 40 % from trial to trial, each of which says 3 %."""
+    """On a busy machine, trials vary by 40 % but each claims 3 %."""
     rng = np.random.default_rng(seed)
     places = np.array(list(itertools.product(np.linspace(0, 1, 12), repeat=2)))
     forecast = places @ np.array([0.8, 0.3])

@@ -1,4 +1,4 @@
-"""How far measurements elsewhere hold here."""
+"""Transfer of measurements from other machines."""
 
 from __future__ import annotations
 

@@ -156,10 +156,10 @@ def test_sources_are_named_with_how_far_they_are_believed(tmp_path: Path, space:
     off = math.hypot(2, 10)
 
     assert study.sources(CPU_FINGERPRINT) == (
-        f"{count} trials of study same are evidence too, to 2 %",
-        f"{count} trials of study older are evidence too, to {off:.0f} %,"
-        " discounted for ray missing, torch 2.11.0",
-        "study away measured the same job on another device: it is no evidence here",
+        f"{count} trials transferred from study same, uncertainty 2 %",
+        f"{count} trials transferred from study older, uncertainty {off:.0f} %"
+        " (ray missing, torch 2.11.0)",
+        "no trials transferred from study away: it ran on another device",
     )
 
 
