@@ -1,4 +1,4 @@
-"""Models of transformers: facts, builds, and what is said of models that cannot be."""
+"""Models of transformers: facts, builds, and messages about impossible models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which splits a model's plan allows, and why others have none: on the meta device."""
+"""Tensor plans on the meta device: allowed splits, and reasons of refusals."""
 
 from __future__ import annotations
 
