@@ -127,7 +127,7 @@ def test_tied_weights_stay_tied(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_built_whole(tmp_path: Path) -> None:
-    """Mamba's step sizes are computed from a draw."""
+    """Mamba computes its step sizes from a draw."""
     first, second = (
         build(_model("mamba", tmp_path), TRAIN, attention="eager").materialised() for _ in range(2)
     )
