@@ -245,9 +245,9 @@ def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
 
 
 def _tokens(inputs: Mapping[str, torch.Tensor]) -> int:
-    """Counts the tokens in a user's batch, or its samples if it has no token ids."""
     if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
         return int(inputs["attention_mask"].sum())
     if "input_ids" in inputs:
         return inputs["input_ids"].numel()
+    # a batch without token ids counts its samples
     return max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)

@@ -46,7 +46,7 @@ _MASKED, _TO_MASK, _TO_RANDOM = 0.15, 0.8, 0.1  # Devlin et al. 2018, arXiv:1810
 CLASSES = 2
 Tokens = NDArray[np.int32]
 Inputs = dict[str, torch.Tensor]
-_FILLED_WITH = {"input_ids": PAD_TOKEN_ID, "attention_mask": 0, "labels": IGNORED}
+_PADDING = {"input_ids": PAD_TOKEN_ID, "attention_mask": 0, "labels": IGNORED}
 
 
 def pad(rows: Sequence[NDArray[Any]], value: int, multiple: int = 1) -> torch.Tensor:
@@ -240,23 +240,24 @@ def to_common_shape(batches: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
         replace(
             batch,
             inputs={
-                name: _filled(name, tensor, rows, columns) for name, tensor in batch.inputs.items()
+                name: _padded_to(name, tensor, rows, columns)
+                for name, tensor in batch.inputs.items()
             },
         )
         for batch in batches
     )
 
 
-def _filled(name: str, tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+def _padded_to(name: str, tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     shape = (rows, columns)[: tensor.dim()]  # a tensor with one number per row has no columns
     if tensor.shape == shape:
         return tensor
     if name == "position_ids":  # the padding of a row is one more sample, as are added rows
         old_rows, old_columns = tensor.shape
-        filled = torch.arange(columns).repeat(rows, 1)
-        filled[:, old_columns:] -= old_columns
-        filled[old_rows:] = torch.arange(columns)
+        padded = torch.arange(columns).repeat(rows, 1)
+        padded[:, old_columns:] -= old_columns
+        padded[old_rows:] = torch.arange(columns)
     else:
-        filled = torch.full(shape, _FILLED_WITH[name], dtype=tensor.dtype)
-    filled[tuple(slice(size) for size in tensor.shape)] = tensor
-    return filled
+        padded = torch.full(shape, _PADDING[name], dtype=tensor.dtype)
+    padded[tuple(slice(size) for size in tensor.shape)] = tensor
+    return padded

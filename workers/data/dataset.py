@@ -67,12 +67,11 @@ def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Identifies a file's content by its time of change [ns] and its size [bytes]."""
     try:
         status = path.stat()
     except OSError:
         return (0, 0)  # reading the file raises the error
-    return (status.st_mtime_ns, status.st_size)
+    return (status.st_mtime_ns, status.st_size)  # identifies the file's content
 
 
 @lru_cache(maxsize=2)

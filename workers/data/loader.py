@@ -50,7 +50,7 @@ def feeding(source: BatchSource, plan: Plan, rank: int, device: torch.device) ->
         num_workers=plan.loader_workers,
         multiprocessing_context="fork",
         pin_memory=pinned,
-        worker_init_fn=_start,
+        worker_init_fn=_init_process,
     )
     batches = iter(loader)
     try:
@@ -131,7 +131,7 @@ class _ErrorCapture(contextlib.AbstractContextManager["_ErrorCapture"]):
         return True
 
 
-def _start(_: int) -> None:
+def _init_process(_: int) -> None:
     # never collects the rank's objects in the loader process: among them are process groups,
     # whose threads were not forked and cannot be joined
     gc.freeze()

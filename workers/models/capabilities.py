@@ -28,7 +28,7 @@ _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _VOCABULARY = 64
 _TOLERANCE = 1e-4  # of the largest logit: fp32 sums in another order
 _LEAK = 1e-2  # least effect of samples that attend to each other, else the probe is inconclusive
-_SHRUNK = {
+_SMALL_FIELDS = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "moe_intermediate_size": 32,
@@ -68,7 +68,7 @@ def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]
         torch.no_grad(),
     ):
         return all(
-            _is_apart(_small(model_class, json.loads(shrunk_json), attention))
+            _isolates_samples(_small(model_class, json.loads(shrunk_json), attention))
             for attention in attentions
             if not attention.startswith("flash")  # runs only on CUDA, and reads positions
         )
@@ -88,7 +88,7 @@ def _shrink(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
     names: dict[str, str] = config_class.attribute_map
     aliases = {real: alias for alias, real in names.items()}
     shrunk = {
-        name: _SHRUNK.get(aliases.get(name, name), value)
+        name: _SMALL_FIELDS.get(aliases.get(name, name), value)
         for name, value in fields.items()
         if not name.startswith("_") and name not in ("name_or_path", "architectures")
     }
@@ -114,12 +114,13 @@ def _shrink_layers(fields: dict[str, Any], names: dict[str, str]) -> None:
     fields[names.get("num_hidden_layers", "num_hidden_layers")] = max(2, len(kinds))
 
 
-def _is_apart(model: nn.Module) -> bool:
+def _isolates_samples(model: nn.Module) -> bool:
     first, other, second = (
         torch.randint(1, _VOCABULARY, (1, length)) for length in (_FIRST, _FIRST, _SECOND)
     )
     alone = torch.cat([_logits(model, first), _logits(model, second)], dim=1)
     packed = _logits(model, first, second)
+    # control: without restarting positions, the first sample must affect the second
     joined, joined_other = (
         _logits(model, torch.cat([sample, second], dim=1))[:, _FIRST:] for sample in (first, other)
     )

@@ -57,7 +57,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
             or if the module cannot take `train`'s adapters.
     """
     with importable_from_here(), seeded(train.seed):
-        module, batch_maker = _call(spec)
+        module, batch_maker = _call_function(spec)
         if lora := adapters_of(train):
             add_adapters(spec.name, module, lora)
     return BuiltModel(
@@ -96,14 +96,15 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     module: nn.Module | None = None
     batch_maker: BatchMaker | None = None
     with importable_from_here():
-        _find(spec.name)  # raises for a wrong name, which must not count as a failed build
+        # outside the guard below: a wrong name must raise and not count as a failed build
+        _import_function(spec.name)
         with (
             contextlib.suppress(UsersCodeError),
             users_code(spec.name),
             seeded(0),
             torch.device("meta"),
         ):
-            module, batch_maker = _call(spec)
+            module, batch_maker = _call_function(spec)
     if module is not None and lora_json is not None:
         with seeded(0), torch.device("meta"):
             add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
@@ -128,8 +129,8 @@ def _parallel_facts(
     return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBED))
 
 
-def _call(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
-    returned = _find(spec.name)(**spec.config)
+def _call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
+    returned = _import_function(spec.name)(**spec.config)
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not isinstance(returned[0], nn.Module) or not callable(returned[1]):
         raise ModelError(
@@ -139,7 +140,7 @@ def _call(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
     return returned[0], returned[1]
 
 
-def _find(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise ModelError(f"model {name!r} is not of the form package.module:function")

@@ -40,7 +40,7 @@ from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 
-_MISSING = {
+_FLASH_MISSING = {
     2: "flash-attn is not installed; run `pip install flash-attn --no-build-isolation`",
     # on no package index
     3: "flash-attn-3 is not installed; run `python setup.py install` in the folder hopper of"
@@ -90,7 +90,7 @@ def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
     available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
     if available():
         return None
-    return _MISSING[generation]
+    return _FLASH_MISSING[generation]
 
 
 def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:

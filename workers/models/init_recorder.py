@@ -88,7 +88,7 @@ _CHANGING = frozenset(
         *("expm1_", "log_", "log1p_", "mul_", "neg_", "pow_", "reciprocal_", "sqrt_", "sub_"),
     }
 )
-_FILLED: dict[str, float | None] = {  # value of a new tensor; None: undefined
+_NEW_VALUES: dict[str, float | None] = {  # value of a new tensor; None: undefined
     **dict.fromkeys(
         ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), None
     ),
@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
             self._note_new(name, args, returned)
         return returned
 
-    def note(self, name: str, target: torch.Tensor, **what: Any) -> None:
+    def note(self, name: str, target: torch.Tensor, **write: Any) -> None:
         """Records a write to `target`; without an operation or a constant it is unknown."""
         if not target.is_meta:
             return
@@ -178,10 +178,10 @@ class Recorder(TorchDispatchMode):
             stride=target.stride(),
             offset=int(target.storage_offset()),
             name=name,
-            operation=what.get("operation"),
-            arguments=what.get("arguments", ()),
-            draws=what.get("draws", False),
-            constant=what.get("constant"),
+            operation=write.get("operation"),
+            arguments=write.get("arguments", ()),
+            draws=write.get("draws", False),
+            constant=write.get("constant"),
         )
         self._events(target).append(event)
 
@@ -240,10 +240,10 @@ class Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage._cdata in self._written:
             return  # a view of a recorded storage
-        value = args[-1] if name in ("full", "full_like", "new_full") else _FILLED.get(name)
+        value = args[-1] if name in ("full", "full_like", "new_full") else _NEW_VALUES.get(name)
         if isinstance(value, int | float):
             self.note("fill_", tensor, operation=torch.Tensor.fill_, arguments=(value,))
-        elif name in _FILLED:
+        elif name in _NEW_VALUES:
             self._events(tensor)
         else:
             self.note(name, tensor)
@@ -369,10 +369,9 @@ def _apply(
 
 
 def _rows(lines: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Some of the lines: a view if their numbers are consecutive, else a copy."""
     if _are_consecutive(numbers):
-        return lines[int(numbers[0]) : int(numbers[-1]) + 1]
-    return lines[numbers.to(lines.device)]
+        return lines[int(numbers[0]) : int(numbers[-1]) + 1]  # a view
+    return lines[numbers.to(lines.device)]  # a copy
 
 
 def _are_consecutive(numbers: torch.Tensor) -> bool:

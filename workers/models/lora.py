@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen weights, through peft (Hu et al. 2021, arXiv:2106.09685)."""
+"""Low-rank adapters for frozen weights, made by peft (Hu et al. 2021, arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def _target_paths(name: str, module: nn.Module, lora: LoraSpec) -> tuple[str, ..
             raise ModelError(f"{name} has no linear layers in repeated blocks for adapters")
         return tuple(in_blocks)
     for target in lora.target_modules:
-        if not any(_names(target, path) for path in linear):
-            raise ModelError(_unknown(name, target, linear))
+        if not any(_matches_target(target, path) for path in linear):
+            raise ModelError(_unknown_target(name, target, linear))
     return tuple(
-        path for path in linear if any(_names(target, path) for target in lora.target_modules)
+        path
+        for path in linear
+        if any(_matches_target(target, path) for target in lora.target_modules)
     )
 
 
@@ -84,11 +86,11 @@ def _is_linear(part: nn.Module) -> bool:
     return linear and not isinstance(part, NonDynamicallyQuantizableLinear)
 
 
-def _names(target: str, path: str) -> bool:
+def _matches_target(target: str, path: str) -> bool:
     return path == target or path.endswith(f".{target}")
 
 
-def _unknown(name: str, target: str, linear: list[str]) -> str:
+def _unknown_target(name: str, target: str, linear: list[str]) -> str:
     leaves = {path.rpartition(".")[2] for path in linear if not path[-1].isdigit()} or linear
     near = difflib.get_close_matches(
         target.rpartition(".")[2], sorted(leaves), n=_MOST_SUGGESTIONS, cutoff=0.0

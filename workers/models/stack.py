@@ -120,12 +120,12 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
     _refuse_loose_parameters(module, (*blocks, *parts))
     with any_fault_as(_untraceable, passing=NoStackError):
         calls = trace(module, blocks, parts, inputs() if inputs else _token_ids())
-    behind = tuple(part for part in parts if part not in calls.before)
+    after = tuple(part for part in parts if part not in calls.before)
     return Stack(
         blocks=blocks,
         before=calls.before,
-        behind=behind,
-        tied=_tied(module, blocks, calls.before, behind),
+        behind=after,
+        tied=_tied(module, blocks, calls.before, after),
         form=calls.form,
     )
 
@@ -179,7 +179,7 @@ def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:
 
 
 def _tied(
-    module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], behind: tuple[str, ...]
+    module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     """Returns pairs of names of one parameter, before and after the blocks.
 
@@ -188,16 +188,16 @@ def _tied(
     """
     owners: dict[int, dict[str, str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
-        owner = next(part for part in (*blocks, *before, *behind) if name.startswith(f"{part}."))
-        kind = "before" if owner in before else "behind" if owner in behind else owner
+        owner = next(part for part in (*blocks, *before, *after) if name.startswith(f"{part}."))
+        kind = "before" if owner in before else "after" if owner in after else owner
         owners.setdefault(id(weight), {}).setdefault(kind, name)
     pairs = []
     for names in owners.values():
-        if len(names) > 1 and names.keys() != {"before", "behind"}:
+        if len(names) > 1 and names.keys() != {"before", "after"}:
             shared = " and ".join(names.values())
             raise NoStackError(f"shares a parameter between a block and another part: {shared}")
         if len(names) > 1:
-            pairs.append((names["before"], names["behind"]))
+            pairs.append((names["before"], names["after"]))
     return tuple(pairs)
 
 

@@ -125,10 +125,10 @@ class _Watcher:
     """Records when a pass calls each part, and follows the hidden states."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
-        self.sides: dict[str, str] = {}  # of parts: "before" or "behind" the blocks
+        self.sides: dict[str, str] = {}  # of parts: "before" or "after" the blocks
         self.hidden: torch.Tensor | None = None  # the latest
         self._blocks, self._calls = blocks, 0
-        self._place: int | str = 0
+        self._position: int | str = 0
         self._empty: int | None = None
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -138,7 +138,7 @@ class _Watcher:
 
     def watch(self, name: str, part: nn.Module) -> None:
         def note(*_: Any) -> None:
-            side = {0: "before", len(self._blocks): "behind"}.get(self._calls)
+            side = {0: "before", len(self._blocks): "after"}.get(self._calls)
             if side is None:
                 raise NoStackError(f"calls {name} between its blocks")
             if self.sides.setdefault(name, side) != side:
@@ -150,10 +150,10 @@ class _Watcher:
     def form(self) -> BlockForm:
         if self._calls != len(self._blocks):
             raise NoStackError("does not call each of its blocks")
-        return BlockForm(place=self._place, empty=self._empty)
+        return BlockForm(place=self._position, empty=self._empty)
 
     def _pass_through(self, *args: Any, **kwargs: Any) -> Any:
-        form = BlockForm(place=self._place, empty=self._empty)
+        form = BlockForm(place=self._position, empty=self._empty)
         return form.given(form.taken(args, kwargs))
 
     def _enter(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -161,18 +161,18 @@ class _Watcher:
             raise NoStackError("does not call each of its blocks once, in order")
         arguments = [*enumerate(args), *kwargs.items()]
         if self._calls == 0:
-            self._place = next((name for name, value in arguments if _is_float(value)), 0)
-        hidden = dict(arguments).get(self._place)
+            self._position = next((name for name, value in arguments if _is_float(value)), 0)
+        hidden = dict(arguments).get(self._position)
         follows = self._calls == 0 or hidden is self.hidden
         if hidden is None or not _is_float(hidden) or not follows:
             raise NoStackError("does not pass hidden states unchanged from block to block")
-        others = (value for name, value in arguments if name != self._place)
+        others = (value for name, value in arguments if name != self._position)
         if any(tensor.requires_grad for tensor in _tensors(list(others))):
             raise NoStackError("passes its blocks other values that depend on weights")
         self.hidden = hidden.detach()  # a gradient that reaches further back bypasses the block
-        if isinstance(self._place, str):
-            return args, kwargs | {self._place: self.hidden}
-        return (*args[: self._place], self.hidden, *args[self._place + 1 :]), kwargs
+        if isinstance(self._position, str):
+            return args, kwargs | {self._position: self.hidden}
+        return (*args[: self._position], self.hidden, *args[self._position + 1 :]), kwargs
 
     def _leave(self, _: nn.Module, __: Any, output: Any) -> None:
         hidden, *rest = output if isinstance(output, tuple) else (output,)
@@ -204,7 +204,7 @@ def _refuse_bypasses(skeleton: nn.Module, output: object, last_parts: tuple[str,
 
 
 def _empty_like(hidden: torch.Tensor) -> torch.Tensor:
-    """A tensor that belongs to no fake mode, so that another mode accepts it."""
+    # belongs to no fake mode, so that another mode accepts it
     return torch.empty(hidden.shape, dtype=hidden.dtype, device="meta")
 
 

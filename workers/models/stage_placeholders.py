@@ -147,7 +147,7 @@ class Box:
 
     @property
     def ends(self) -> Shape:
-        """In each dimension, the index after the last."""
+        """The index after the last, in each dimension."""
         return tuple(start + size for start, size in zip(self.starts, self.sizes, strict=True))
 
 

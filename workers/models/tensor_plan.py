@@ -173,7 +173,7 @@ def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPl
     """
     patterns = _patterns(module, given)
     modules = dict(module.named_modules())
-    inside = _inside_blocks(module)
+    inside = _names_in_blocks(module)
     splits: dict[str, Style] = {}
     vocabulary: dict[str, Style] = {}
     summed: list[str] = []
@@ -291,8 +291,7 @@ def _regions(module: nn.Module, splits: Mapping[str, Style], summed: list[str]) 
             yield parent
 
 
-def _inside_blocks(module: nn.Module) -> frozenset[str]:
-    """Names of all modules in the repeated blocks."""
+def _names_in_blocks(module: nn.Module) -> frozenset[str]:
     ids = {id(part) for block in find_blocks(module) for part in block.modules()}
     return frozenset(name for name, part in module.named_modules() if id(part) in ids)
 

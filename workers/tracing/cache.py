@@ -85,7 +85,7 @@ def _adapter() -> TypeAdapter[Footprint]:
 
 @cache
 def _code() -> str:
-    """Hashes the code that affects the result of tracing, so that any change traces again."""
+    # any change of the code that affects the result of tracing must trace again
     files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -149,9 +149,8 @@ def _hash(file: Path) -> str:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Identifies a file's content by its time of change [ns] and its size [bytes]."""
     try:
         status = file.expanduser().stat()
     except OSError:
         return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+    return (status.st_mtime_ns, status.st_size)  # identifies the file's content

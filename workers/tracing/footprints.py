@@ -142,7 +142,7 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
     runs, tied = [], []
     for degree in degrees:
         for batch in MICRO_BATCHES:
-            traced = _run(subject, compute, split, batch, degree, math.lcm(*degrees))
+            traced = _trace_pass(subject, compute, split, batch, degree, math.lcm(*degrees))
             runs.append(read_parts(traced, subject.traced_model.present))
             tied.append(tied_numbers(traced))
     try:
@@ -155,7 +155,7 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
     return stack, int(grid.extent(tied).at(0, 1))
 
 
-def _run(
+def _trace_pass(
     subject: _Subject, compute: Compute, split: Split, micro_batch: int, degree: int, multiple: int
 ) -> Traced:
     """Traces one pass; rows are padded to a multiple of all traced degrees."""

@@ -137,7 +137,6 @@ def _name(operator: Any) -> str:
 def _only_views(
     read: tuple[torch.Tensor, ...], written: tuple[torch.Tensor, ...], operator: Any
 ) -> bool:
-    """Tells if all results share the memory of arguments, and nothing was written to."""
     if operator._schema.is_mutable or not written:
         return False
     storages = {tensor.untyped_storage()._cdata for tensor in read}

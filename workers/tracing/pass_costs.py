@@ -52,8 +52,8 @@ def read_parts(traced: Traced, blocks: tuple[int, ...]) -> dict[int, PartReading
     log = traced.log
     parts = (EMBEDDING, HEAD, *blocks)
     saved = {part: sum(s.size_bytes for s in _saved(log, part)) for part in parts}
-    above = _above(log, saved)
-    return {part: _read_part(traced, part, saved[part], above) for part in saved}
+    transient = _transient_bytes(log, saved)
+    return {part: _read_part(traced, part, saved[part], transient) for part in saved}
 
 
 def tied_numbers(traced: Traced) -> int:
@@ -62,7 +62,7 @@ def tied_numbers(traced: Traced) -> int:
 
 
 def _read_part(
-    traced: Traced, part: int, saved_bytes: int, above: NDArray[np.float64]
+    traced: Traced, part: int, saved_bytes: int, transient: NDArray[np.float64]
 ) -> PartReading:
     log, ends = traced.log, traced.log.forward_ends
     weights = [weight for weight in traced.weights if part in weight.parts]
@@ -82,13 +82,13 @@ def _read_part(
             if s.kept and s.part == part and s.made_at < ends and s.behind is None
         ),
         input_bytes=log.hidden_bytes.get(part, 0),
-        forward=_read_pass(log, forward, above),
-        backward=_read_pass(log, backward, above),
-        recomputed=_read_pass(log, recomputed, above),
+        forward=_read_pass(log, forward, transient),
+        backward=_read_pass(log, backward, transient),
+        recomputed=_read_pass(log, recomputed, transient),
     )
 
 
-def _read_pass(log: Log, indices: list[int], above: NDArray[np.float64]) -> PassReading:
+def _read_pass(log: Log, indices: list[int], transient: NDArray[np.float64]) -> PassReading:
     operations: list[Operation] = [log.operations[index] for index in indices]
     work = [operation.work for operation in operations]
     return PassReading(
@@ -99,7 +99,7 @@ def _read_pass(log: Log, indices: list[int], above: NDArray[np.float64]) -> Pass
         launches=sum(one.launches for one in work),
         exchanged_bytes=sum(one.exchanged_bytes for one in work),
         exchanges=sum(one.exchanges for one in work),
-        above_bytes=above[indices],
+        above_bytes=transient[indices],
     )
 
 
@@ -127,7 +127,7 @@ def alive(log: Log) -> NDArray[np.float64]:
     return np.cumsum(change)[:count]
 
 
-def _above(log: Log, saved: dict[int, int]) -> NDArray[np.float64]:
+def _transient_bytes(log: Log, saved: dict[int, int]) -> NDArray[np.float64]:
     """Returns the bytes in memory at each operator, except tensors saved for backward.
 
     A part's tensors are saved from its first operator in forward to its last in backward.

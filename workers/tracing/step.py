@@ -43,7 +43,7 @@ TO_FP32 = frozenset(
         *("vector_norm", "matrix_norm", "linalg_vector_norm", "linalg_matrix_norm"),
     }
 )
-_SHORT = (torch.bfloat16, torch.float16)
+_HALF_TYPES = (torch.bfloat16, torch.float16)
 _KERNEL_DIMENSIONS = 4  # of attention kernels: samples, heads, tokens, head size
 _HEAD_MULTIPLE = 8  # flash attention pads the head size to a multiple of it
 _LARGEST_HEAD = 256  # for flash attention
@@ -64,20 +64,20 @@ class AsOnCuda(TorchFunctionMode):
         if torch.is_autocast_enabled("cpu"):
             if name in IN_FP32:
                 args, kwargs = tree_map_only(torch.Tensor, _in_fp32, (args, kwargs))
-            elif name in TO_FP32 and _is_short(args, kwargs):
+            elif name in TO_FP32 and _is_half(args, kwargs):
                 kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
 
 
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in _SHORT else tensor
+    return tensor.float() if tensor.dtype in _HALF_TYPES else tensor
 
 
-def _is_short(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _is_half(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     tensor = args[0] if args else kwargs.get("input")
     if kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args):
         return False
-    return isinstance(tensor, torch.Tensor) and tensor.dtype in _SHORT
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in _HALF_TYPES
 
 
 def _attention(
@@ -97,9 +97,9 @@ def _attention(
         if attn_mask is not None and attn_mask.is_floating_point():
             attn_mask = attn_mask.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    is_short, size = query.dtype in _SHORT, query.shape[-1]
+    is_half, size = query.dtype in _HALF_TYPES, query.shape[-1]
     with torch.autocast("cpu", enabled=False):
-        if attn_mask is None and is_short and size == value.shape[-1] <= _LARGEST_HEAD:
+        if attn_mask is None and is_half and size == value.shape[-1] <= _LARGEST_HEAD:
             padding = -size % _HEAD_MULTIPLE
             if padding:
                 pad = torch.nn.functional.pad

@@ -115,13 +115,13 @@ def traced_model(
     Raises:
         ModelError: If the model cannot be found or built.
     """
-    model = _built(spec, attention, mode)
+    model = _build(spec, attention, mode)
     replace_weights(model.module, _on_meta)
     kinds = alike(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     try:
-        stack = find_stack(model.module, _inputs(model, spec))
+        stack = find_stack(model.module, _input_maker(model, spec))
     except NoStackError:
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     for kind in kinds:
@@ -145,21 +145,21 @@ def in_fake_memory(
     if splitter is not None:
         splitter(model)
         localize(module)
-    short = compute == "cast"
+    casts = compute == "cast"
     with mode:
-        replace_weights(module, partial(_in_memory, short=short))
+        replace_weights(module, partial(_in_memory, casts=casts))
         for part in module.modules():
             for key, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_meta:
                     part._buffers[key] = torch.empty_like(buffer, device="cpu")
-    if short:
+    if casts:
         for part in {module, *blocks}:
-            part.register_forward_pre_hook(_shorten, with_kwargs=True)
+            part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
     module.train()
     return model
 
 
-def _built(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
+def _build(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
     if not is_function(spec.model):
         return build(spec.model, spec.train, attention=attention)
 
@@ -173,7 +173,7 @@ def _built(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> Built
         return build_fake(spec.model, spec.train, attention=attention, mode=mode)
 
 
-def _inputs(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:
+def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:
     if model.batch_maker is None:
         return None
     source = batch_source(model, spec)
@@ -187,17 +187,17 @@ def _on_meta(weight: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
 
 
-def _in_memory(weight: nn.Parameter, *, short: bool) -> nn.Parameter:
-    dtype = torch.bfloat16 if short and weight.is_floating_point() else weight.dtype
+def _in_memory(weight: nn.Parameter, *, casts: bool) -> nn.Parameter:
+    dtype = torch.bfloat16 if casts and weight.is_floating_point() else weight.dtype
     empty = torch.empty_like(weight, dtype=dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
 
 
-def _shorten(_: nn.Module, args: Any, kwargs: Any) -> Any:
-    return tree_map_only(torch.Tensor, _short, (args, kwargs))
+def _cast_inputs(_: nn.Module, args: Any, kwargs: Any) -> Any:
+    return tree_map_only(torch.Tensor, _cast, (args, kwargs))
 
 
-def _short(tensor: torch.Tensor) -> torch.Tensor:
+def _cast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 

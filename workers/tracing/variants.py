@@ -132,11 +132,6 @@ def _attentions(runs: Sequence[tuple[FusedCall, ...]], grid: Grid) -> tuple[Fuse
 
 
 def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
-    """Returns tuples of calls that correspond to each other, one from each run.
-
-    Raises:
-        UnlikeRunsError: If the runs have different calls.
-    """
     forms = [[call.form for call in run] for run in runs]
     if any(form != forms[0] for form in forms[1:]):
         raise UnlikeRunsError(f"{' and '.join(str(len(form)) for form in forms)} matrix products")
