@@ -240,7 +240,7 @@ def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
     if model.batch_maker is not None:
         return FunctionSource(batch_maker=model.batch_maker)
     if model.vocab_size is None:
-        raise DataError(f"{spec.model.name} has no vocabulary to make tokens of")
+        raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
     return DatasetSource(dataset=load_dataset(spec.data, spec.train, model.vocab_size), spec=spec)
 
 

@@ -209,7 +209,7 @@ def fake_ranks(plan: Plan) -> Iterator[Mesh]:
         RuntimeError: If this process is in a process group already.
     """
     if dist.is_initialized():
-        raise RuntimeError("fake ranks need a process that is in no process group")
+        raise RuntimeError("fake ranks need a process without a process group")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=plan.world_size)
     try:
         group = dist.group.WORLD
