@@ -1,1 +1,1 @@
-"""Data: samples of tokens, the order in which steps take them, and batches made of them."""
+"""Data: samples of tokens, their order over the steps, and their batches."""

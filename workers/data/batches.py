@@ -1,4 +1,4 @@
-"""The front door of data: the micro-batches of one optimizer step on one rank."""
+"""Batch sources: the micro-batches of one optimizer step on one rank."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ from workers.models.built import BatchMaker, BuiltModel
 
 Numbers = tuple[int, ...]
 Lengths = NDArray[np.int32]
-WORST_STEP = -1  # the step of the longest samples there are
+WORST_STEP = -1  # the step that takes the longest samples
 
 
 def arrange(
     numbers: Numbers, lengths: Sequence[int], plan: Plan
 ) -> tuple[tuple[Numbers, ...], ...]:
-    """Deals the samples of one optimizer step: by rank, then by micro-batch.
+    """Deals the samples of one optimizer step to ranks and micro-batches.
 
-    Padded and packed take them in data order. Grouped sorts them by length first, longest
-    first, so that a micro-batch needs little padding; the ranks get neighbours in length at
-    the same time, so that none waits long for another, and swap ends from one micro-batch to
-    the next, so that none always has the longest.
+    Padded and packed batching keep the data order. Grouped batching sorts the samples by
+    length, longest first, so that a micro-batch needs little padding. Ranks then get samples of
+    similar length at the same time, so that none waits long for another. Their order reverses
+    with each micro-batch, so that no rank always has the longest.
 
     Args:
         numbers: The samples of the step, in data order.
         lengths: Tokens of each of `numbers`.
-        plan: Says how many ranks and micro-batches there are, and how they are laid out.
+        plan: Sets the number of ranks and micro-batches, and the batching.
 
     Returns:
         For each rank, for each micro-batch, the numbers of its samples.
 
     Raises:
-        ValueError: If the samples are not as many as the plan takes.
+        ValueError: If the number of samples is not the plan's global batch.
     """
     if len(numbers) != plan.global_batch or len(lengths) != len(numbers):
         raise ValueError(
             f"got {len(numbers)} samples and {len(lengths)} lengths, the plan takes"
             f" {plan.global_batch}"
         )
-    places = list(range(len(numbers)))
+    order = list(range(len(numbers)))
     if plan.batching == "grouped":
-        places.sort(key=lambda place: -lengths[place])
-    dealt: list[list[Numbers]] = [[] for _ in range(plan.data)]
+        order.sort(key=lambda index: -lengths[index])
+    by_rank: list[list[Numbers]] = [[] for _ in range(plan.data)]
     for micro in range(plan.accumulation):
         start = micro * plan.data * plan.micro_batch
         for turn in range(plan.data):
-            chunk = places[start + turn * plan.micro_batch : start + (turn + 1) * plan.micro_batch]
-            swapped = plan.batching == "grouped" and micro % 2
-            rank = plan.data - 1 - turn if swapped else turn
-            dealt[rank].append(tuple(numbers[place] for place in chunk))
-    return tuple(map(tuple, dealt))
+            chunk = order[start + turn * plan.micro_batch : start + (turn + 1) * plan.micro_batch]
+            is_reversed = plan.batching == "grouped" and micro % 2
+            rank = plan.data - 1 - turn if is_reversed else turn
+            by_rank[rank].append(tuple(numbers[index] for index in chunk))
+    return tuple(map(tuple, by_rank))
 
 
 def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> tuple[int, ...]:
-    """The samples of optimizer step `step` (0 and up): `global_batch` numbers, shuffled.
+    """Returns the samples of an optimizer step: `global_batch` numbers, shuffled.
 
-    Each batch is stratified by length: the samples, sorted by length, are cut into
-    `global_batch` strata of (nearly) one size, and every step draws one sample of each. All
-    steps so have nearly the same distribution of lengths and the same amount of work, which
-    leaves less variance in the step time than drawing at random, and needs fewer steps for
-    the same confidence; each sample still has the same chance to be drawn.
+    Each batch is stratified by length. The samples, sorted by length, are cut into
+    `global_batch` strata of nearly equal size, and every step draws one sample from each. So
+    all steps have nearly the same lengths and the same amount of work. The step time varies
+    less than with random draws, and fewer steps give the same confidence. Each sample still
+    has the same chance to be drawn.
 
-    Epochs follow each other without end. Within one no sample comes twice; where the strata
-    are not of one size, some samples of the larger ones sit an epoch out. With fewer samples
-    than `global_batch`, samples repeat within a step.
+    Epochs follow each other without end. No sample comes twice in an epoch. If the strata
+    differ in size, some samples of the larger ones skip an epoch. With fewer samples than
+    `global_batch`, samples repeat within a step.
 
     Args:
         lengths: Tokens of each sample.
@@ -94,14 +94,14 @@ def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> t
 
 
 def longest_samples(lengths: Lengths, global_batch: int) -> tuple[int, ...]:
-    """The `global_batch` longest samples, the longest first: the worst that a step can meet.
+    """Returns the `global_batch` longest samples, longest first: the worst case of a step.
 
     With fewer samples than `global_batch`, they repeat.
     """
     longest = np.argsort(-lengths.astype(np.int64), kind="stable")[:global_batch]
-    # the repeats of a sample stand together: the longest must meet in one micro-batch
-    places = np.sort(np.resize(np.arange(len(longest)), global_batch))
-    return tuple(longest[places].tolist())
+    # repeats of a sample follow each other, so that the longest share one micro-batch
+    indices = np.sort(np.resize(np.arange(len(longest)), global_batch))
+    return tuple(longest[indices].tolist())
 
 
 def _steps_per_epoch(samples: int, global_batch: int) -> int:
@@ -110,24 +110,24 @@ def _steps_per_epoch(samples: int, global_batch: int) -> int:
 
 @lru_cache(maxsize=4)
 def _epoch(length_bytes: bytes, global_batch: int, seed: int, epoch: int) -> NDArray[np.int32]:
-    """The samples of each step of an epoch, shape (steps, global_batch)."""
+    """Returns the samples of each step of an epoch, shape (steps, global_batch)."""
     lengths = np.frombuffer(length_bytes, dtype=np.int32)
     repeats = -(-global_batch // len(lengths))
     by_length = np.repeat(np.argsort(lengths, kind="stable"), repeats)
     steps = _steps_per_epoch(len(lengths), global_batch)
     generator = np.random.default_rng([seed, epoch])
     strata = np.array_split(by_length, global_batch)
-    drawn = [generator.permutation(stratum)[:steps] for stratum in strata]
-    table = np.stack(drawn, axis=1).astype(np.int32)
+    draws = [generator.permutation(stratum)[:steps] for stratum in strata]
+    table = np.stack(draws, axis=1).astype(np.int32)
     return generator.permuted(table, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatches:
-    """What one rank trains on in one optimizer step.
+    """The micro-batches of one rank in one optimizer step.
 
-    `targets` and `tokens` are of the whole global batch, all ranks: every rank knows them
-    without asking the others.
+    `targets` and `tokens` count the whole global batch, over all ranks: every rank knows them
+    without communication.
     """
 
     batches: tuple[MicroBatch, ...]
@@ -135,7 +135,7 @@ class StepBatches:
     tokens: int
 
     def pin_memory(self) -> Self:
-        """A copy in page-locked memory; torch's data loader asks for it by this name."""
+        """Returns a copy in page-locked memory; torch's data loader calls it by this name."""
         return replace(self, batches=tuple(batch.pin_memory() for batch in self.batches))
 
 
@@ -147,9 +147,9 @@ class DatasetSource:
     spec: SweepSpec
 
     def step(self, plan: Plan, rank: int, step: int) -> StepBatches:
-        """The micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
+        """Returns the micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
 
-        The global batch of a step is the same samples under every plan.
+        The global batch of a step has the same samples under every plan.
         """
         train, task = self.spec.train, self.spec.model.task
         all_lengths = self.dataset.lengths
@@ -161,8 +161,8 @@ class DatasetSource:
         layout = self._layout(plan.batching, plan.tensor if plan.sequence_parallel else 1)
         return StepBatches(
             batches=tuple(
-                collate(chosen, [self.dataset.sample(number) for number in chosen], layout)
-                for chosen in arrange(numbers, lengths, plan)[rank]
+                collate(group, [self.dataset.sample(number) for number in group], layout)
+                for group in arrange(numbers, lengths, plan)[rank]
             ),
             targets=sum(targets_of(task, length) for length in lengths),
             tokens=sum(lengths),
@@ -180,7 +180,7 @@ class DatasetSource:
         )
 
     def typical(self) -> MicroBatch:
-        """One sample whose length is nearest the mean."""
+        """Returns a batch of one sample, the one with the length nearest the mean."""
         lengths = self.dataset.lengths
         number = int(abs(lengths - lengths.mean()).argmin())
         return collate([number], [self.dataset.sample(number)], self._layout("padded"))
@@ -188,23 +188,23 @@ class DatasetSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """Batches that the user's function makes; their lengths are not known beforehand.
+    """Batches of the user's function, whose lengths are unknown in advance.
 
-    Samples are numbered from 0 without end; each counts as one target, as in a loss that is
-    the mean over the batch. Every batching is padded, and the worst step is the first.
+    Samples are numbered from 0 without end. Each counts as one target, as in a loss that is
+    the mean over the batch. Every batching counts as padded, and the worst step is the first.
     """
 
     batch_maker: BatchMaker
 
     def step(self, plan: Plan, rank: int, step: int) -> StepBatches:
-        """The micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
+        """Returns the micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
 
-        Tokens of the other ranks are taken to be as many as this one's.
+        The other ranks are taken to have as many tokens as this one.
         """
         start = max(step, 0) * plan.global_batch
         numbers = tuple(range(start, start + plan.global_batch))
-        in_order = arrange(numbers, [1] * len(numbers), plan)[rank]
-        batches = tuple(self._batch(chosen) for chosen in in_order)
+        groups = arrange(numbers, [1] * len(numbers), plan)[rank]
+        batches = tuple(self._batch(group) for group in groups)
         return StepBatches(
             batches=batches,
             targets=plan.global_batch,
@@ -212,7 +212,7 @@ class FunctionSource:
         )
 
     def typical(self) -> MicroBatch:
-        """The first sample."""
+        """Returns a batch of the first sample."""
         return self._batch((0,))
 
     def _batch(self, numbers: tuple[int, ...]) -> MicroBatch:
@@ -231,22 +231,23 @@ BatchSource = DatasetSource | FunctionSource
 
 
 def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
-    """What feeds `model`: its own batch maker if it has one, else the spec's data.
+    """Returns the source of a model's batches: its own batch maker, else the spec's data.
 
     Raises:
-        DataError: If the spec's data cannot be read.
+        DataError: If the spec's data cannot be read, or the model has neither a batch maker
+            nor a vocabulary.
     """
     if model.batch_maker is not None:
         return FunctionSource(batch_maker=model.batch_maker)
     if model.vocab_size is None:
-        raise DataError(f"{spec.model.name} has no vocabulary, so that no tokens can be made")
+        raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
     return DatasetSource(dataset=load_dataset(spec.data, spec.train, model.vocab_size), spec=spec)
 
 
 def _tokens(inputs: Mapping[str, torch.Tensor]) -> int:
-    """Tokens in the user's batch; where it has no token ids, its samples stand for them."""
     if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
         return int(inputs["attention_mask"].sum())
     if "input_ids" in inputs:
         return inputs["input_ids"].numel()
+    # a batch without token ids counts its samples
     return max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)

@@ -1,4 +1,4 @@
-"""Samples of tokens, held in memory."""
+"""Data sets: samples of tokens in memory, and their profile."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from workers.data.text import read_samples
 from workers.data.tokenization import load_encoder
 
 LEAST_TOKENS = 2  # a sample of one token has nothing to predict
-_DIGEST_CHARACTERS = 16  # MLflow's stores take 36, and its page shows them all
+_DIGEST_CHARACTERS = 16  # MLflow stores up to 36, and its page shows all of them
 _MOST_BINS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """Samples of `LEAST_TOKENS` tokens up to the sequence length.
+    """Samples with `LEAST_TOKENS` tokens or more, up to the sequence length.
 
-    Sample `i` is `tokens[offsets[i]:offsets[i + 1]]`; the arrays cannot be written to.
+    Sample `i` is `tokens[offsets[i]:offsets[i + 1]]`. The arrays are read-only.
     """
 
     tokens: NDArray[np.int32]
-    offsets: NDArray[np.int64]  # one more than there are samples
+    offsets: NDArray[np.int64]  # one more than samples
     lengths: NDArray[np.int32]
     vocab_size: int  # of the model
-    mask_token_id: int  # stands for a hidden token in masked language modelling
+    mask_token_id: int  # replaces a hidden token in masked language modelling
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def sample(self, number: int) -> NDArray[np.int32]:
-        """The tokens of a sample."""
+        """Returns the tokens of a sample."""
         return self.tokens[self.offsets[number] : self.offsets[number + 1]]
 
 
 def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
-    """The samples that the spec describes, each cut at `train.sequence_length` tokens.
+    """Loads the samples that the spec describes, each cut at `train.sequence_length` tokens.
 
-    The same spec and files give the same data set in every process; it is made once per
-    process. Text beyond a bound is thinned out evenly (see `text.read_samples`); generated
-    samples are as many as fit a bound of tokens (see `synthetic.draw_samples`).
+    The same spec and files give the same data set in every process, which makes it only once.
+    Text beyond a bound is thinned out evenly (see `text.read_samples`). Generated samples fill
+    a bound of tokens (see `synthetic.draw_samples`).
 
     Raises:
         DataError: If a file cannot be read, a tokenizer does not fit the model, or no sample
-            of `LEAST_TOKENS` tokens is left.
+            has `LEAST_TOKENS` tokens.
     """
     stamps = tuple(_stamp(Path(file).expanduser()) for file in data.files)
     tokenizer = data.tokenizer or ""
@@ -67,12 +67,11 @@ def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Tells one content of a file from another: when it was changed, and its bytes."""
     try:
         status = path.stat()
     except OSError:
-        return (0, 0)  # reading it will say what is wrong
-    return (status.st_mtime_ns, status.st_size)
+        return (0, 0)  # reading the file raises the error
+    return (status.st_mtime_ns, status.st_size)  # identifies the file's content
 
 
 @lru_cache(maxsize=2)
@@ -83,8 +82,8 @@ def _load(
     sequence_length, global_batch, seed = train
     if sequence_length < LEAST_TOKENS:
         raise DataError(
-            f"train.sequence_length is {sequence_length}, a sample needs {LEAST_TOKENS} tokens"
-            " or more to have something to predict"
+            f"train.sequence_length is {sequence_length}, must be {LEAST_TOKENS} or more: a sample"
+            " needs a token to predict"
         )
     if data.kind == "text":
         texts = read_samples(data, sequence_length)
@@ -102,15 +101,15 @@ def _load(
 
 
 def _assemble(samples: list[NDArray[np.int32]], vocab_size: int, mask_token_id: int) -> Dataset:
-    kept = [tokens for tokens in samples if len(tokens) >= LEAST_TOKENS]
-    if not kept:
+    usable = [tokens for tokens in samples if len(tokens) >= LEAST_TOKENS]
+    if not usable:
         raise DataError(
-            f"data has no sample of {LEAST_TOKENS} tokens or more, out of {len(samples)}:"
-            " at least one is needed"
+            f"data has no sample of {LEAST_TOKENS} tokens or more (samples in total:"
+            f" {len(samples)}); at least one is needed"
         )
-    lengths = np.array([len(tokens) for tokens in kept], dtype=np.int32)
+    lengths = np.array([len(tokens) for tokens in usable], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    tokens = np.concatenate(kept)
+    tokens = np.concatenate(usable)
     for array in (tokens, offsets, lengths):
         array.flags.writeable = False
     return Dataset(
@@ -126,8 +125,8 @@ def profile(dataset: Dataset, data: DataSpec) -> DataProfile:
     """Describes the samples of a data set, in a fraction of a second for the largest one.
 
     Args:
-        dataset: As it is trained on, cut at the sequence length.
-        data: Where it comes from.
+        dataset: Samples for training, cut at the sequence length.
+        data: The section of the spec that describes the data set.
     """
     digest = hashlib.sha256(dataset.offsets.tobytes())
     digest.update(dataset.tokens.data)
@@ -150,11 +149,13 @@ def _name(data: DataSpec) -> str:
 
 
 def _histogram(dataset: Dataset) -> tuple[LengthBin, ...]:
-    """Each length by itself where they are few, else bins of equal width."""
+    """Returns a bin for each length if they are few, else bins of equal width."""
     lengths, counts = np.unique(dataset.lengths, return_counts=True)
     if len(lengths) <= _MOST_BINS:
         pairs = zip(lengths.tolist(), counts.tolist(), strict=True)
-        return tuple(LengthBin(shortest=at, longest=at, samples=count) for at, count in pairs)
+        return tuple(
+            LengthBin(shortest=length, longest=length, samples=count) for length, count in pairs
+        )
     low, high = int(lengths[0]), int(lengths[-1]) + 1
     edges = np.unique(np.linspace(low, high, _MOST_BINS + 1).round().astype(int))
     binned, _ = np.histogram(dataset.lengths, bins=edges)

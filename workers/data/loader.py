@@ -1,4 +1,4 @@
-"""Batches prepared ahead: loader processes beside the rank, and page-locked memory."""
+"""Batches prepared in advance: loader processes of a rank, and page-locked memory."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ Feed = Callable[[int], StepBatches]
 
 @contextlib.contextmanager
 def feeding(source: BatchSource, plan: Plan, rank: int, device: torch.device) -> Iterator[Feed]:
-    """What gives the batches of a step: first of WORST_STEP, then of 0, 1, 2 and so on.
+    """Provides a function that gives the batches of a step: WORST_STEP first, then 0, 1, 2...
 
-    Loader processes are forked, so that they have the data and the user's own function without
-    a copy, in milliseconds. They are forked before a memory limit is in force and are not held
-    to one: what they take is no part of the rank's memory, batches that they handed over are.
-    A batch maker that counts its calls counts them in each process by itself. Tensors travel
-    through /dev/shm. The processes are gone when the context is left, in whatever way: they
-    hold the sockets of the rank's process groups open, which peers wait to see closed.
+    Loader processes are forked, so that they have the data and the user's own function within
+    milliseconds and without a copy. The fork happens before a memory limit is in force, and the
+    limit does not apply to them: their memory does not count as the rank's, but batches that
+    they handed over do. A batch maker that counts its calls counts them in each process
+    separately. Tensors travel through /dev/shm. The processes end with the context in any
+    case: they hold the sockets of the rank's process groups open, and peers wait until those
+    close.
 
     Args:
         source: Makes the batches.
-        plan: How many loader processes there are, and whether batches are page-locked.
-        rank: The data rank that is fed.
-        device: Where batches go; only for CUDA can they be page-locked.
+        plan: Sets the number of loader processes, and if batches are page-locked.
+        rank: The data rank that gets the batches.
+        device: Destination of the batches; only those for CUDA can be page-locked.
     """
     pinned = plan.loader_pin_memory and device.type == "cuda"
     if plan.loader_workers == 0:
@@ -49,20 +50,20 @@ def feeding(source: BatchSource, plan: Plan, rank: int, device: torch.device) ->
         num_workers=plan.loader_workers,
         multiprocessing_context="fork",
         pin_memory=pinned,
-        worker_init_fn=_start,
+        worker_init_fn=_init_process,
     )
     batches = iter(loader)
     try:
         yield _in_order(batches)
     finally:
-        # at once and not when it is collected; torch has no public way
+        # ends the processes now, not at garbage collection; torch has no public function for it
         batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _inline(source: BatchSource, plan: Plan, rank: int, *, pinned: bool) -> Feed:
     def feed(step: int) -> StepBatches:
-        given = source.step(plan, rank, step)
-        return given.pin_memory() if pinned else given
+        step_batches = source.step(plan, rank, step)
+        return step_batches.pin_memory() if pinned else step_batches
 
     return feed
 
@@ -72,10 +73,10 @@ def _in_order(batches: Iterator[StepBatches | _Failure]) -> Feed:
 
     def feed(step: int) -> StepBatches:
         assert step == next(steps), "loader processes prepare steps in order"
-        given = next(batches)
-        if isinstance(given, _Failure):
-            given.raise_again()
-        return given
+        item = next(batches)
+        if isinstance(item, _Failure):
+            item.raise_again()
+        return item
 
     return feed
 
@@ -87,15 +88,15 @@ class _Steps(TorchDataset["StepBatches | _Failure"]):
         self._source, self._plan, self._rank = source, plan, rank
 
     def __getitem__(self, step: int) -> StepBatches | _Failure:
-        with _Carried() as carried:
+        with _ErrorCapture() as capture:
             return self._source.step(self._plan, self._rank, step)
-        assert carried.failure is not None
-        return carried.failure
+        assert capture.failure is not None
+        return capture.failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """What was raised in a loader process, in words: the error itself may not travel."""
+    """An error of a loader process, as text: the error itself may not be picklable."""
 
     name: str
     text: str
@@ -103,13 +104,13 @@ class _Failure:
     of_memory: bool
 
     def raise_again(self) -> NoReturn:
-        """Raises it in the rank, under its own name, as if it had been raised there."""
-        kin: type[Exception] = MemoryError if self.of_memory else RuntimeError
-        raise type(self.name, (kin,), {})(self.text) from RuntimeError(self.trace)
+        """Raises the error in the rank under its own name."""
+        base: type[Exception] = MemoryError if self.of_memory else RuntimeError
+        raise type(self.name, (base,), {})(self.text) from RuntimeError(self.trace)
 
 
-class _Carried(contextlib.AbstractContextManager["_Carried"]):
-    """Keeps what is raised inside, whatever it is: `workers.entry` judges it in the rank."""
+class _ErrorCapture(contextlib.AbstractContextManager["_ErrorCapture"]):
+    """Captures any error raised inside; `workers.entry` classifies it in the rank."""
 
     failure: _Failure | None = None
 
@@ -130,9 +131,7 @@ class _Carried(contextlib.AbstractContextManager["_Carried"]):
         return True
 
 
-def _start(_: int) -> None:
-    """In a loader process: what is the rank's is never collected here.
-
-    Its process groups among it, whose threads were not forked and cannot be joined.
-    """
+def _init_process(_: int) -> None:
+    # never collects the rank's objects in the loader process: among them are process groups,
+    # whose threads were not forked and cannot be joined
     gc.freeze()

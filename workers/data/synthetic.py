@@ -1,4 +1,4 @@
-"""Samples of random tokens: all of one length, or of lengths drawn from a histogram."""
+"""Synthetic samples: random tokens, of one length or of lengths from a histogram."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.spec.schema import DataSpec
 
-_MOST_TOKENS = 2**22  # 16 MiB: each rank holds them all, beside what is measured
+_MOST_TOKENS = 2**22  # 16 MiB: each rank holds all of them while it measures
 _MOST_SAMPLES = 8192
 _RESERVED = 1  # token 0 is padding
 
@@ -16,28 +16,30 @@ _RESERVED = 1  # token 0 is padding
 def draw_samples(
     data: DataSpec, sequence_length: int, *, least: int, vocab_size: int, seed: int
 ) -> list[NDArray[np.int32]]:
-    """Samples of uniformly random tokens, of the lengths that `data` asks for.
+    """Draws samples of uniformly random tokens, with the lengths of `data`.
 
-    The histogram's lengths are cut at `sequence_length`; without one, every sample has
-    `sequence_length` tokens. The histogram's shares are kept to within one sample, and the
-    longest length occurs. The first token id (padding) and the last (the mask) are never drawn.
+    The histogram's lengths are cut at `sequence_length`. Without a histogram, every sample has
+    `sequence_length` tokens. The samples keep the histogram's shares to within one sample, and
+    the longest length occurs. The first token id (padding) and the last (the mask) are never
+    drawn.
 
     Args:
-        data: Lengths in tokens and how often each occurs.
+        data: Lengths in tokens, with the share of each.
         sequence_length: Longest sample, in tokens.
-        least: Samples that there should at least be.
+        least: Smallest number of samples.
         vocab_size: Of the model.
         seed: Of lengths and tokens.
 
     Raises:
-        DataError: If a length is below 2, or if the vocabulary leaves nothing to draw.
+        DataError: If a length is below 2, or if the vocabulary is below 3.
     """
     if vocab_size < _RESERVED + 2:
         raise DataError(f"the model's vocab_size is {vocab_size}, random tokens need 3 or more")
     histogram = data.lengths or {sequence_length: 1.0}
     if min(histogram) < 2:
         raise DataError(
-            "data.lengths has samples of 1 token, which have nothing to predict: 2 or more"
+            "data.lengths has samples of 1 token, must have 2 or more: a sample needs a token to"
+            " predict"
         )
     generator = np.random.default_rng([seed, 0])
     lengths = _draw_lengths(histogram, sequence_length, least, generator)
@@ -53,9 +55,9 @@ def _draw_lengths(
     shares = weights / weights.sum()
     fitting = int(_MOST_TOKENS / (lengths * shares).sum())
     count = max(least, min(fitting, _MOST_SAMPLES), len(lengths))
-    # quantiles rather than independent draws: the data set has the histogram's own shares
-    middles = (np.arange(count) + 0.5) / count
-    places = np.searchsorted(np.cumsum(shares), middles).clip(max=len(lengths) - 1)
-    drawn = lengths[places]
-    drawn[-1] = lengths[-1]
-    return generator.permutation(drawn)
+    # quantiles instead of independent draws: the samples keep the histogram's shares
+    quantiles = (np.arange(count) + 0.5) / count
+    indices = np.searchsorted(np.cumsum(shares), quantiles).clip(max=len(lengths) - 1)
+    sample_lengths = lengths[indices]
+    sample_lengths[-1] = lengths[-1]
+    return generator.permutation(sample_lengths)

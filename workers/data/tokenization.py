@@ -1,4 +1,4 @@
-"""Text into tokens: by a tokenizer that is given, or by one trained on the text itself."""
+"""Tokenization of texts, by the spec's tokenizer or by one trained on the texts."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from search_spaces.errors import DataError
 
-_PAD, _MASK = "<pad>", "<mask>"  # get the ids 0 and 1
+_PAD, _MASK = "<pad>", "<mask>"  # of ids 0 and 1
 _BYTES = 256
-_TRAINING_CHARACTERS = 4 * 2**20  # merges hardly change beyond
-_CHUNK = 1024  # texts encoded at once
+_TRAINING_CHARACTERS = 4 * 2**20  # more text hardly changes the merges
+_CHUNK = 1024  # texts per call of the tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Encoder:
-    """Texts to token ids below the model's `vocab_size`."""
+    """An encoder of texts as token ids below the model's `vocab_size`."""
 
     encode_batch: Callable[[list[str]], list[list[int]]]
     mask_token_id: int
 
     def encode(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """The token ids of each text."""
+        """Yields the token ids of each text."""
         for start in range(0, len(texts), _CHUNK):
             yield from self.encode_batch(list(texts[start : start + _CHUNK]))
 
 
 def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Encoder:
-    """The tokenizer `name`: a tokenizer.json, a folder or a Hub id; None trains one on `texts`.
+    """Loads the tokenizer `name`: a tokenizer.json, a folder or a Hub id; None: trains one.
 
-    A Hub id is looked for in the local cache only. The mask token of a tokenizer that has
-    none is the last id of the model's vocabulary.
+    A Hub id must be in the local cache. A tokenizer without a mask token gets the last id of
+    the model's vocabulary as its mask.
 
     Raises:
-        DataError: If there is no such tokenizer, or if it has ids that the model does not.
+        DataError: If there is no such tokenizer, or if it has ids that the model lacks.
     """
     if name is None:
         tokenizer = _train(texts, vocab_size)
@@ -54,17 +54,17 @@ def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Enc
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return Encoder(
-        encode_batch=lambda batch: [coded.ids for coded in tokenizer.encode_batch(batch)],
+        encode_batch=lambda batch: [encoding.ids for encoding in tokenizer.encode_batch(batch)],
         mask_token_id=masks[0] if masks else vocab_size - 1,
     )
 
 
 def _train(texts: Sequence[str], vocab_size: int) -> Any:
-    """A byte-level BPE of at most `vocab_size` tokens; the same texts give the same one."""
+    """Trains a byte-level BPE of at most `vocab_size` tokens; the same texts give the same one."""
     if vocab_size < _BYTES + 2:
         raise DataError(
             f"the model's vocab_size is {vocab_size}, a byte-level tokenizer needs {_BYTES + 2}"
-            " or more: give data.tokenizer, or a larger model.config.vocab_size"
+            " or more: set data.tokenizer, or a larger model.config.vocab_size"
         )
     every = max(1, sum(map(len, texts)) // _TRAINING_CHARACTERS)
     tokenizer = Tokenizer(models.BPE())
@@ -83,24 +83,24 @@ def _train(texts: Sequence[str], vocab_size: int) -> Any:
 def _from_file(file: Path) -> Any:
     try:
         content = file.read_text("utf-8")
-        described = json.loads(content)
+        fields = json.loads(content)
     except (OSError, ValueError) as error:
         raise DataError(f"the tokenizer {file} cannot be read: {error}") from error
-    # asked beforehand: the library raises bare `Exception`, which is not to be caught here
-    model = described.get("model") if isinstance(described, dict) else None
+    # checked first, since the library raises bare `Exception`, too broad to catch here
+    model = fields.get("model") if isinstance(fields, dict) else None
     if not isinstance(model, dict) or "vocab" not in model:
-        raise DataError(f"{file} is no tokenizer.json: it has no model with a vocab")
+        raise DataError(f"{file} is not a tokenizer.json: it has no model with a vocab")
     return Tokenizer.from_str(content)
 
 
 def _from_transformers(name: str, vocab_size: int) -> Encoder:
-    from transformers import AutoTokenizer  # a tenth of what a rank loads, for some texts alone
+    from transformers import AutoTokenizer  # a tenth of a rank's imports, which few runs need
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise DataError(
-            f"data.tokenizer {name!r} is no tokenizer.json, no folder with a tokenizer and no"
+            f"data.tokenizer {name!r} is not a tokenizer.json, a folder with a tokenizer, or a"
             " Hub id in the local cache"
         ) from error
     _refuse_larger(name, max(tokenizer.get_vocab().values(), default=0) + 1, vocab_size)
@@ -120,5 +120,5 @@ def _refuse_larger(name: str | None, tokens: int, vocab_size: int) -> None:
     if tokens > vocab_size:
         raise DataError(
             f"the tokenizer {name or 'trained on the files'} has {tokens} tokens, the model's"
-            f" vocab_size is {vocab_size}: it must have as many or more"
+            f" vocab_size is {vocab_size}: it must be {tokens} or more"
         )

@@ -1,1 +1,1 @@
-"""Models: facts about a model before it is built, and the built one."""
+"""Models: facts from a build without memory, and models built for training."""

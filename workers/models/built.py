@@ -1,4 +1,4 @@
-"""A model that is ready to be parallelised and trained, whatever it came from."""
+"""A built model, ready to be parallelised and trained."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from search_spaces.spec.schema import Task
 from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]
-
-
 BatchMaker = Callable[[SampleNumbers], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
-    """A module, its repeated blocks, and what its batches look like.
+    """A module, its repeated blocks, and the source of its batches.
 
-    The module of a transformers model lies on the meta device: whoever splits it has the rest
-    given its values by `initial.materialise`. That of a function of the user's is real.
-    `blocks` are the repeated layers in order, which sharding and checkpointing wrap.
-    `batch_maker` is None where Plimsoll's own data feeds the model; else it turns the numbers
-    of samples into the keyword arguments of `module`.
+    The module of a transformers model lies on the meta device; `initial.materialise` gives it
+    memory and values after the split. The module of a user's function has both already.
+    `blocks` are the repeated layers in order, which sharding and recomputation wrap.
+    `batch_maker` turns sample numbers into keyword arguments of `module`; it is None if
+    Plimsoll's own data feeds the model.
     """
 
     module: nn.Module
@@ -36,20 +34,20 @@ class BuiltModel:
     vocab_size: int | None
     batch_maker: BatchMaker | None
     initial: InitialValues = field(default_factory=InitialValues)
-    tensor_plan: tuple[tuple[str, str], ...] = ()  # patterns and styles; nothing: its own plan
+    tensor_plan: tuple[tuple[str, str], ...] = ()  # patterns and styles; empty: its own plan
 
     def materialised(self, device: torch.device | None = None) -> Self:
-        """This model, whole and with its values, on the CPU or `device`; in place."""
+        """Puts the whole model with its values on `device` (default: CPU), in place."""
         self.initial.materialise(self.module, device or torch.device("cpu"))
         return self
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draws of torch's CPU generator follow from `seed`; afterwards it goes on as before.
+    """Seeds torch's CPU generator inside the context, and restores its state afterwards.
 
-    Only the CPU's generator, since models are built there: `torch.manual_seed` would also
-    reset those of CUDA devices, which `fork_rng` without devices does not give back.
+    Models are built on the CPU, so that its generator is enough. `torch.manual_seed` would
+    also reset the generators of CUDA devices, which `fork_rng` without devices does not restore.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -1,6 +1,7 @@
-"""Whether a model keeps packed samples apart: tried out on a small model of its class.
+"""Capabilities of a model: packing, positions, and the shape of its blocks.
 
-A list of architectures would age with transformers; two short samples in one row do not lie.
+Packing is probed on a small model of the same class, with two short samples in one row: a list
+of architectures would age with transformers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from workers.models.user_code import UsersCodeError, users_code
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _VOCABULARY = 64
 _TOLERANCE = 1e-4  # of the largest logit: fp32 sums in another order
-_LEAK = 1e-2  # what samples that see each other must at least show, else nothing is shown
-_SHRUNK = {
+_LEAK = 1e-2  # least effect of samples that attend to each other, else the probe is inconclusive
+_SMALL_FIELDS = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "moe_intermediate_size": 32,
@@ -35,25 +36,25 @@ _SHRUNK = {
     "pad_token_id": None,
     "bos_token_id": 0,
     "eos_token_id": 0,
-    "initializer_range": 0.3,  # far from 0, so that attention shows in the logits
+    "initializer_range": 0.3,  # far from 0, so that attention affects the logits
 }
 _LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
-# One quantity under the names that architectures have for it; the first that is there counts.
+# Names that architectures have for one quantity; the first that exists counts.
 _HEADS = ("num_attention_heads", "num_heads", "n_head")
 _KEY_HEADS = ("num_key_value_heads",)
 _FEED_FORWARD = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "d_ff", "n_inner")
-_FEED_FORWARD_MULTIPLE = 4  # of the width, where the configuration leaves it out, as GPT-2's does
+_FEED_FORWARD_MULTIPLE = 4  # of the width, if the configuration leaves it out, as GPT-2's does
 
 
 def keeps_packed_samples_apart(module: Any, attentions: tuple[Attention, ...]) -> bool:
-    """Whether restarting position ids, without an attention mask, separate samples in a row.
+    """Tells if restarting position ids, without an attention mask, separate samples in a row.
 
-    Tried with every one of `attentions`. A model that cannot be made small, or that takes no
-    position ids, counts as one that does not.
+    The probe runs once for each of `attentions`, and all must pass. A model that cannot be
+    made small, or that takes no position ids, fails it.
     """
     model_class: Any = type(module)
     fields = json.loads(module.config.to_json_string(use_diff=False))
-    # sizes of one architecture shrink to the same small model, which is tried once
+    # all sizes of one architecture shrink to the same small model, which is probed once
     shrunk = json.dumps(_shrink(fields, model_class.config_class), sort_keys=True)
     return _probe(model_class, shrunk, attentions)
 
@@ -67,9 +68,9 @@ def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]
         torch.no_grad(),
     ):
         return all(
-            _is_apart(_small(model_class, json.loads(shrunk_json), attention))
+            _isolates_samples(_small(model_class, json.loads(shrunk_json), attention))
             for attention in attentions
-            if not attention.startswith("flash")  # runs on CUDA alone, and reads positions
+            if not attention.startswith("flash")  # runs only on CUDA, and reads positions
         )
     return False
 
@@ -87,7 +88,7 @@ def _shrink(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
     names: dict[str, str] = config_class.attribute_map
     aliases = {real: alias for alias, real in names.items()}
     shrunk = {
-        name: _SHRUNK.get(aliases.get(name, name), value)
+        name: _SMALL_FIELDS.get(aliases.get(name, name), value)
         for name, value in fields.items()
         if not name.startswith("_") and name not in ("name_or_path", "architectures")
     }
@@ -113,12 +114,13 @@ def _shrink_layers(fields: dict[str, Any], names: dict[str, str]) -> None:
     fields[names.get("num_hidden_layers", "num_hidden_layers")] = max(2, len(kinds))
 
 
-def _is_apart(model: nn.Module) -> bool:
+def _isolates_samples(model: nn.Module) -> bool:
     first, other, second = (
         torch.randint(1, _VOCABULARY, (1, length)) for length in (_FIRST, _FIRST, _SECOND)
     )
     alone = torch.cat([_logits(model, first), _logits(model, second)], dim=1)
     packed = _logits(model, first, second)
+    # control: without restarting positions, the first sample must affect the second
     joined, joined_other = (
         _logits(model, torch.cat([sample, second], dim=1))[:, _FIRST:] for sample in (first, other)
     )
@@ -135,7 +137,7 @@ def _logits(model: nn.Module, *samples: torch.Tensor) -> torch.Tensor:
 
 
 def stated_positions(config: Any) -> int | None:
-    """The longest sequence that the configuration states [tokens], None if it states none."""
+    """Returns the longest sequence that the configuration states [tokens], None without one."""
     text = config.get_text_config()
     for name in _LENGTH_FIELDS:
         length = getattr(text, name, None)
@@ -145,11 +147,10 @@ def stated_positions(config: Any) -> int | None:
 
 
 def learned_positions(module: nn.Module) -> int | None:
-    """The longest sequence that tables of absolute positions allow [tokens].
+    """Returns the longest sequence that tables of absolute positions allow [tokens].
 
-    None for models without such a table: rotary and relative positions have no last one.
-    Tables that keep rows for themselves (OPT's `offset`, RoBERTa's `padding_idx`) hold fewer
-    positions than rows.
+    None for models without such a table: rotary and relative positions have no end. Tables
+    with reserved rows (OPT's `offset`, RoBERTa's `padding_idx`) hold fewer positions than rows.
     """
     return min(_table_positions(module), default=None)
 
@@ -166,7 +167,7 @@ def _table_positions(module: nn.Module) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Widths and heads of a model's blocks; None where its configuration does not say."""
+    """Widths and heads of a model's blocks; None if its configuration does not state them."""
 
     hidden: int | None = None
     heads: int | None = None
@@ -175,7 +176,7 @@ class ModelShape:
 
 
 def shape_of(spec: ModelSpec) -> ModelShape:
-    """The shape that a model's configuration states; nothing for a function of the user's.
+    """Returns the shape that a model's configuration states; all None for a user's function.
 
     Raises:
         ModelError: If the model cannot be found or configured.
@@ -185,15 +186,15 @@ def shape_of(spec: ModelSpec) -> ModelShape:
     raw = raw_config(spec)
     config = make_config(spec.name, config_class(spec, raw), raw, spec.config).get_text_config()
     hidden, heads = _first(config, ("hidden_size",)), _first(config, _HEADS)
-    wide = _first(config, _FEED_FORWARD)
+    feed_forward = _first(config, _FEED_FORWARD)
     return ModelShape(
         hidden=hidden,
         heads=heads,
         key_value_heads=_first(config, _KEY_HEADS) or heads,
-        feed_forward=wide or (hidden and _FEED_FORWARD_MULTIPLE * hidden),
+        feed_forward=feed_forward or (hidden and _FEED_FORWARD_MULTIPLE * hidden),
     )
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
-    found = (getattr(config, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int)), None)
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int)), None)

@@ -1,4 +1,4 @@
-"""A transformers configuration out of the raw fields and the changes that the spec asks for."""
+"""A transformers configuration, made from raw fields and the spec's changes to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.models.user_code import text_of
 
 RawConfig = dict[str, Any]
 
-# What a configuration class or a constructor raises on values that it cannot use.
+# Raised by a configuration class or a model's constructor for values that it cannot use.
 BAD_VALUES: tuple[type[Exception], ...] = (
     ArithmeticError,
     AssertionError,
@@ -22,13 +22,13 @@ BAD_VALUES: tuple[type[Exception], ...] = (
     ImportError,
     LookupError,
     OSError,
-    RuntimeError,  # and what is not implemented, which derives from it
+    RuntimeError,  # includes NotImplementedError
     StrictDataclassError,
     TypeError,
     ValueError,
 )
 
-# Fields that say how a model is run: decided by the plan, the task or the name.
+# Fields that say how a model is run; the plan, the task or the name decides them.
 _DECIDED_ELSEWHERE = frozenset(
     {
         *("architectures", "auto_map", "dtype", "model_type", "quantization_config"),
@@ -38,9 +38,9 @@ _DECIDED_ELSEWHERE = frozenset(
 
 
 def make_config(name: str, config_class: Any, raw: RawConfig, changes: RawConfig) -> Any:
-    """The configuration object of model `name`: `raw` with `changes`, checked.
+    """Makes and checks the configuration object of model `name`: `raw` with `changes`.
 
-    Derived fields are derived again, since the changes go in before the object is made.
+    The changes go in before the object is made, so that fields derived from them follow.
 
     Raises:
         ModelError: On a change to an unknown field, naming the nearest known one, or on a
@@ -53,7 +53,7 @@ def make_config(name: str, config_class: Any, raw: RawConfig, changes: RawConfig
     if "num_hidden_layers" in changes and "layer_types" not in changes and layer_types:
         merged["layer_types"] = layer_types[: changes["num_hidden_layers"]]
     if "vocab_size" in changes:
-        merged.update(_ids_beyond_vocabulary(merged))
+        merged.update(_unset_ids_beyond_vocabulary(merged))
     if "rope_parameters" in changes:
         merged = {key: merged[key] for key in merged if key not in ("rope_theta", "rope_scaling")}
     try:
@@ -67,8 +67,8 @@ def make_config(name: str, config_class: Any, raw: RawConfig, changes: RawConfig
 
 
 def one_sentence(error: BaseException) -> str:
-    """What an error says, on one line, without the wrapping of transformers' validators."""
-    if isinstance(error, KeyError):  # whose text is the key alone
+    """Returns an error's message on one line, without the wrapping of transformers' validators."""
+    if isinstance(error, KeyError):  # its text is the key alone
         return f"{error} is not known"
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     if isinstance(error, StrictDataclassError) and len(lines) > 1:
@@ -84,19 +84,19 @@ def _by_real_names(config_class: Any, changes: RawConfig) -> RawConfig:
 
 def _refuse_unknown(config_class: Any, raw: RawConfig, changes: RawConfig) -> None:
     aliases: dict[str, str] = getattr(config_class, "attribute_map", {})
-    known = {*raw, "num_labels", *aliases, *aliases.values()}
+    fields = {*raw, "num_labels", *aliases, *aliases.values()}
     if dataclasses.is_dataclass(config_class):
-        known |= {field.name for field in dataclasses.fields(config_class)}
-    known |= set(inspect.signature(config_class.__init__).parameters) - {"self", "kwargs"}
-    if "rope_parameters" in known:
-        known |= {"rope_theta", "rope_scaling"}
+        fields |= {field.name for field in dataclasses.fields(config_class)}
+    fields |= set(inspect.signature(config_class.__init__).parameters) - {"self", "kwargs"}
+    if "rope_parameters" in fields:
+        fields |= {"rope_theta", "rope_scaling"}
     for field in changes:
         if field in _DECIDED_ELSEWHERE:
             raise ModelError(f"model.config.{field} cannot be set: Plimsoll decides it itself")
-        if field not in known:
-            (nearest,) = difflib.get_close_matches(field, sorted(known), n=1, cutoff=0.0)
+        if field not in fields:
+            (nearest,) = difflib.get_close_matches(field, sorted(fields), n=1, cutoff=0.0)
             raise ModelError(
-                f"model.config.{field} is no field of {config_class.__name__},"
+                f"model.config.{field} is not a field of {config_class.__name__},"
                 f" did you mean {nearest}?"
             )
 
@@ -110,8 +110,8 @@ def _merge(raw: RawConfig, changes: RawConfig) -> RawConfig:
     return merged
 
 
-def _ids_beyond_vocabulary(fields: RawConfig) -> RawConfig:
-    """Special tokens that a smaller vocabulary no longer has: they are given up."""
+def _unset_ids_beyond_vocabulary(fields: RawConfig) -> RawConfig:
+    """Unsets the special tokens that a smaller vocabulary no longer has."""
     size = fields["vocab_size"]
     return {
         name: None
@@ -122,7 +122,7 @@ def _ids_beyond_vocabulary(fields: RawConfig) -> RawConfig:
 
 
 def _refuse_odd_heads(name: str, config: Any) -> None:
-    """Head counts that transformers accepts, and that only fail in the first forward pass."""
+    """Refuses head counts that transformers accepts but that fail in the first forward pass."""
     heads = getattr(config, "num_attention_heads", None)
     groups = getattr(config, "num_key_value_heads", None)
     if isinstance(heads, int) and isinstance(groups, int) and (groups < 1 or heads % groups):

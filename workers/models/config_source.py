@@ -1,4 +1,4 @@
-"""A model's raw configuration: from a preset, a folder or a Hub id."""
+"""Raw configurations of models: from a preset, a folder or a Hub id."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from search_spaces.presets import nearest_preset, preset_config, preset_names
 from search_spaces.spec.schema import ModelSpec
 from workers.models.config import RawConfig, one_sentence
 
-_ANSWER_SECONDS = 3.0  # for the Hub to answer at all; its client would try for 23 s
+_ANSWER_SECONDS = 3.0  # for any answer of the Hub; its client retries for 23 s
 
 
 def raw_config(spec: ModelSpec) -> RawConfig:
-    """The fields of the model's `config.json`, before the spec's changes.
+    """Returns the fields of the model's `config.json`, before the spec's changes.
 
-    A preset hides a folder, and a folder a Hub id, of the same name. The Hub is asked only
-    for what its local cache does not have, and only if it answers.
+    A preset takes precedence over a folder of the same name, and a folder over a Hub id. The
+    Hub is asked only for what its local cache lacks, and only if it answers.
 
     Raises:
         ModelError: If there is no such model; names the nearest preset.
@@ -40,15 +40,16 @@ def raw_config(spec: ModelSpec) -> RawConfig:
     if folder.is_dir():
         return _folder_config(folder)
     if spec.name.startswith((".", "/", "~")):
-        raise ModelError(f"model {spec.name!r} is no folder with a config.json")
+        raise ModelError(f"model {spec.name!r} is not a folder with a config.json")
     return _hub_config(spec.name)
 
 
 def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
-    """The class of transformers, or of the model's own code, that reads `raw`.
+    """Returns the class of transformers, or of the model's own code, that reads `raw`.
 
     Raises:
-        ModelError: If there is none, or if it is the model's own and that is not trusted.
+        ModelError: If there is none, or if it is in the model's own code and the spec does
+            not trust that code.
     """
     kind = raw.get("model_type")
     if isinstance(kind, str) and kind in CONFIG_MAPPING:
@@ -56,7 +57,7 @@ def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
     if "AutoConfig" in raw.get("auto_map", {}):
         if not spec.trust_remote_code:
             raise ModelError(
-                f"{spec.name} comes with model code of its own; read it, then set"
+                f"{spec.name} comes with its own model code; read it, then set"
                 " model.trust_remote_code: true"
             )
         return type(AutoConfig.from_pretrained(spec.name, trust_remote_code=True))
@@ -64,7 +65,7 @@ def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
         raise ModelError(f"the config.json of {spec.name} has no model_type")
     (nearest,) = difflib.get_close_matches(kind, list(CONFIG_MAPPING), n=1, cutoff=0.0)
     raise ModelError(
-        f"model_type {kind!r} of {spec.name} is not known to the installed transformers,"
+        f"the installed transformers does not know model_type {kind!r} of {spec.name},"
         f" did you mean {nearest!r}?"
     )
 
@@ -84,7 +85,7 @@ def _folder_config(folder: Path) -> RawConfig:
 
 def _hub_config(name: str) -> RawConfig:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ModelError(f"model {name!r} is no preset, folder or Hub id{_hint(name)}")
+        raise ModelError(f"model {name!r} is not a preset, folder or Hub id{_hint(name)}")
     for cached_only in (True, False):
         if not cached_only and not _hub_answers():
             break
@@ -95,20 +96,20 @@ def _hub_config(name: str) -> RawConfig:
         if raw:
             return dict(raw)
     raise ModelError(
-        f"model {name!r} is no preset, no folder and no Hub id that can be read from"
-        f" the local cache or the Hub{_hint(name)}"
+        f"model {name!r} is not a preset, a folder, or a Hub id that the local cache or the Hub"
+        f" has{_hint(name)}"
     )
 
 
 def _hub_answers() -> bool:
-    """Whether the Hub can be asked: its client retries for 23 s where there is no network."""
+    """Probes the Hub, since its client retries for 23 s without a network."""
     if constants.is_offline_mode():
         return False
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=_ANSWER_SECONDS).close()
     except urllib.error.HTTPError:
-        return True  # it answered, if not to this
+        return True  # an error status is an answer too
     except OSError:
         return False
     return True

@@ -1,10 +1,10 @@
-"""First values for a module that was built on the meta device, given once it has been split.
+"""Initial values for a module that was built on the meta device, drawn after it is split.
 
-So no rank ever holds the whole model. The value of an element follows from the seed, the weight's
-original name and the element's place in the whole weight, never from the plan.
+No rank ever holds the whole model. The value of an element follows from the seed, the weight's
+original name and the element's position in the whole weight, never from the plan.
 
-A module may hold slices of original weights that no `DTensor` tells of (the query's part of a
-fused projection, say). Who cuts them names their origin: `name_source(part, "weight", pieces)`.
+A module may hold slices of original weights that no `DTensor` describes (the query's part of a
+fused projection, say). The code that cuts them names their origin by `name_source`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A box of a parameter, and the box of an original weight whose values it has."""
+    """A box of a parameter, and the box of an original weight that has its values."""
 
-    at: tuple[int, ...]  # where it begins in the parameter
+    at: tuple[int, ...]  # first index in the parameter
     weight: str  # original name; of the same module unless it has a dot
     box: Box  # in the original weight
 
 
 def name_source(part: nn.Module, parameter: str, pieces: tuple[Piece, ...]) -> None:
-    """Says of which original weights a parameter of `part` is made, before FSDP2 shards it."""
-    sources = dict(getattr(part, _SOURCES, {}))
-    setattr(part, _SOURCES, {**sources, parameter: pieces})
+    """Declares the original weights of a parameter of `part`, before FSDP2 shards it."""
+    setattr(part, _SOURCES, {**getattr(part, _SOURCES, {}), parameter: pieces})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
-    """What the weights and buffers of a model are before the first step.
+    """Values of a model's weights and buffers before the first step.
 
-    `recipes` has those that were built on the meta device, by every original name. Others have
-    their values already.
+    `recipes` has one for each tensor built on the meta device, under all of its original names.
+    Other tensors have their values already.
     """
 
     seed: int = 0
@@ -61,25 +60,25 @@ class InitialValues:
     ) -> None:
         """Puts a module, or a stage or block of one, on `device`, in place and with its values.
 
-        Weights on the meta device get memory, each rank for its own shard, and their values;
-        tied ones stay tied. It comes after tensor parallelism, recomputation, compilation and
-        `fully_shard`, before DDP. A model can also be filled block after block, so that what
-        takes the weights away (ZeRO-3) never meets more than one whole block.
+        Weights on the meta device get memory, on each rank for its own shard, and their values.
+        Tied weights stay tied. Call it after tensor parallelism, recomputation, compilation and
+        `fully_shard`, and before DDP. A model can also be filled block by block, so that
+        ZeRO-3, which takes the weights away, never meets more than one whole block.
 
         Args:
             module: Plain, with `DTensor` parameters, or sharded by FSDP2.
             device: Draws the values, and holds buffers and weights. CPU and CUDA draw different
                 values; each draws the same under every plan.
-            prefix: Original name of `module` in its model with a dot behind it, "" for the model.
-            weights_on: Holds the weights in place of `device`, where they are offloaded.
+            prefix: Original name of `module` in its model, followed by a dot; "" for the model.
+            weights_on: Holds the weights in place of `device` if they are offloaded.
         """
         device = torch.empty(0, device=device).device  # with its index
         names = [name for name, tensor in _tensors(module) if tensor.is_meta]
         _allocate(module, device, weights_on or device)
-        found = dict(_tensors(module))
+        tensors = dict(_tensors(module))
         with torch.no_grad():
             for name in names:
-                self._fill(module, name, prefix, found[name], device)
+                self._fill(module, name, prefix, tensors[name], device)
 
     def _fill(
         self, module: nn.Module, name: str, prefix: str, tensor: torch.Tensor, device: torch.device
@@ -92,32 +91,34 @@ class InitialValues:
             fill(local, recipe, box, seed=self.seed, device=device)
             return
         for piece in pieces:
-            here = Box(starts=piece.at, sizes=piece.box.sizes)
-            met = here.meet(box)
-            if met is None:
+            overlap = Box(starts=piece.at, sizes=piece.box.sizes).meet(box)
+            if overlap is None:
                 continue
-            is_near = "." not in piece.weight
-            recipe = self.recipe(f"{prefix}{owner}.{piece.weight}" if is_near else piece.weight)
-            inner = _moved(met, here.starts, piece.box.starts)
+            is_relative = "." not in piece.weight
+            recipe = self.recipe(f"{prefix}{owner}.{piece.weight}" if is_relative else piece.weight)
+            source = _moved(overlap, piece.at, piece.box.starts)
             target = local
-            for dim, (start, size) in enumerate(zip(met.starts, met.sizes, strict=True)):
+            for dim, (start, size) in enumerate(zip(overlap.starts, overlap.sizes, strict=True)):
                 target = target.narrow(dim, start - box.starts[dim], size)
-            fill(target, recipe, inner, seed=self.seed, device=device)
+            fill(target, recipe, source, seed=self.seed, device=device)
 
     def recipe(self, name: str) -> Recipe:
-        """How the weight or buffer of this name, wrappers' parts in it or not, is filled.
+        """Returns the recipe of a weight or buffer; its name may contain parts of wrappers.
 
         Raises:
-            LookupError: If the model has none of this name.
+            LookupError: If there is none of this name.
         """
         original = original_name(name)
         if original not in self.recipes:
-            raise LookupError(f"no first values are known of {original}")
+            raise LookupError(f"{original} has no recipe for its initial values")
         return self.recipes[original]
 
 
 def original_name(name: str) -> str:
-    """A parameter's name without what recomputation, compilation and adapters put into it."""
+    """Returns a parameter's name without the parts that wrappers add.
+
+    Recomputation, compilation and adapters add such parts.
+    """
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
@@ -127,7 +128,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _allocate(module: nn.Module, device: torch.device, weights_on: torch.device) -> None:
-    """Memory in place of meta tensors, tied ones once; what has values is moved as it is."""
+    """Gives meta tensors memory, tied ones once, and moves the others with their values."""
     weights: dict[int, nn.Parameter] = {}
     buffers: dict[int, torch.Tensor] = {}
     for part in module.modules():
@@ -145,7 +146,7 @@ def _allocate(module: nn.Module, device: torch.device, weights_on: torch.device)
             if buffer is not None:
                 part._buffers[key] = buffers[id(buffer)]
     for part in module.modules():
-        if isinstance(part, FSDPModule):  # looks at its weights anew
+        if isinstance(part, FSDPModule):  # makes it notice the replaced weights
             part._apply(lambda tensor: tensor, recurse=False)  # type: ignore[no-untyped-call]
 
 
@@ -159,7 +160,7 @@ def _with_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
 
 
 def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
-    """What this rank holds of a tensor, and which part of it that is."""
+    """Returns this rank's part of a tensor, and the box of that part."""
     if not isinstance(tensor, DTensor):
         return tensor, whole(tuple(tensor.shape))
     local = tensor.to_local()

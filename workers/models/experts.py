@@ -1,7 +1,7 @@
-"""Experts of a model: how many of its parameters a token meets.
+"""Mixtures of experts: parameters active for a token, and grouped products without memory.
 
-A layer of experts in transformers holds each kind of weight of all experts in one parameter, the
-expert as its first dimension, and a router sends each token to `num_experts_per_tok` of them.
+A layer of experts in transformers stacks the weights of all experts in one parameter, with the
+expert as its first dimension. A router sends each token to `num_experts_per_tok` of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _STACKED = 3  # dimensions of a weight: experts, outputs, inputs
 GROUPED_MM = torch.ops.aten._grouped_mm.default
-_ALIGNMENT_BYTES = 16  # of rows, which the kernels insist on
-_MATRIX = 2  # dimensions; with one more it is a stack of them, one for each expert
+_ALIGNMENT_BYTES = 16  # of rows, as the kernels require
+_MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
 _FAKE_LOGGER = "torch._subclasses.fake_tensor"
 
 
 def expert_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules that hold the weights of all experts of a layer."""
+    """Yields the modules that hold the weights of all experts of a layer."""
     for part in module.modules():
         count = getattr(part, "num_experts", None)
         if isinstance(count, int) and any(
@@ -34,18 +34,19 @@ def expert_layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def active_parameters(module: nn.Module) -> int | None:
-    """Parameters that one token meets; None for a model without experts, where those are all.
+    """Returns the number of parameters that one token uses.
 
-    None too where the configuration does not say how many experts a token is sent to.
+    None for a model without experts, where a token uses all, and for a model whose
+    configuration does not state the number of experts for a token.
     """
     config: Any = getattr(module, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
-    chosen = getattr(config, "num_experts_per_tok", None)
+    per_token = getattr(config, "num_experts_per_tok", None)
     layers = list(expert_layers(module))
-    if not layers or not isinstance(chosen, int):
+    if not layers or not isinstance(per_token, int):
         return None
-    idle = sum(_parameters(layer) * (1 - min(chosen / _count(layer), 1)) for layer in layers)
+    idle = sum(_parameters(layer) * (1 - min(per_token / _count(layer), 1)) for layer in layers)
     return round(_parameters(module) - idle)
 
 
@@ -60,7 +61,7 @@ def _count(layer: nn.Module) -> int:
 
 
 class GroupedProducts(TorchDispatchMode):
-    """Inside of a fake mode: gives grouped products their results."""
+    """Gives grouped products their results inside a fake mode."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -76,10 +77,10 @@ def grouped_result(
     left: torch.Tensor,
     right: torch.Tensor,
     offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,  # noqa: ARG001 - of the operator, which refuses it too
+    bias: torch.Tensor | None = None,  # noqa: ARG001 - part of the operator's signature
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A tensor like the result of a grouped product, of whatever kind `left` is.
+    """Returns an empty tensor like the result of a grouped product, fake or meta as `left` is.
 
     Raises:
         RuntimeError: On operands that the kernels refuse.
@@ -97,11 +98,14 @@ def grouped_result(
 def grouped_sizes(
     left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor
 ) -> tuple[int, float, float, float]:
-    """Groups, and rows, columns and inner size of each, if tokens are spread evenly."""
+    """Returns the number of groups, and rows, columns and inner size of each.
+
+    Tokens are taken to be spread evenly.
+    """
     groups = offs.shape[0]
     rows, columns, inner = map(float, (left.shape[-2], right.shape[-1], left.shape[-1]))
     if left.dim() == _MATRIX and right.dim() == _MATRIX:
-        inner /= groups  # the gradient of weights: each expert's is summed over its own tokens
+        inner /= groups  # gradients of weights: each expert sums over its own tokens
     elif left.dim() == _MATRIX:
         rows /= groups
     else:
@@ -110,7 +114,7 @@ def grouped_sizes(
 
 
 def grouped_flops(left: torch.Size, right: torch.Size, *_: object, **__: object) -> int:
-    """Operations of a grouped product, for torch's counter: each routed token counts once."""
+    """Returns the FLOPs of a grouped product for torch's counter; a routed token counts once."""
     rows, columns, inner = left[-2], right[-1], left[-1]
     groups = 1 if _MATRIX in (len(left), len(right)) else left[0]
     return 2 * groups * rows * columns * inner
@@ -121,13 +125,12 @@ FLOP_FORMULAS: dict[Any, Any] = {torch.ops.aten._grouped_mm: grouped_flops}
 
 @contextlib.contextmanager
 def quiet_fakes() -> Iterator[None]:
-    """Keeps torch from printing a traceback where an operator cannot run without values.
+    """Keeps torch from logging a traceback for an operator that cannot run without values.
 
-    What is raised says the same, and is told in one sentence.
+    The error that it raises says the same, and reaches the user in one sentence.
     """
     logger = logging.getLogger(_FAKE_LOGGER)
-    was_disabled = logger.disabled
-    logger.disabled = True
+    was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:

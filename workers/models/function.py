@@ -1,4 +1,4 @@
-"""Models that a function of the user's returns, with the batches that feed them."""
+"""Models from a user's function, which returns a module and a batch maker."""
 
 from __future__ import annotations
 
@@ -24,41 +24,40 @@ from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 from workers.models.user_code import UsersCodeError, importable_from_here, users_code
 
-PROBED = (0, 1)  # samples with which a model is tried out
+PROBED = (0, 1)  # sample numbers of the batch that probes a model
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
 def is_function(spec: ModelSpec) -> bool:
-    """Whether the name is meant as package.module:function."""
+    """Tells a name of the form package.module:function from others."""
     return ":" in spec.name
 
 
 def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """What a call on the meta device tells, made once per process and spec.
+    """Returns the facts from a call on the meta device, made once per process and spec.
 
-    A function may be unable to build there, or may raise for reasons of its own: then 0
-    parameters and 0 blocks are given, and the first trial shows what is wrong, as a crash
-    with its traceback.
+    A function may be unable to build there, or may raise for reasons of its own. The facts
+    then say 0 parameters and 0 blocks, and the first trial crashes with the traceback.
 
     Raises:
-        ModelError: If there is no such function, or if it returns something else than
-            (module, batch maker), or if the module cannot have `train`'s adapters.
+        ModelError: If there is no such function, if it does not return (module, batch maker),
+            or if the module cannot take `train`'s adapters.
     """
     lora = adapters_of(train)
     return _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
 
 
 def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
-    """What the function returns, its weights drawn from `train.seed`.
+    """Builds the model by calling the function, its weights drawn from `train.seed`.
 
-    What the function itself raises passes through.
+    Errors of the function itself pass through.
 
     Raises:
-        ModelError: If there is no such function, or if it returns something else than
-            (module, batch maker), or if the module cannot have `train`'s adapters.
+        ModelError: If there is no such function, if it does not return (module, batch maker),
+            or if the module cannot take `train`'s adapters.
     """
     with importable_from_here(), seeded(train.seed):
-        module, batch_maker = _call(spec)
+        module, batch_maker = _call_function(spec)
         if lora := adapters_of(train):
             add_adapters(spec.name, module, lora)
     return BuiltModel(
@@ -72,7 +71,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
 
 
 def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeTensorMode) -> BuiltModel:
-    """`build_function` with fake tensors of `mode`.
+    """Builds the model of fake tensors of `mode`.
 
     Raises:
         ModelError: As `build_function`.
@@ -80,14 +79,14 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeTensorMode)
     with mode:
         model = build_function(spec, train.model_copy(update={"method": "full"}))
     if lora := adapters_of(train):
-        with torch.device("meta"):  # peft moves adapters to their weights, fake ones cannot be
+        with torch.device("meta"):  # peft moves adapters to their weights; fake ones cannot move
             add_adapters(spec.name, model.module, lora)
     with mode:
         for part in model.module.modules():
             for key, weight in part._parameters.items():
                 if weight is not None and weight.is_meta:
-                    here = torch.empty_like(weight, device="cpu")
-                    part._parameters[key] = nn.Parameter(here, requires_grad=weight.requires_grad)
+                    fake = torch.empty_like(weight, device="cpu")
+                    part._parameters[key] = nn.Parameter(fake, requires_grad=weight.requires_grad)
     return model
 
 
@@ -97,14 +96,15 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     module: nn.Module | None = None
     batch_maker: BatchMaker | None = None
     with importable_from_here():
-        _find(spec.name)  # a name that leads nowhere is no matter of the meta device
+        # outside the guard below: a wrong name must raise and not count as a failed build
+        _import_function(spec.name)
         with (
             contextlib.suppress(UsersCodeError),
             users_code(spec.name),
             seeded(0),
             torch.device("meta"),
         ):
-            module, batch_maker = _call(spec)
+            module, batch_maker = _call_function(spec)
     if module is not None and lora_json is not None:
         with seeded(0), torch.device("meta"):
             add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
@@ -129,35 +129,34 @@ def _parallel_facts(
     return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBED))
 
 
-def _call(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
-    returned = _find(spec.name)(**spec.config)
+def _call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
+    returned = _import_function(spec.name)(**spec.config)
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not isinstance(returned[0], nn.Module) or not callable(returned[1]):
         raise ModelError(
-            f"{spec.name} returned {_shape(returned)}, must return (module, batch maker):"
+            f"{spec.name} returned {_type_names(returned)}, must return (module, batch maker):"
             " an nn.Module and a function of sample numbers"
         )
     return returned[0], returned[1]
 
 
-def _find(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise ModelError(f"model {name!r} is not of the form package.module:function")
     module_name, function_name = matched["module"], matched["function"]
     with users_code(f"{module_name} cannot be imported"):
         module = importlib.import_module(module_name)
-    found = getattr(module, function_name, None)
-    if not callable(found):
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value)]
         near = difflib.get_close_matches(function_name, names, n=1)
         hint = f", did you mean {near[0]}?" if near else ""
         raise ModelError(f"{module_name} has no function {function_name}{hint}")
-    function: Callable[..., Any] = found
     return function
 
 
-def _shape(returned: object) -> str:
+def _type_names(returned: object) -> str:
     if isinstance(returned, tuple | list):
         return f"({', '.join(type(part).__name__ for part in returned)})"
     return type(returned).__name__

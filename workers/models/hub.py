@@ -1,4 +1,4 @@
-"""Models of transformers: presets, folders with a config.json and Hub ids."""
+"""Models of transformers: presets, folders with a config.json, and Hub ids."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 
-_MISSING = {
-    2: "flash-attn is not installed; `pip install flash-attn --no-build-isolation` brings it",
-    # no index has it
-    3: "flash-attn-3 is not installed; `python setup.py install` in the folder hopper of"
-    " https://github.com/Dao-AILab/flash-attention brings it",
+_FLASH_MISSING = {
+    2: "flash-attn is not installed; run `pip install flash-attn --no-build-isolation`",
+    # on no package index
+    3: "flash-attn-3 is not installed; run `python setup.py install` in the folder hopper of"
+    " https://github.com/Dao-AILab/flash-attention",
 }
 _HEADS: dict[Task, Any] = {
     "causal-lm": AutoModelForCausalLM,
@@ -52,61 +52,73 @@ _HEADS: dict[Task, Any] = {
     "seq2seq": AutoModelForSeq2SeqLM,
     "sequence-classification": AutoModelForSequenceClassification,
 }
-PAD_TOKEN_ID = 0  # what `workers.data` pads with
+PAD_TOKEN_ID = 0  # as `workers.data` pads
 
 
 def attentions_of(module: Any) -> tuple[Attention, ...]:
-    """What the architecture implements and this machine has installed, the usual one first."""
-    offered: list[Attention] = ["sdpa"] if module._supports_sdpa else []
-    offered.append("eager")
+    """Returns the attentions that the architecture supports and this machine has installed.
+
+    The first one is the usual choice.
+    """
+    attentions: list[Attention] = ["sdpa"] if module._supports_sdpa else []
+    attentions.append("eager")
     if getattr(module, "_supports_flash_attn", False):
-        # of an architecture that needs more of the kernel, as gpt-oss its sinks; None: all work
-        working = getattr(module, "_compatible_flash_implementations", None)
-        installed: dict[Attention, bool] = {
+        # an architecture may need a feature that only some kernels have, as gpt-oss its
+        # attention sinks; None: every kernel works
+        compatible = getattr(module, "_compatible_flash_implementations", None)
+        flash: dict[Attention, bool] = {
             "flash_attention_2": is_flash_attn_2_available(),
             "flash_attention_3": is_flash_attn_3_available(),
         }
-        offered += [name for name, there in installed.items() if there]
-        offered = [name for name in offered if name not in installed or name in (working or [name])]
-    return tuple(offered)
+        attentions += [
+            name
+            for name, is_installed in flash.items()
+            if is_installed and name in (compatible or [name])
+        ]
+    return tuple(attentions)
 
 
 def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
-    """Why flash attention of that generation cannot be used, None if it can."""
+    """Returns the reason why flash attention cannot be used on `device`, None if it can.
+
+    Args:
+        generation: Of flash attention.
+        device: Where it would run.
+    """
     if device.type != "cuda":
         return f"flash_attention_{generation} needs a CUDA device"
     available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
     if available():
         return None
-    return _MISSING[generation]
+    return _FLASH_MISSING[generation]
 
 
 def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """What is known of a model of transformers, from a build on the meta device.
+    """Returns the facts of a model of transformers, from a build on the meta device.
 
     Raises:
-        ModelError: If it cannot be found or built, or if `train.sequence_length` is beyond
-            the last of its learned positions.
+        ModelError: If the model cannot be found or built, or if `train.sequence_length` is
+            beyond its last learned position.
     """
     lora = adapters_of(train)
     facts, positions = _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
     if positions is not None and train.sequence_length > positions:
         raise ModelError(
-            f"train.sequence_length is {train.sequence_length}, {spec.name} has learned"
+            f"train.sequence_length is {train.sequence_length}, but {spec.name} has learned"
             f" positions for {positions} tokens"
         )
     return replace(facts, name=spec.name)
 
 
 def build_hub(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
-    """A model of transformers on the meta device, in fp32, and how its weights are drawn.
+    """Builds a model of transformers on the meta device, in fp32, with recipes for its weights.
 
-    One whose own code does more to a weight than can be done to a part of it (orthogonal
-    weights, say) is built whole on the CPU, its weights drawn from `train.seed`.
+    Some initialisations cannot be done on a part of a weight (orthogonal weights, say). A
+    model that uses one is built whole on the CPU, its weights drawn from `train.seed`.
 
     Raises:
-        ModelError: If it cannot be found or built; seen on the meta device, so that running out
-            of memory is not taken for a fault of the model.
+        ModelError: If the model cannot be found or built. The build on the meta device shows
+            this, so that running out of memory is not taken for a fault of the model.
     """
     config = _configure(spec)
     with seeded(train.seed):
@@ -157,7 +169,7 @@ def _configure(spec: ModelSpec) -> Any:
     raw = raw_config(spec)
     config = make_config(spec.name, config_class(spec, raw), raw, spec.config)
     if spec.task == "sequence-classification":
-        # decoders classify at the last token that is not padding: must be the data's padding
+        # decoders classify at the last token that is not padding, so this must be the data's
         config.pad_token_id = PAD_TOKEN_ID
         config.get_text_config().pad_token_id = PAD_TOKEN_ID
     _refuse_other_task(spec, config)
@@ -166,29 +178,29 @@ def _configure(spec: ModelSpec) -> Any:
 
 def _refuse_other_task(spec: ModelSpec, config: Any) -> None:
     if hasattr(config, "auto_map"):
-        return  # code of its own, which says so itself
-    fitting = [task for task, head in _HEADS.items() if type(config) in head._model_mapping]
-    if spec.task not in fitting:
+        return  # the model's own code raises its own error
+    tasks = [task for task, head in _HEADS.items() if type(config) in head._model_mapping]
+    if spec.task not in tasks:
         raise ModelError(
-            f"{spec.name} ({config.model_type}) has no head for task {spec.task},"
-            f" it has one for {' and '.join(fitting) or 'none of the tasks'}"
+            f"{spec.name} ({config.model_type}) has no head for task {spec.task};"
+            f" it has one for {' and '.join(tasks) or 'none of the tasks'}"
         )
-    is_encoder = getattr(config, "is_decoder", None) is False and "masked-lm" in fitting
+    is_encoder = getattr(config, "is_decoder", None) is False and "masked-lm" in tasks
     if spec.task == "causal-lm" and is_encoder:
         raise ModelError(
-            f"{spec.name} ({config.model_type}) is an encoder, whose tokens see those after"
-            " them: set model.task: masked-lm, or model.config.is_decoder: true"
+            f"{spec.name} ({config.model_type}) is an encoder: its tokens attend to later tokens."
+            " Set model.task: masked-lm, or model.config.is_decoder: true"
         )
 
 
 def _record(
     spec: ModelSpec, config: Any, attention: Attention, lora: LoraSpec | None
 ) -> tuple[nn.Module, dict[str, Recipe]]:
-    """The model on the meta device, and what its own code would have done to its weights.
+    """Builds the model on the meta device, and records how its code initialises the weights.
 
     Under `torch.device("meta")` transformers leaves the weights as their modules made them, so
-    its initialisation is called here, before weights are tied as in a build on the CPU; outside
-    of that context, so that the values it computes (rotary frequencies) are real.
+    that its initialisation is called here: before weights are tied, as in a build on the CPU,
+    and outside of the meta context, so that values it computes (rotary frequencies) are real.
     """
     with recording() as recorder:
         with no_tie_weights():
@@ -205,7 +217,8 @@ def _record_adapters(spec: ModelSpec, module: nn.Module, lora: LoraSpec) -> dict
     with recording() as recorder, torch.device("meta"):
         add_adapters(spec.name, module, lora)
     trained = {name for name, weight in module.named_parameters() if weight.requires_grad}
-    return {name: made for name, made in recorder.recipes(module).items() if name in trained}
+    recipes = recorder.recipes(module)
+    return {name: recipe for name, recipe in recipes.items() if name in trained}
 
 
 def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:

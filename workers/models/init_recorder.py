@@ -1,8 +1,8 @@
-"""What a model's own code does to its weights when it is built: recorded on the meta device.
+"""Recorder of a model's own initialisation on the meta device, and its replay on any part.
 
-A weight without memory cannot be filled, but the operations that would have filled it can be
-noted, and done later on any part of it. `trunc_normal_` is noted as one operation: it draws again
-until it is content, which no meta tensor can be.
+A weight without memory cannot be filled, but the operations that would fill it can be recorded
+and done later on any part of it. `trunc_normal_` counts as one operation: its loop draws until
+the values are in range, which it cannot see on a meta tensor.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workers.models.stage_placeholders import Box, Shape, box_of_view, line_numbers
 
 _WHOLE_ONLY = ("dirac_", "orthogonal_", "sparse_")  # cannot be done on a part of a weight
-
-
-_TRUNCATED = "_no_grad_trunc_normal_"  # what `trunc_normal_` looks up when it is called
-
+_TRUNCATED = "_no_grad_trunc_normal_"  # `trunc_normal_` looks it up at each call
 
 Note = Callable[..., None]
 
 
 @contextmanager
 def telling(note: Note) -> Iterator[None]:
-    """Calls `note(name, tensor, ...)` for each such initialisation of a tensor on meta."""
-    from transformers.initialization import TORCH_INIT_FUNCTIONS  # as `front` says
+    """Calls `note(name, tensor, ...)` for initialisations that need special treatment.
+
+    Those are `trunc_normal_` and the ones that cannot be done on a part, on the meta device.
+    """
+    from transformers.initialization import TORCH_INIT_FUNCTIONS  # takes over a second
 
     functions: dict[str, Any] = vars(nn.init)
-    drawn: Callable[..., torch.Tensor] = functions[_TRUNCATED]
+    draw_truncated: Callable[..., torch.Tensor] = functions[_TRUNCATED]
 
     def truncated(
         tensor: torch.Tensor,
@@ -47,34 +47,35 @@ def telling(note: Note) -> Iterator[None]:
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         if not tensor.is_meta:
-            return drawn(tensor, mean, std, a, b, generator)
-        note("trunc_normal_", tensor, operation=drawn, arguments=(mean, std, a, b), draws=True)
+            return draw_truncated(tensor, mean, std, a, b, generator)
+        arguments = (mean, std, a, b)
+        note("trunc_normal_", tensor, operation=draw_truncated, arguments=arguments, draws=True)
         return tensor
 
-    def whole(name: str) -> Callable[..., torch.Tensor]:
-        real = functions[name]
+    def noting(name: str) -> Callable[..., torch.Tensor]:
+        original = functions[name]
 
-        def told(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def initialise(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             if tensor.is_meta:
                 note(name, tensor)
-            made: torch.Tensor = real(tensor, *args, **kwargs)
-            return made
+            result: torch.Tensor = original(tensor, *args, **kwargs)
+            return result
 
-        return told
+        return initialise
 
-    public = {name: whole(name) for name in _WHOLE_ONLY}
-    kept = {name: functions[name] for name in (*_WHOLE_ONLY, _TRUNCATED)}
-    theirs = {name: TORCH_INIT_FUNCTIONS[name] for name in _WHOLE_ONLY}
-    functions.update(public, **{_TRUNCATED: truncated})
-    TORCH_INIT_FUNCTIONS.update(public)
+    patches = {name: noting(name) for name in _WHOLE_ONLY}
+    torch_originals = {name: functions[name] for name in (*_WHOLE_ONLY, _TRUNCATED)}
+    transformers_originals = {name: TORCH_INIT_FUNCTIONS[name] for name in _WHOLE_ONLY}
+    functions.update(patches, **{_TRUNCATED: truncated})
+    TORCH_INIT_FUNCTIONS.update(patches)
     try:
         yield
     finally:
-        functions.update(kept)
-        TORCH_INIT_FUNCTIONS.update(theirs)
+        functions.update(torch_originals)
+        TORCH_INIT_FUNCTIONS.update(transformers_originals)
 
 
-# In-place operations that give each element a value whatever it was, and such that change it.
+# In-place operations that set each element regardless of its value, and those that change it.
 _OVERWRITING = frozenset(
     {
         *("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_"),
@@ -87,7 +88,7 @@ _CHANGING = frozenset(
         *("expm1_", "log_", "log1p_", "mul_", "neg_", "pow_", "reciprocal_", "sqrt_", "sub_"),
     }
 )
-_FILLED: dict[str, float | None] = {  # what a new tensor holds: None for nothing in particular
+_NEW_VALUES: dict[str, float | None] = {  # value of a new tensor; None: undefined
     **dict.fromkeys(
         ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), None
     ),
@@ -96,12 +97,12 @@ _FILLED: dict[str, float | None] = {  # what a new tensor holds: None for nothin
 }
 
 Operation = Callable[..., Any]
-CHUNK_ELEMENTS = 2**20  # 4 MiB in fp32: little beside any shard that matters
+CHUNK_ELEMENTS = 2**20  # 4 MiB in fp32: little compared with any shard that matters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operation on a part of a weight: a draw or a change by numbers, or a known value."""
+    """One operation on a part of a weight: a draw, a change by numbers, or a constant."""
 
     operation: Operation | None  # None: copies `constant`, which has the shape of `box`
     arguments: tuple[Any, ...] = ()
@@ -110,7 +111,7 @@ class Step:
     box: Box
 
     def on(self, part: torch.Tensor, generator: torch.Generator) -> None:
-        """Does the operation in place; on a part of its box."""
+        """Applies the operation to a part of the box, in place."""
         assert self.operation is not None
         if self.draws:
             self.operation(part, *self.arguments, generator=generator)
@@ -120,9 +121,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a weight or buffer gets its first values.
+    """The operations that give a weight or buffer its initial values.
 
-    `name` is the one that its values follow from: of tied weights all have that of the first.
+    The values follow from `name`: tied weights all have the name of the first.
     """
 
     name: str
@@ -132,11 +133,11 @@ class Recipe:
 
 
 class CannotTellError(Exception):
-    """The first values of a weight come from operations that cannot be done on a part of it."""
+    """A weight's initial values come from operations that cannot be done on a part of it."""
 
 
 class _Event(NamedTuple):
-    """A write: the view that it went to and the operation, None if it is not understood."""
+    """A write to a view of a storage; `operation` and `constant` are None if it is unknown."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -149,11 +150,11 @@ class _Event(NamedTuple):
 
 
 class Recorder(TorchDispatchMode):
-    """Notes what is written to tensors on the meta device while it is entered."""
+    """Records writes to tensors on the meta device while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # by identity; the storage is kept so that no other can take its place
+        # by identity; holding the storage keeps its address from being reused
         self._written: dict[int, tuple[torch.UntypedStorage, list[_Event]]] = {}
 
     def __torch_dispatch__(
@@ -168,8 +169,8 @@ class Recorder(TorchDispatchMode):
             self._note_new(name, args, returned)
         return returned
 
-    def note(self, name: str, target: torch.Tensor, **what: Any) -> None:
-        """Notes a write to `target`; without an operation or constant: one not understood."""
+    def note(self, name: str, target: torch.Tensor, **write: Any) -> None:
+        """Records a write to `target`; without an operation or a constant it is unknown."""
         if not target.is_meta:
             return
         event = _Event(
@@ -177,31 +178,31 @@ class Recorder(TorchDispatchMode):
             stride=target.stride(),
             offset=int(target.storage_offset()),
             name=name,
-            operation=what.get("operation"),
-            arguments=what.get("arguments", ()),
-            draws=what.get("draws", False),
-            constant=what.get("constant"),
+            operation=write.get("operation"),
+            arguments=write.get("arguments", ()),
+            draws=write.get("draws", False),
+            constant=write.get("constant"),
         )
         self._events(target).append(event)
 
     def recipes(self, module: nn.Module) -> dict[str, Recipe]:
-        """A recipe for each weight and buffer on the meta device, under each of its names.
+        """Returns a recipe for each weight and buffer on the meta device, under all its names.
 
         Raises:
-            CannotTellError: If there is none for one of them; names it.
+            CannotTellError: If one of them has none; names it.
         """
-        found: dict[str, Recipe] = {}
-        first: dict[int, Recipe] = {}
-        for names in (
+        recipes: dict[str, Recipe] = {}
+        by_tensor: dict[int, Recipe] = {}
+        for named_tensors in (
             module.named_parameters(remove_duplicate=False),
             module.named_buffers(remove_duplicate=False),
         ):
-            for name, tensor in names:
+            for name, tensor in named_tensors:
                 if tensor.is_meta:
-                    if id(tensor) not in first:
-                        first[id(tensor)] = self._recipe(name, tensor)
-                    found[name] = first[id(tensor)]
-        return found
+                    if id(tensor) not in by_tensor:
+                        by_tensor[id(tensor)] = self._recipe(name, tensor)
+                    recipes[name] = by_tensor[id(tensor)]
+        return recipes
 
     def _recipe(self, name: str, tensor: torch.Tensor) -> Recipe:
         shape = tuple(tensor.shape)
@@ -226,38 +227,38 @@ class Recorder(TorchDispatchMode):
     def _note_writes(self, func: Any, name: str, args: Sequence[Any], kwargs: Any) -> None:
         written = [
             value
-            for value, told in zip(args, func._schema.arguments, strict=False)
-            if told.alias_info is not None and told.alias_info.is_write
+            for value, argument in zip(args, func._schema.arguments, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
         ]
         for tensor in (*written, kwargs.get("out")):
             if isinstance(tensor, torch.Tensor):
-                is_understood = tensor is args[0] and name in _OVERWRITING | _CHANGING
-                what = _what(func, name, args, kwargs) if is_understood else {}
-                self.note(name, tensor, **what)
+                is_known = tensor is args[0] and name in _OVERWRITING | _CHANGING
+                write = _write(func, name, args, kwargs) if is_known else {}
+                self.note(name, tensor, **write)
 
-    def _note_new(self, name: str, args: Sequence[Any], made: torch.Tensor) -> None:
-        storage = made.untyped_storage()
+    def _note_new(self, name: str, args: Sequence[Any], tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
         if storage._cdata in self._written:
-            return  # a view of what is known
-        value = args[-1] if name in ("full", "full_like", "new_full") else _FILLED.get(name)
+            return  # a view of a recorded storage
+        value = args[-1] if name in ("full", "full_like", "new_full") else _NEW_VALUES.get(name)
         if isinstance(value, int | float):
-            self.note("fill_", made, operation=torch.Tensor.fill_, arguments=(value,))
-        elif name in _FILLED:
-            self._events(made)
+            self.note("fill_", tensor, operation=torch.Tensor.fill_, arguments=(value,))
+        elif name in _NEW_VALUES:
+            self._events(tensor)
         else:
-            self.note(name, made)
+            self.note(name, tensor)
 
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """A recorder, entered."""
+    """Enters a recorder that also sees the initialisations of `telling`."""
     recorder = Recorder()
     with telling(recorder.note), recorder:
         yield recorder
 
 
-def _what(func: Any, name: str, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
-    """How `args[0]` is written: nothing where that depends on tensors without values."""
+def _write(func: Any, name: str, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
+    """Describes a write to `args[0]`; empty if it depends on tensors without values."""
     if name == "copy_" and not args[1].is_meta:
         return {"constant": args[1].detach().expand(args[0].shape).clone()}
     rest = tuple(_plain(value) for value in args[1:])
@@ -267,14 +268,13 @@ def _what(func: Any, name: str, args: Sequence[Any], kwargs: Any) -> dict[str, A
     return {
         "operation": functools.partial(func, **named),
         "arguments": rest,
-        "draws": any(told.name == "generator" for told in func._schema.arguments),
+        "draws": any(argument.name == "generator" for argument in func._schema.arguments),
     }
 
 
 def _plain(value: Any) -> Any:
-    """A number for a tensor that is one; what is no such tensor as it is."""
-    is_number = isinstance(value, torch.Tensor) and not value.is_meta and value.dim() == 0
-    return value.item() if is_number else value
+    is_scalar = isinstance(value, torch.Tensor) and not value.is_meta and value.dim() == 0
+    return value.item() if is_scalar else value
 
 
 def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
@@ -300,18 +300,21 @@ def fill(
     seed: int,
     device: torch.device,
 ) -> None:
-    """Gives `target` the values of `box`, a part of the recipe's weight.
+    """Fills `target` with the values of `box`, a part of the recipe's weight.
+
+    Values are drawn in chunks of whole lines, each with a seed of its own. So they do not
+    depend on the box, and a rank never needs the memory of a whole weight.
 
     Args:
-        target: Has the shape of `box`; it may lie on another device or be of another type.
+        target: Has the shape of `box`; may be on another device or of another type.
         recipe: Of the whole weight.
         box: In the whole weight.
         seed: Of the model's weights.
-        device: Draws them; CPU and CUDA draw different ones.
+        device: Draws the values; CPU and CUDA draw different ones.
     """
     if target.numel() == 0:
         return
-    if not recipe.steps:  # its own code leaves it as the memory was
+    if not recipe.steps:  # the model's own code leaves uninitialised memory
         target.zero_()
         return
     shape, box = _with_lines(recipe.shape, box)
@@ -319,34 +322,34 @@ def fill(
     out = target if target.is_contiguous() else torch.empty_like(target).contiguous()
     rows = out.view(-1, box.sizes[-1])
     lines = line_numbers(box, shape)
-    step = max(1, CHUNK_ELEMENTS // width)
+    chunk_lines = max(1, CHUNK_ELEMENTS // width)
     generator = torch.Generator(device)
-    place = 0
-    while place < len(lines):
-        index = int(lines[place]) // step
-        first, last = index * step, min((index + 1) * step, count)
+    begin = 0
+    while begin < len(lines):
+        index = int(lines[begin]) // chunk_lines
+        first, last = index * chunk_lines, min((index + 1) * chunk_lines, count)
         end = int(torch.searchsorted(lines, last))
-        is_all = (end - place, box.sizes[-1]) == (last - first, width)
+        is_all = (end - begin, box.sizes[-1]) == (last - first, width)
         direct = is_all and (out.dtype, out.device) == (recipe.dtype, device)
         if direct:
-            chunk = rows[place:end]
+            chunk = rows[begin:end]
         else:
             chunk = torch.empty(last - first, width, dtype=recipe.dtype, device=device)
         generator.manual_seed(_seed(seed, recipe.name, index))
-        for operation in recipe.steps:
-            _do(operation, chunk, first, shape, generator)
+        for step in recipe.steps:
+            _apply(step, chunk, first, shape, generator)
         if not direct:
-            part = _rows(chunk, lines[place:end] - first)
-            rows[place:end].copy_(part.narrow(1, box.starts[-1], box.sizes[-1]))
-        place = end
+            part = _rows(chunk, lines[begin:end] - first)
+            rows[begin:end].copy_(part.narrow(1, box.starts[-1], box.sizes[-1]))
+        begin = end
     if out is not target:
         target.copy_(out)
 
 
-def _do(
+def _apply(
     step: Step, chunk: torch.Tensor, first: int, shape: Shape, generator: torch.Generator
 ) -> None:
-    """Does a step on the lines of a weight that begin at `first`."""
+    """Applies a step to the lines of a weight that begin at `first`."""
     shape, box = _with_lines(shape, step.box)
     if box.covers(shape) and step.constant is None:
         step.on(chunk, generator)
@@ -361,24 +364,22 @@ def _do(
         part.copy_(step.constant.reshape(-1, box.sizes[-1])[begin:end])
     else:
         step.on(part, generator)
-    if not _is_row(numbers):  # then `part` was a copy
+    if not _are_consecutive(numbers):  # then `part` was a copy
         chunk[numbers.to(chunk.device), box.starts[-1] : box.ends[-1]] = part
 
 
 def _rows(lines: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Some lines: a view where they follow each other, else a copy."""
-    if _is_row(numbers):
-        return lines[int(numbers[0]) : int(numbers[-1]) + 1]
-    return lines[numbers.to(lines.device)]
+    if _are_consecutive(numbers):
+        return lines[int(numbers[0]) : int(numbers[-1]) + 1]  # a view
+    return lines[numbers.to(lines.device)]  # a copy
 
 
-def _is_row(numbers: torch.Tensor) -> bool:
+def _are_consecutive(numbers: torch.Tensor) -> bool:
     return int(numbers[-1] - numbers[0]) + 1 == len(numbers)
 
 
 def _with_lines(shape: Shape, box: Box) -> tuple[Shape, Box]:
-    """A scalar as a line of one element."""
-    if shape:
+    if shape:  # a scalar counts as a line of one element
         return shape, box if box.sizes else Box(starts=(0,), sizes=(1,))
     return (1,), Box(starts=(0,), sizes=(1,))
 

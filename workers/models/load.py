@@ -1,6 +1,7 @@
-"""The front door of models: a preset, a folder, a Hub id or a function of the user's.
+"""Describes and builds a model: a preset, a folder, a Hub id or a function of the user's.
 
-transformers takes more than a second to import, a third of a rank's start: only its models do so.
+Importing transformers takes over a second, a third of a rank's start, so that only the models
+that need it import it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from workers.models.user_code import users_code
 
 
 def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """What is known of the model, without memory for its weights; cached per process.
+    """Returns the facts of a model without memory for its weights; cached per process.
 
     Raises:
-        ModelError: If the model cannot be found or built, has no position for each token of
-            `train.sequence_length`, or cannot have `train`'s adapters.
+        ModelError: If the model cannot be found or built, has fewer positions than
+            `train.sequence_length`, or cannot take `train`'s adapters.
     """
     with users_code(f"{spec.name} cannot be built"):
         if function.is_function(spec):
@@ -33,16 +34,16 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
 
 
 def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
-    """The model in fp32, its weights to be drawn from `train.seed`.
+    """Builds the model in fp32, with weights that follow from `train.seed`.
 
-    A model of transformers is built without memory for its weights: `BuiltModel.initial` gives
-    them their values once it has been split. A function of the user's builds as its code says,
-    on the CPU. The same spec and seed give the same weights on every rank and under every plan;
-    the process's own random state is left as it was. `attention` does not apply to functions.
+    A model of transformers is built on the meta device: `BuiltModel.initial` gives its weights
+    memory and values once the model is split. A function of the user's builds on the CPU as
+    its code says. The same spec and seed give the same weights on every rank and under every
+    plan. The process's own random state does not change. Functions ignore `attention`.
 
     Raises:
-        ModelError: If the model cannot be found or configured. What a function of the user's
-            raises, and running out of memory, pass through as they are.
+        ModelError: If the model cannot be found or configured. Errors of a user's function
+            and out-of-memory errors pass through unchanged.
     """
     if function.is_function(spec):
         return function.build_function(spec, train)
@@ -52,7 +53,7 @@ def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltMo
 
 
 def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
-    """`build`, all of it on the CPU and with its values.
+    """Builds the whole model on the CPU, with the values of its weights.
 
     Raises:
         ModelError: As `build`.
@@ -63,7 +64,7 @@ def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> B
 def build_fake(
     spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeTensorMode
 ) -> BuiltModel:
-    """`build`, with fake tensors of `mode` that say they lie on the CPU.
+    """Builds the model of fake tensors of `mode`, which report the CPU as their device.
 
     Raises:
         ModelError: As `build`.

@@ -1,4 +1,4 @@
-"""A model as a stack: what lies before the first block, in the blocks, and behind the last."""
+"""Stacks: the parts of a model before its first block, its blocks, and the parts after them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ MakeInputs = Callable[[], Inputs]
 
 
 def find_blocks(module: nn.Module) -> tuple[nn.Module, ...]:
-    """The repeated layers of `module` in order: of an encoder and a decoder alike.
+    """Returns the repeated layers of `module` in order, of its encoder and its decoder.
 
     A list of layers is an `nn.ModuleList` or `nn.Sequential` whose members are of one class
-    and hold parameters, and that lies in no other such list (the experts of a layer belong to
-    the layer). The longest is taken, and every other one that holds a fair share of the
-    parameters. Nothing is found in a module that repeats nothing.
+    and hold parameters. It must not lie in another such list: the experts of a layer belong
+    to the layer. The longest list counts, and every other one that holds at least a tenth of
+    the parameters in lists. A module without such lists has no blocks.
     """
     lists = list(_outermost_lists(module))
     longest = max(map(len, lists), default=0)
     total = sum(map(_parameters, lists))
-    kept = [
-        layers
+    return tuple(
+        layer
         for layers in lists
         if len(layers) == longest or _parameters(layers) >= _LEAST_SHARE * total
-    ]
-    return tuple(layer for layers in kept for layer in layers)
+        for layer in layers
+    )
 
 
 def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
     for child in module.children():
-        # what stands for blocks of other pipeline stages is none
+        # placeholders for blocks of other pipeline stages do not count
         members = tuple(part for part in child.children() if not isinstance(part, Passing))
         if isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
             yield members
@@ -57,7 +57,7 @@ def _parameters(members: tuple[nn.Module, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFacts:
-    """Parameters by place, and why the stack cannot be cut into stages (None if it can)."""
+    """Parameter counts by part, and the reason why there can be no stages (None if there can)."""
 
     block_parameters: tuple[int, ...]
     embedding_parameters: int
@@ -69,9 +69,9 @@ class StackFacts:
 class Stack:
     """Names of a model's parts in the order in which its forward calls them.
 
-    `before` and `behind` hold all parameters that no block holds; what has no parameters is in
-    neither. `tied` are parameters of a part behind that are also of a part before: each with its
-    name there and its name behind.
+    `before` and `behind` are the parts before and after the blocks. Together they hold all
+    parameters that no block holds; modules without parameters are in neither. `tied` are
+    parameters that both share, each with its name before and its name after the blocks.
     """
 
     blocks: tuple[str, ...]
@@ -82,23 +82,23 @@ class Stack:
 
 
 def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> StackFacts:
-    """Looks at a module, which may be on the meta device.
+    """Returns the facts of a module as a stack; the module may be on the meta device.
 
     Args:
         module: A whole model.
-        inputs: Makes a batch that its forward takes; None: token ids.
+        inputs: Makes a batch for its forward; None: token ids.
     """
     block_parameters = tuple(
         sum(weight.numel() for weight in block.parameters()) for block in find_blocks(module)
     )
     try:
         stack = find_stack(module, inputs)
-    except NoStackError as refusal:
+    except NoStackError as error:
         return StackFacts(
             block_parameters=block_parameters,
             embedding_parameters=0,
             head_parameters=0,
-            refusal=f"{type(module).__name__} {refusal}",
+            refusal=f"{type(module).__name__} {error}",
         )
     return StackFacts(
         block_parameters=block_parameters,
@@ -109,23 +109,23 @@ def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> StackFac
 
 
 def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
-    """The parts of a model, from its structure and from a forward pass without memory.
+    """Finds the parts of a model from its structure and from a forward pass without memory.
 
     Raises:
-        NoStackError: If it is no stack of blocks that can be cut; says why, in words that follow
-            the model's name.
+        NoStackError: If the model is not a stack that can be cut. The reason reads as the rest
+            of a sentence that begins with the model's name.
     """
     blocks = _block_names(module)
     parts = tuple(_parts(module, frozenset(blocks)))
     _refuse_loose_parameters(module, (*blocks, *parts))
     with any_fault_as(_untraceable, passing=NoStackError):
         calls = trace(module, blocks, parts, inputs() if inputs else _token_ids())
-    behind = tuple(part for part in parts if part not in calls.before)
+    after = tuple(part for part in parts if part not in calls.before)
     return Stack(
         blocks=blocks,
         before=calls.before,
-        behind=behind,
-        tied=_tied(module, blocks, calls.before, behind),
+        behind=after,
+        tied=_tied(module, blocks, calls.before, after),
         form=calls.form,
     )
 
@@ -145,22 +145,23 @@ def _block_names(module: nn.Module) -> tuple[str, ...]:
     names: dict[int, list[str]] = {}
     for name, part in module.named_modules(remove_duplicate=False):
         names.setdefault(id(part), []).append(name)
-    found = [names[id(block)] for block in blocks]
-    if any(len(called) > 1 for called in found):
+    aliases = [names[id(block)] for block in blocks]
+    if any(len(alias) > 1 for alias in aliases):
         raise NoStackError("has the same block at several places")
-    lists = list(dict.fromkeys(called[0].rpartition(".")[0] for called in found))
+    paths = tuple(alias[0] for alias in aliases)
+    lists = list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
     if len(lists) > 1:
-        raise NoStackError(f"has blocks in {' and in '.join(lists)}: they are no single stack")
-    return tuple(called[0] for called in found)
+        raise NoStackError(f"has blocks in {' and in '.join(lists)}, which are not one stack")
+    return paths
 
 
 def _parts(module: nn.Module, blocks: frozenset[str], prefix: str = "") -> Iterator[str]:
-    """Outermost modules with parameters that are no blocks and hold none."""
+    """Outermost modules with parameters that are not blocks and contain none."""
     for name, child in module.named_children():
         full = prefix + name
         if full in blocks or not any(True for _ in child.parameters()):
             continue
-        # a container is called by its members' names
+        # forward calls the members of a container, not the container
         if any(block.startswith(f"{full}.") for block in blocks) or _is_container(child):
             yield from _parts(child, blocks, f"{full}.")
         else:
@@ -174,29 +175,29 @@ def _is_container(module: nn.Module) -> bool:
 def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:
     for name, _ in module.named_parameters(remove_duplicate=False):
         if not any(name.startswith(f"{part}.") for part in parts):
-            raise NoStackError(f"uses its parameter {name} outside of its layers")
+            raise NoStackError(f"uses its parameter {name} outside its layers")
 
 
 def _tied(
-    module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], behind: tuple[str, ...]
+    module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of names of one parameter, before the blocks and behind them.
+    """Returns pairs of names of one parameter, before and after the blocks.
 
     Raises:
         NoStackError: If a block shares a parameter with another part.
     """
     owners: dict[int, dict[str, str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
-        owner = next(part for part in (*blocks, *before, *behind) if name.startswith(f"{part}."))
-        kind = "before" if owner in before else "behind" if owner in behind else owner
+        owner = next(part for part in (*blocks, *before, *after) if name.startswith(f"{part}."))
+        kind = "before" if owner in before else "after" if owner in after else owner
         owners.setdefault(id(weight), {}).setdefault(kind, name)
     pairs = []
     for names in owners.values():
-        if len(names) > 1 and names.keys() != {"before", "behind"}:
+        if len(names) > 1 and names.keys() != {"before", "after"}:
             shared = " and ".join(names.values())
             raise NoStackError(f"shares a parameter between a block and another part: {shared}")
         if len(names) > 1:
-            pairs.append((names["before"], names["behind"]))
+            pairs.append((names["before"], names["after"]))
     return tuple(pairs)
 
 

@@ -1,7 +1,7 @@
-"""A forward pass without weights, which shows how a model calls its parts.
+"""A forward pass without weights that shows how a model calls its parts.
 
-A list of architectures would age with transformers; a pass does not lie. It runs on fake tensors
-of the meta device: no memory, and code that would look at values knows that there are none.
+A list of architectures would age with transformers. The pass runs on fake tensors of the meta
+device: it takes no memory, and code that would read values can tell that there are none.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from workers.models.experts import GroupedProducts, quiet_fakes
 from workers.models.stage_placeholders import BlockForm, LeftEarlyError, Passage, Passing, Zeros
 
-_TRACED = 3  # blocks that are really gone through before the last one: their class is the same
+_TRACED = 3  # blocks that really run before the last one; the others are of the same class
 
 
 class NoStackError(ValueError):
-    """A model is no stack that can be cut; the text follows its name in a sentence."""
+    """A model is not a stack that can be cut; the text reads as the rest of a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """What a pass showed: the parts that are called before the blocks, and a block's form."""
+    """Results of a pass: the parts called before the blocks, and the form of a block."""
 
     before: tuple[str, ...]
     form: BlockForm
 
 
 def without_memory(module: nn.Module) -> nn.Module:
-    """A copy on the meta device, in which all weights have gradients.
+    """Returns a copy on the meta device, in evaluation mode, whose weights require gradients.
 
-    Attention is the plain one, if the model has a choice: kernels may know no tensors without
-    memory, and their masks are made by looking at values. So is what a model does in training
-    only, such as to leave out a block by chance.
+    Attention is eager if the model has a choice: kernels may refuse tensors without memory,
+    and code that makes their masks reads values. Evaluation mode avoids what models do only in
+    training, such as skipping a block at random.
     """
     memo: dict[int, Any] = {}
     for weight in module.parameters():
@@ -46,20 +46,20 @@ def without_memory(module: nn.Module) -> nn.Module:
         memo[id(weight)] = nn.Parameter(empty, requires_grad=weight.is_floating_point())
     for buffer in module.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    copied = copy.deepcopy(module, memo)
-    choose_attention = getattr(copied, "set_attn_implementation", None)
-    if choose_attention is not None:
-        choose_attention("eager")
-    return copied.eval()
+    skeleton = copy.deepcopy(module, memo)
+    set_attention = getattr(skeleton, "set_attn_implementation", None)
+    if set_attention is not None:
+        set_attention("eager")
+    return skeleton.eval()
 
 
 def trace(
     module: nn.Module, blocks: tuple[str, ...], parts: tuple[str, ...], inputs: Mapping[str, Any]
 ) -> Calls:
-    """Goes through a model once, and once more to its first block with zeros for embeddings.
+    """Runs a model once, and once more up to its first block with zeros for embeddings.
 
     Raises:
-        NoStackError: If hidden states do not go from block to block and nowhere else.
+        NoStackError: If blocks do not pass hidden states to each other, and nothing else.
     """
     skeleton = without_memory(module)
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
@@ -68,15 +68,15 @@ def trace(
     with FakeTensorMode(allow_non_fake_inputs=True), GroupedProducts(), quiet_fakes():
         output = skeleton(**_on_meta(inputs))
         form = watcher.form()
-        before = tuple(part for part in parts if watcher.places.get(part) == "before")
-        kept = (blocks[-1], *(part for part in parts if part not in before))
-        _refuse_other_ways(skeleton, output, kept)
+        before = tuple(part for part in parts if watcher.sides.get(part) == "before")
+        last_parts = (blocks[-1], *(part for part in parts if part not in before))
+        _refuse_bypasses(skeleton, output, last_parts)
     assert watcher.hidden is not None
     received = _empty_like(watcher.hidden)
     passage = Passage()
     for part in before:
         skeleton.set_submodule(part, Zeros(passage))
-    _Front(skeleton, blocks[0], form, passage).shape(inputs, received)
+    _ModelStart(skeleton, blocks[0], form, passage).hidden_states(inputs, received)
     return Calls(before=before, form=form)
 
 
@@ -84,19 +84,19 @@ class HiddenShape:
     """The shape and type of the hidden states between blocks, for batches of any shape."""
 
     def __init__(self, module: nn.Module, first_block: str, form: BlockForm) -> None:
-        self._front = _Front(without_memory(module), first_block, form, Passage())
-        self._known: dict[tuple[object, ...], torch.Tensor] = {}
+        self._start = _ModelStart(without_memory(module), first_block, form, Passage())
+        self._cache: dict[tuple[object, ...], torch.Tensor] = {}
 
     def of(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Hidden states without memory, as the first block is given them."""
+        """Returns hidden states without memory, as the first block receives them."""
         key = tuple((name, tuple(tensor.shape)) for name, tensor in inputs.items())
-        if key not in self._known:
-            self._known[key] = self._front.shape(inputs, None)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._start.hidden_states(inputs, None)
+        return self._cache[key]
 
 
-class _Front:
-    """A model up to its first block, which it does not enter."""
+class _ModelStart:
+    """A model up to its first block, which does not run."""
 
     def __init__(
         self, skeleton: nn.Module, first_block: str, form: BlockForm, passage: Passage
@@ -105,9 +105,10 @@ class _Front:
         skeleton.set_submodule(first_block, Passing(block, form, passage.leave))
         self._module, self._passage = skeleton, passage
 
-    def shape(
+    def hidden_states(
         self, inputs: Mapping[str, torch.Tensor], received: torch.Tensor | None
     ) -> torch.Tensor:
+        """Returns the hidden states for a batch; `Zeros` take the shape of `received`."""
         self._passage.enter(received)
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.no_grad(), fake, GroupedProducts(), quiet_fakes():
@@ -116,90 +117,94 @@ class _Front:
             except LeftEarlyError:
                 hidden = self._passage.collect()
         if received is not None and hidden.shape != received.shape:
-            raise NoStackError(
-                "computes more than hidden states with the weights before its blocks"
-            )
+            raise NoStackError("uses weights before its blocks for more than hidden states")
         return _empty_like(hidden)
 
 
 class _Watcher:
-    """Notes in a pass which parts are called when, and follows the hidden states."""
+    """Records when a pass calls each part, and follows the hidden states."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
-        self.places: dict[str, str] = {}
-        self.hidden: torch.Tensor | None = None  # as last seen
-        self._blocks, self._met = blocks, 0
-        self._place: int | str = 0
+        self.sides: dict[str, str] = {}  # of parts: "before" or "after" the blocks
+        self.hidden: torch.Tensor | None = None  # the latest
+        self._blocks, self._calls = blocks, 0
+        self._position: int | str = 0
         self._empty: int | None = None
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(self._enter, with_kwargs=True)
             block.register_forward_hook(self._leave)
             if _TRACED <= index < len(blocks) - 1:
-                block.forward = self._hand_on
+                block.forward = self._pass_through
 
     def watch(self, name: str, part: nn.Module) -> None:
         def note(*_: Any) -> None:
-            place = {0: "before", len(self._blocks): "behind"}.get(self._met)
-            if place is None:
+            side = {0: "before", len(self._blocks): "after"}.get(self._calls)
+            if side is None:
                 raise NoStackError(f"calls {name} between its blocks")
-            if self.places.setdefault(name, place) != place:
-                raise NoStackError(f"calls {name} both before and behind its blocks")
+            if self.sides.setdefault(name, side) != side:
+                raise NoStackError(f"calls {name} both before and after its blocks")
 
         for module in part.modules():
             module.register_forward_pre_hook(note)
 
     def form(self) -> BlockForm:
-        if self._met != len(self._blocks):
+        if self._calls != len(self._blocks):
             raise NoStackError("does not call each of its blocks")
-        return BlockForm(place=self._place, empty=self._empty)
+        return BlockForm(place=self._position, empty=self._empty)
 
-    def _hand_on(self, *args: Any, **kwargs: Any) -> Any:
-        form = BlockForm(place=self._place, empty=self._empty)
+    def _pass_through(self, *args: Any, **kwargs: Any) -> Any:
+        form = BlockForm(place=self._position, empty=self._empty)
         return form.given(form.taken(args, kwargs))
 
     def _enter(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self._met == len(self._blocks) or block is not self._blocks[self._met]:
-            raise NoStackError("does not call its blocks once each, in their order")
-        named = [*enumerate(args), *kwargs.items()]
-        if self._met == 0:
-            self._place = next((name for name, value in named if _is_float(value)), 0)
-        given = dict(named).get(self._place)
-        follows = self._met == 0 or given is self.hidden
-        if given is None or not _is_float(given) or not follows:
-            raise NoStackError("does not hand hidden states from block to block as they are")
-        others = (value for name, value in named if name != self._place)
+        if self._calls == len(self._blocks) or block is not self._blocks[self._calls]:
+            raise NoStackError("does not call each of its blocks once, in order")
+        arguments = [*enumerate(args), *kwargs.items()]
+        if self._calls == 0:
+            self._position = next((name for name, value in arguments if _is_float(value)), 0)
+        hidden = dict(arguments).get(self._position)
+        follows = self._calls == 0 or hidden is self.hidden
+        if hidden is None or not _is_float(hidden) or not follows:
+            raise NoStackError("does not pass hidden states unchanged from block to block")
+        others = (value for name, value in arguments if name != self._position)
         if any(tensor.requires_grad for tensor in _tensors(list(others))):
-            raise NoStackError("gives its blocks more than hidden states that depends on weights")
-        self.hidden = given.detach()  # what reaches further back than this block, goes around it
-        if isinstance(self._place, str):
-            return args, kwargs | {self._place: self.hidden}
-        return (*args[: self._place], self.hidden, *args[self._place + 1 :]), kwargs
+            raise NoStackError("passes its blocks other values that depend on weights")
+        self.hidden = hidden.detach()  # a gradient that reaches further back bypasses the block
+        if isinstance(self._position, str):
+            return args, kwargs | {self._position: self.hidden}
+        return (*args[: self._position], self.hidden, *args[self._position + 1 :]), kwargs
 
     def _leave(self, _: nn.Module, __: Any, output: Any) -> None:
         hidden, *rest = output if isinstance(output, tuple) else (output,)
         assert self.hidden is not None
         if not _is_float(hidden) or hidden.shape != self.hidden.shape or [*_tensors(rest)]:
-            raise NoStackError("has blocks that do not return hidden states alone")
+            raise NoStackError("has blocks that return more than hidden states")
         self._empty = len(rest) if isinstance(output, tuple) else None
         self.hidden = hidden
-        self._met += 1
+        self._calls += 1
 
 
-def _refuse_other_ways(skeleton: nn.Module, output: object, kept: tuple[str, ...]) -> None:
-    """Each block's input was cut off: only the last block and what follows may have gradients."""
+def _refuse_bypasses(skeleton: nn.Module, output: object, last_parts: tuple[str, ...]) -> None:
+    """Refuses weights that reach the output other than through the blocks.
+
+    Each block's input was detached, so that only weights of the last block and the parts after
+    it may have gradients.
+    """
     ends = [tensor.sum() for tensor in _tensors(output) if tensor.requires_grad]
     if not ends:
         raise NoStackError("returns nothing that depends on its weights")
     names, weights = zip(*skeleton.named_parameters(), strict=True)
-    reached = torch.autograd.grad(ends, weights, allow_unused=True)
-    own = {id(weight) for part in kept for weight in skeleton.get_submodule(part).parameters()}
-    for name, weight, gradient in zip(names, weights, reached, strict=True):
-        if gradient is not None and id(weight) not in own:
-            raise NoStackError(f"uses {name} behind its blocks, past their hidden states")
+    gradients = torch.autograd.grad(ends, weights, allow_unused=True)
+    allowed = {
+        id(weight) for part in last_parts for weight in skeleton.get_submodule(part).parameters()
+    }
+    for name, weight, gradient in zip(names, weights, gradients, strict=True):
+        if gradient is not None and id(weight) not in allowed:
+            raise NoStackError(f"uses {name} after its blocks, bypassing their hidden states")
 
 
 def _empty_like(hidden: torch.Tensor) -> torch.Tensor:
-    """A tensor of no fake mode, so that another one takes it."""
+    # belongs to no fake mode, so that another mode accepts it
     return torch.empty(hidden.shape, dtype=hidden.dtype, device="meta")
 
 

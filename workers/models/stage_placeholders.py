@@ -1,8 +1,9 @@
-"""Modules that stand where a stage has none of its own: cheap, and without parameters.
+"""Placeholders for modules of other pipeline stages, and boxes of tensors.
 
-A stage runs the model's own forward. What lies in other stages is replaced: embeddings give
-zeros, blocks hand on what they are given, the block before the first own one gives what was
-received, and the one behind the last own one takes what is sent on and ends the pass.
+A stage runs the model's own forward, with the modules of other stages replaced by cheap ones
+without parameters. Embeddings return zeros. Blocks return their input. The block before the
+stage's first one returns the received hidden states; the block after its last one takes the
+hidden states to send and ends the pass.
 """
 
 from __future__ import annotations
@@ -20,64 +21,64 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockForm:
-    """Where a block takes hidden states, and how it gives them back.
+    """The argument of a block that holds hidden states, and the form of its result.
 
-    `place` is a position or a keyword; `empty` is how many empty members follow the hidden states
-    in the tuple that a block returns, None if it returns them bare.
+    `place` is a position or a keyword. `empty` is the number of empty members after the hidden
+    states in the tuple that a block returns, None if it returns them bare.
     """
 
     place: int | str
     empty: int | None
 
     def taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The hidden states among a block's arguments, None if they are not there."""
+        """Returns the hidden states among a block's arguments, None if they are missing."""
         if isinstance(self.place, str):
             return kwargs.get(self.place)
         return args[self.place] if self.place < len(args) else None
 
     def given(self, hidden: torch.Tensor) -> Any:
-        """Hidden states as a block gives them back."""
+        """Returns hidden states in the form of a block's result."""
         return hidden if self.empty is None else (hidden, *[None] * self.empty)
 
 
 class LeftEarlyError(Exception):
-    """Ends a forward pass behind the last block of a stage; `leaving_early` catches it."""
+    """Ends a forward pass after the last block of a stage; `leaving_early` catches it."""
 
 
 class Passage:
-    """Hidden states of the pass under way: those that came into a stage, those that leave it."""
+    """Hidden states of the current pass: those that a stage received and those that it sends."""
 
     def __init__(self) -> None:
         self._received: torch.Tensor | None = None
-        self._left: torch.Tensor | None = None
+        self._outgoing: torch.Tensor | None = None
 
     def enter(self, hidden: torch.Tensor | None) -> None:
-        """Keeps what was received for the pass that begins; None in the first stage."""
-        self._received, self._left = hidden, None
+        """Begins a pass with the received hidden states; None in the first stage."""
+        self._received, self._outgoing = hidden, None
 
     def received(self) -> torch.Tensor:
-        """What was received."""
+        """Returns the received hidden states."""
         assert self._received is not None
         return self._received
 
     def leave(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Keeps what is to be sent on.
+        """Stores the hidden states to send, and ends the pass.
 
         Raises:
-            LeftEarlyError: Always: what comes behind is of other stages.
+            LeftEarlyError: Always, since the modules that follow belong to other stages.
         """
-        self._left = hidden
+        self._outgoing = hidden
         raise LeftEarlyError
 
     def collect(self) -> torch.Tensor:
-        """What is to be sent on; the passage is empty afterwards."""
-        left, self._left, self._received = self._left, None, None
-        assert left is not None
-        return left
+        """Returns the hidden states to send, and empties the passage."""
+        outgoing, self._outgoing, self._received = self._outgoing, None, None
+        assert outgoing is not None
+        return outgoing
 
 
 class Passing(nn.Module):
-    """Stands for a block of another stage; by itself it hands hidden states on."""
+    """Placeholder for a block of another stage; without `act` it returns its hidden states."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Passing(nn.Module):
     ) -> None:
         super().__init__()
         self._form, self._act = form, act
-        for name, value in vars(block).items():  # what a model's loop reads, as attention_type
+        for name, value in vars(block).items():  # a model's loop may read some: attention_type
             if not name.startswith("_") and not isinstance(value, nn.Module | torch.Tensor):
                 setattr(self, name, value)
 
@@ -97,7 +98,7 @@ class Passing(nn.Module):
 
 
 class Zeros(nn.Module):
-    """Stands for embeddings: zeros in the shape of hidden states, without memory for them."""
+    """Placeholder for embeddings: zeros in the shape of hidden states, without their memory."""
 
     def __init__(self, passage: Passage) -> None:
         super().__init__()
@@ -109,36 +110,36 @@ class Zeros(nn.Module):
 
 
 def leaving_early(module: nn.Module, passage: Passage) -> None:
-    """Lets `module` return what leaves the stage instead of its output; in place.
+    """Makes `module` return the hidden states to send instead of its output, in place.
 
-    Its own forward is replaced and not wrapped by another module, so that its parameters keep
-    their names, and what shards the module sees the tensor that backward starts from.
+    The module's own forward is replaced, not wrapped in another module. So parameters keep
+    their names, and FSDP2 sees the tensor that backward starts from.
     """
-    whole = module.forward
+    original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
         try:
-            whole(*args, **kwargs)
+            original(*args, **kwargs)
         except LeftEarlyError:
             return passage.collect()
-        raise AssertionError("a pass went through a stage without meeting its end")
+        raise AssertionError("a pass ran through a stage without reaching its end")
 
     module.forward = forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """In each dimension of a tensor, the first index and how many."""
+    """A part of a tensor: in each dimension, the first index and the number of indices."""
 
     starts: Shape
     sizes: Shape
 
     def covers(self, shape: Shape) -> bool:
-        """Whether it is all of a tensor of this shape."""
+        """Tells if the box is all of a tensor of this shape."""
         return self.sizes == shape
 
     def meet(self, other: Box) -> Box | None:
-        """What lies in both; None if nothing does."""
+        """Returns the intersection with another box, None if it is empty."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = tuple(map(min, self.ends, other.ends))
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -146,17 +147,20 @@ class Box:
 
     @property
     def ends(self) -> Shape:
-        """In each dimension, the index behind the last."""
+        """The index after the last, in each dimension."""
         return tuple(start + size for start, size in zip(self.starts, self.sizes, strict=True))
 
 
 def whole(shape: Shape) -> Box:
-    """All of a tensor."""
+    """Returns the box of a whole tensor."""
     return Box(starts=(0,) * len(shape), sizes=shape)
 
 
 def line_numbers(box: Box, shape: Shape) -> torch.Tensor:
-    """Which lines (rows along the last dimension) of a tensor a box takes, in rising order."""
+    """Returns the numbers of the lines that a box covers, ascending.
+
+    Lines are rows along the last dimension of a tensor of `shape`.
+    """
     lines = torch.zeros(1, dtype=torch.int64, device="cpu")
     for start, size, length in zip(box.starts[:-1], box.sizes[:-1], shape[:-1], strict=True):
         span = torch.arange(start, start + size, device="cpu")
@@ -167,27 +171,28 @@ def line_numbers(box: Box, shape: Shape) -> torch.Tensor:
 def box_of_view(
     size: Shape, stride: Shape, offset: int, shape: Shape, *, ordered: bool
 ) -> Box | None:
-    """The part of a contiguous tensor of `shape` that a view of it shows.
+    """Returns the box of a contiguous tensor of `shape` that a view of it shows.
 
-    None if it is no box. With `ordered` the view must have its elements in the tensor's order.
+    None if the part is not a box. With `ordered` the view must have its elements in the
+    tensor's order. `size`, `stride` and `offset` are the view's.
     """
     count = math.prod(size)
     if offset == 0 and count == math.prod(shape) and _is_contiguous(size, stride):
         return whole(shape)
-    strides = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     starts = tuple(offset // step % length for step, length in zip(strides, shape, strict=True))
-    left = [(step, length) for step, length in zip(stride, size, strict=True) if length != 1]
-    if ordered and left != sorted(left, reverse=True):
+    unmatched = [(step, length) for step, length in zip(stride, size, strict=True) if length != 1]
+    if ordered and unmatched != sorted(unmatched, reverse=True):
         return None
     sizes = []
     for step, length, start in zip(strides, shape, starts, strict=True):
-        found = next((seen for seen in left if length > 1 and seen[0] == step), (0, 1))
-        if found in left:
-            left.remove(found)
-        if start + found[1] > length:
+        match = next((pair for pair in unmatched if length > 1 and pair[0] == step), (0, 1))
+        if match in unmatched:
+            unmatched.remove(match)
+        if start + match[1] > length:
             return None
-        sizes.append(found[1])
-    return None if left else Box(starts=starts, sizes=tuple(sizes))
+        sizes.append(match[1])
+    return None if unmatched else Box(starts=starts, sizes=tuple(sizes))
 
 
 def _is_contiguous(size: Shape, stride: Shape) -> bool:

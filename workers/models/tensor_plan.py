@@ -1,4 +1,4 @@
-"""How the projections of an architecture may be split over tensor ranks."""
+"""Tensor plans: the ways to split an architecture's projections over tensor ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.models.experts import expert_layers
 from workers.models.stack import MakeInputs, find_blocks, stack_facts
 
 Style = Literal[
-    "colwise",  # outputs are split, and stay so
+    "colwise",  # outputs are split, and stay split
     "packed_colwise",  # the same for gate and up in one projection
     "qkv_colwise",  # the same for query, key and value in one projection
     "rowwise",  # inputs are split, outputs summed
@@ -27,13 +27,13 @@ Style = Literal[
     "replicated_with_grad_allreduce",  # whole weights, used by each rank on its own heads
 ]
 STYLES: tuple[Style, ...] = get_args(Style)
-ALIASES: Mapping[str, Style] = MappingProxyType(  # of transformers, older names
+ALIASES: Mapping[str, Style] = MappingProxyType(  # older names in transformers
     {"colwise_rep": "colwise_gather_output", "rowwise_rep": "rowwise_split_input"}
 )
 PARTS: Mapping[Style, int] = MappingProxyType({"packed_colwise": 2, "qkv_colwise": 3})
 COLUMN_STYLES = ("colwise", "packed_colwise", "qkv_colwise", "colwise_gather_output")
 ROW_STYLES = ("rowwise", "rowwise_split_input")
-VOCABULARY_STYLES = ("colwise_gather_output", "embedding_rowwise")  # outside the blocks
+VOCABULARY_STYLES = ("colwise_gather_output", "embedding_rowwise")  # for modules outside blocks
 
 _BERT: dict[str, str] = {
     "**.layer.*.attention.self.query": "colwise",
@@ -60,7 +60,7 @@ _T5: dict[str, str] = {
     "**.block.*.layer.*.DenseReluDense.wo": "rowwise",
     "lm_head": "colwise_gather_output",
 }
-# by the architecture's model_type; transformers has no plan for these
+# by model_type, for architectures without a plan in transformers
 OURS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "bert": _BERT | {"cls.predictions.decoder": "colwise_gather_output"},
@@ -84,7 +84,7 @@ OURS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "t5": _T5,
     }
 )
-# numbers of heads, or of their outputs, that a module's forward reads: each rank has its share
+# numbers of heads, or of their outputs, that a module's forward reads; each rank sets its share
 LOCAL_COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "GPT2Attention": ("num_heads", "split_size"),
@@ -92,8 +92,8 @@ LOCAL_COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "T5Attention": ("n_heads", "inner_dim"),
     }
 )
-# model types whose blocks were seen to train with the sequence split between their projections:
-# all that a block does outside them, it does to each token by itself
+# model types tested to train with the sequence split between the projections of blocks:
+# outside them, a block treats each token by itself
 SEQUENCE_TYPES = frozenset(
     {"bert", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3", "roberta"}
 )
@@ -102,7 +102,7 @@ _HEADS = (
     ("attention heads", "num_attention_heads"),
     ("key-value heads", "num_key_value_heads"),
 )
-# tests/workers/engines/test_autotp.py shows it of each
+# each is trained under AutoTP by tests/workers/engines/test_autotp.py
 _TRAINED = frozenset(
     {
         "BertForMaskedLM",
@@ -115,45 +115,45 @@ _TRAINED = frozenset(
     }
 )
 _REFUSED = {
-    "GPT2LMHeadModel": "DeepSpeed's AutoTP names GPT-2 among the models that it does not support"
+    "GPT2LMHeadModel": "DeepSpeed's AutoTP lists GPT-2 as unsupported"
     " (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
-    "T5ForConditionalGeneration": "DeepSpeed's AutoTP leaves slices of position biases out of the"
-    " gradient's length, so that clipping goes wrong"
+    "T5ForConditionalGeneration": "DeepSpeed's AutoTP omits slices of position biases from the"
+    " gradient norm, so that gradient clipping is wrong"
     " (deepspeed/module_inject/auto_tp.py:AutoTP._slice_embedding)",
 }
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a module is meant: `*` is one part of a name, `**.` any beginning."""
+    """Tells if a pattern means a module: `*` is one part of a name, `**.` any beginning."""
     regex = re.escape(pattern).replace(r"\*\*\.", r"(?:.+\.)?").replace(r"\*", r"[^.]+")
     return re.fullmatch(regex, name) is not None
 
 
 class Conv1D(nn.Module):
-    """The part of `transformers.pytorch_utils.Conv1D` that is used here, for type checkers."""
+    """The attributes of `transformers.pytorch_utils.Conv1D` in use here, for type checkers."""
 
     nx: int
     nf: int
 
 
 def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
-    """Tells GPT-2's linear layer from others, without importing transformers to ask."""
-    theirs = sys.modules.get("transformers.pytorch_utils")
-    return theirs is not None and isinstance(module, theirs.Conv1D)
+    """Recognises GPT-2's linear layer, without importing transformers."""
+    pytorch_utils = sys.modules.get("transformers.pytorch_utils")
+    return pytorch_utils is not None and isinstance(module, pytorch_utils.Conv1D)
 
 
 class CannotSplitError(ValueError):
-    """Why a model cannot be split, in one sentence."""
+    """A model cannot be split over tensor ranks; the text gives the reason in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlan:
-    """What is done to which module of one model, by name.
+    """The treatment of the modules of one model, by name.
 
-    `splits` are split under every degree that fits, `vocabulary` only where their rows divide:
-    weights that are tied are split alike or not at all. Of `summed`, whole modules that each
-    rank uses on its own heads, the gradients are summed over the ranks. Only split projections
-    read what goes into `regions`, so that it is copied or gathered once for all of them.
+    Every legal degree splits `splits`. It splits `vocabulary` only if it divides the rows; tied
+    weights are split alike or not at all. `summed` are whole modules that each rank uses on its
+    own heads, so that their gradients are summed over the ranks. `regions` are modules whose
+    input only split projections read, so that it is copied or gathered once for all of them.
     """
 
     splits: tuple[tuple[str, Style], ...]
@@ -163,21 +163,21 @@ class TensorPlan:
 
 
 def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPlan:
-    """The plan of a module, which may be on the meta device.
+    """Returns the plan of a module, which may be on the meta device.
 
-    It is taken from the first that has one: `given`, the module's attribute `tensor_plan`,
-    transformers, our own plans. Each maps patterns of module names to styles.
+    The first source that has one wins: `given`, the module's attribute `tensor_plan`,
+    transformers, Plimsoll's own plans. Each maps patterns of module names to styles.
 
     Raises:
-        CannotSplitError: If there is none, or if it says something that cannot be done.
+        CannotSplitError: If there is no plan, or if it contains an impossible split.
     """
     patterns = _patterns(module, given)
     modules = dict(module.named_modules())
-    inside = _inside_blocks(module)
+    inside = _names_in_blocks(module)
     splits: dict[str, Style] = {}
     vocabulary: dict[str, Style] = {}
     summed: list[str] = []
-    for name, style in _chosen(module, patterns):
+    for name, style in _matching_modules(module, patterns):
         if style == "replicated_with_grad_allreduce":
             summed.append(name)
         elif name not in inside and style in VOCABULARY_STYLES:
@@ -197,7 +197,7 @@ def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPl
 
 
 def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorFacts:
-    """What tensor parallelism can split in a module, which may be on the meta device."""
+    """Returns the facts on tensor parallelism of a module, which may be on the meta device."""
     try:
         plan = tensor_plan(module, given)
     except CannotSplitError as error:
@@ -209,7 +209,7 @@ def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorF
 
 
 def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
-    """Inputs and outputs of a linear projection; None for anything else."""
+    """Returns inputs and outputs of a linear projection, None for anything else."""
     if is_conv1d(projection):
         return projection.nx, projection.nf
     if isinstance(projection, nn.Linear):
@@ -219,98 +219,104 @@ def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
 
 def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     attribute = getattr(module, "tensor_plan", None)
-    own = attribute if isinstance(attribute, Mapping) else _NONE
-    kind = getattr(getattr(module, "config", None), "model_type", None)
-    theirs = getattr(module, "tp_plan", None) or _NONE
-    projections = any(style in STYLES and style != "embedding_rowwise" for style in theirs.values())
-    found = given or own
-    if not found and any(expert_layers(module)):
+    patterns = given or (attribute if isinstance(attribute, Mapping) else _NONE)
+    if patterns:
+        return patterns
+    if any(expert_layers(module)):
         raise CannotSplitError(
             f"{_architecture(module)} is a mixture of experts, whose experts are not split over"
             " tensor ranks"
         )
-    found = found or (theirs if projections else _NONE) or OURS.get(str(kind), _NONE)
-    if not found:
+    upstream = getattr(module, "tp_plan", None) or _NONE
+    if any(style in STYLES and style != "embedding_rowwise" for style in upstream.values()):
+        return upstream
+    patterns = OURS.get(str(_model_type(module)), _NONE)
+    if not patterns:
         raise CannotSplitError(
             f"{_architecture(module)} has no tensor-parallel plan, neither in transformers nor in"
             " model.tensor_plan"
         )
-    return found
+    return patterns
 
 
-def _chosen(module: nn.Module, patterns: Mapping[str, str]) -> Iterator[tuple[str, Style]]:
-    """The modules that the patterns mean, by name, each with its style."""
+def _matching_modules(
+    module: nn.Module, patterns: Mapping[str, str]
+) -> Iterator[tuple[str, Style]]:
+    """Yields the names of modules that match the patterns, each with its style."""
     names = [name for name, _ in module.named_modules()]
     weights = [name for name, _ in module.named_parameters()]
     for pattern, word in patterns.items():
         style = ALIASES.get(word, word)
-        found = [name for name in names if matches(pattern, name)]
-        if not found and not any(matches(pattern, name) for name in weights):
-            continue  # a plan may name what only other sizes of the architecture have
-        if style not in STYLES or not found:
+        matching = [name for name in names if matches(pattern, name)]
+        if not matching and not any(matches(pattern, name) for name in weights):
+            continue  # a plan may name modules that only other sizes of the architecture have
+        if style not in STYLES or not matching:
             raise CannotSplitError(
                 f"{_architecture(module)}: its plan splits {pattern} as {word}, which is not"
                 " supported"
             )
-        yield from ((name, style) for name in found)
+        yield from ((name, style) for name in matching)
 
 
 def _tied(module: nn.Module, name: str) -> Iterator[tuple[str, Style]]:
-    """The module and all that share its weight, if every one of them can be split by rows."""
+    """Yields the module and all that share its weight, if each of them can be split by rows."""
     weight = getattr(module.get_submodule(name), "weight", None)
-    found: dict[str, Style] = {}
+    styles: dict[str, Style] = {}
     for other, owner in module.named_modules():
         if weight is None or owner._parameters.get("weight") is not weight:
             continue
         if type(owner) is nn.Embedding and owner.max_norm is None and not owner.sparse:
-            found[other] = "embedding_rowwise"
+            styles[other] = "embedding_rowwise"
         elif type(owner) is nn.Linear:
-            found[other] = "colwise_gather_output"
+            styles[other] = "colwise_gather_output"
         else:
             return
-    yield from found.items()
+    yield from styles.items()
 
 
 def _regions(module: nn.Module, splits: Mapping[str, Style], summed: list[str]) -> Iterator[str]:
-    """Parents of column-wise splits whose other weights read nothing but those splits' outputs."""
+    """Yields parents of column-wise splits whose other weights read only their outputs."""
     blocks = {id(block) for block in find_blocks(module)}
-    known = splits.keys() | set(summed)
+    planned = splits.keys() | set(summed)
     columns = [name for name, style in splits.items() if style in COLUMN_STYLES]
     parents = dict.fromkeys(name.rpartition(".")[0] for name in columns)
     for parent in parents:
         owner = module.get_submodule(parent)
+        if id(owner) in blocks or owner._parameters:
+            continue
         inner = (
             f"{parent}.{name}" for name, part in owner.named_modules() if part._parameters and name
         )
-        if id(owner) not in blocks and not owner._parameters and all(n in known for n in inner):
+        if all(name in planned for name in inner):
             yield parent
 
 
-def _inside_blocks(module: nn.Module) -> frozenset[str]:
-    """Names of all modules in the repeated blocks."""
+def _names_in_blocks(module: nn.Module) -> frozenset[str]:
     ids = {id(part) for block in find_blocks(module) for part in block.modules()}
     return frozenset(name for name, part in module.named_modules() if id(part) in ids)
 
 
 def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:
-    wanted = nn.Embedding if style in ("heads", "embedding_rowwise") else None
-    if isinstance(part, wanted) if wanted else projection_sizes(part) is not None:
-        return
-    raise CannotSplitError(
-        f"{_architecture(module)}: its plan splits {name} as {style}, which a"
-        f" {type(part).__name__} cannot be"
-    )
+    if style in ("heads", "embedding_rowwise"):
+        is_possible = isinstance(part, nn.Embedding)
+    else:
+        is_possible = projection_sizes(part) is not None
+    if not is_possible:
+        raise CannotSplitError(
+            f"{_architecture(module)}: its plan splits {name} as {style}, which is impossible for"
+            f" a {type(part).__name__}"
+        )
 
 
 def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:
-    """Counts that a degree must divide; those that follow from others are left out."""
+    """Yields counts that a degree must divide; those that follow from others are left out."""
     config = _text_config(module)
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     if any(style in ("colwise", "qkv_colwise") for _, style in plan.splits):
         for label, field in _HEADS:
             count = getattr(config, field, None)
             if isinstance(count, int):
-                found.setdefault(count, label)
+                labels.setdefault(count, label)
     for name, style in plan.splits:
         sizes = projection_sizes(module.get_submodule(name))
         if sizes is None:
@@ -319,21 +325,20 @@ def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:
         size = sizes[style not in ROW_STYLES] // PARTS.get(style, 1)
         is_inner = size == getattr(config, "intermediate_size", None)
         label = "intermediate size" if is_inner else f"{kind} of {name.rpartition('.')[2]}"
-        if not all(size % count == 0 for count in found) or not found:
-            found.setdefault(size, label)
-    yield from ((label, count) for count, label in found.items())
+        if not all(size % count == 0 for count in labels) or not labels:
+            labels.setdefault(size, label)
+    yield from ((label, count) for count, label in labels.items())
 
 
 def _sequence_refusal(module: nn.Module, plan: TensorPlan) -> str | None:
-    kind = getattr(getattr(module, "config", None), "model_type", None)
-    if kind not in SEQUENCE_TYPES:
-        return f"{_architecture(module)} is not known to train with its sequence split"
+    if _model_type(module) not in SEQUENCE_TYPES:
+        return f"{_architecture(module)} was not shown to train correctly with its sequence split"
     blocks = {id(block) for block in find_blocks(module)}
     for name, style in plan.splits:
         parent = name.rpartition(".")[0]
-        is_cared_for = parent in plan.regions or id(module.get_submodule(parent)) in blocks
-        if style in COLUMN_STYLES and not is_cared_for:
-            return f"{_architecture(module)}: {parent} reads more than its split projections"
+        is_gathered = parent in plan.regions or id(module.get_submodule(parent)) in blocks
+        if style in COLUMN_STYLES and not is_gathered:
+            return f"{_architecture(module)}: {parent} has weights besides its split projections"
     return None
 
 
@@ -342,31 +347,35 @@ def _text_config(module: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
+def _model_type(module: nn.Module) -> Any:
+    return getattr(getattr(module, "config", None), "model_type", None)
+
+
 def _architecture(module: nn.Module) -> str:
     return type(module).__name__
 
 
 def autotp_refusal(module: nn.Module) -> str | None:
-    """Why AutoTP may not split the module, None if it may.
+    """Returns the reason why AutoTP may not split the module, None if it may.
 
     Source:
-        DeepSpeed 0.19.8, named in each reason.
+        DeepSpeed 0.19.8; each reason names the file.
     """
-    name = type(module).__name__
+    name = _architecture(module)
     if name in _TRAINED:
         return None
-    unknown = f"{name} was not shown to train under DeepSpeed's AutoTP as it does alone"
-    return _REFUSED.get(name, unknown)
+    untested = f"{name} was not shown to train correctly under DeepSpeed's AutoTP"
+    return _REFUSED.get(name, untested)
 
 
 def parallel_facts(
     module: nn.Module, tensor_plan: Mapping[str, str], inputs: MakeInputs | None = None
 ) -> dict[str, Any]:
-    """Fields of `ModelFacts`.
+    """Returns the fields of `ModelFacts` on pipeline and tensor parallelism.
 
     Args:
         module: A whole model.
-        tensor_plan: What the specification gives, empty if nothing.
+        tensor_plan: The specification's own plan, empty if it has none.
         inputs: Makes a batch for a model that does not take token ids.
     """
     stack = stack_facts(module, inputs)

@@ -1,4 +1,4 @@
-"""A user's own modules: where they are found, and what becomes of what their code raises."""
+"""Guards for running users' own code: the import path, and errors turned into one kind."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from search_spaces.errors import ModelError, UserError
 
 
 class UsersCodeError(ModelError):
-    """A user's own code raised something, whatever it was."""
+    """A user's own code raised any exception."""
 
 
 @contextlib.contextmanager
 def importable_from_here() -> Iterator[None]:
-    """Modules in the current directory can be imported, as under `python -m`."""
-    here = str(Path.cwd())
-    if here in sys.path:
+    """Makes modules in the current directory importable, as under `python -m`."""
+    folder = str(Path.cwd())
+    if folder in sys.path:
         yield
         return
-    sys.path.insert(0, here)
+    sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)
 
 
 @contextlib.contextmanager
 def users_code(failing: str) -> Iterator[None]:
-    """Runs code of the user's, which may raise anything, and may try to end the process.
+    """Runs a user's code, which may raise anything and may try to end the process.
 
     Args:
-        failing: Begins the sentence about what it raised.
+        failing: First part of the error's message; the cause follows.
 
     Raises:
-        UsersCodeError: In place of what it raised, with the line that did.
+        UsersCodeError: In place of the code's own exception, with the line that raised it.
     """
     try:
         yield
@@ -48,18 +48,18 @@ def users_code(failing: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UsersCodeError(f"{failing}: {_told(error)}") from error
+        raise UsersCodeError(f"{failing}: {_summary(error)}") from error
 
 
 @contextlib.contextmanager
 def any_fault_as(
     make_error: Callable[[BaseException], Exception], *, passing: type[Exception] = UserError
 ) -> Iterator[None]:
-    """Runs code that calls the user's, and turns whatever that raises into one error.
+    """Runs code that calls the user's, and turns all of its exceptions into one kind.
 
     Args:
-        make_error: Makes the error from what was raised, which becomes its cause.
-        passing: Passes through as it is, and so do errors of the user and Ctrl-C.
+        make_error: Makes the error from an exception, which becomes its cause.
+        passing: Passes through unchanged, as do `UserError` and Ctrl-C.
     """
     try:
         yield
@@ -70,16 +70,16 @@ def any_fault_as(
 
 
 def text_of(error: BaseException) -> str:
-    """Text of an error; nothing if its own code fails to give it."""
+    """Returns the text of an error, empty if the error's own code fails to make it."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an error's own code may raise anything
         return ""
 
 
-def _told(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     text = " ".join(text_of(error).split())
-    if isinstance(error, ImportError | SyntaxError):  # which say where
+    if isinstance(error, ImportError | SyntaxError):  # their text names the place
         return text
     kind = type(error).__name__
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,1 +1,1 @@
-"""The machinery of `workers.tracing.trace`: one step without memory, and what it tells."""
+"""Tracing: footprints of models, from one training step without memory."""

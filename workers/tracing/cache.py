@@ -1,6 +1,6 @@
-"""Footprints on disk, by all that they depend on.
+"""Cache of footprints on disk, keyed by everything that they depend on.
 
-Imports no framework, so that a cached one is read fast.
+It imports no framework, so that reading a cached footprint is fast.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from search_spaces.spec.schema import SweepSpec
 from workers.models.user_code import importable_from_here
 
 _CODE = Path(__file__).parents[2]
-_PACKAGES = ("search_spaces", "workers")  # whose code decides what tracing finds
+_PACKAGES = ("search_spaces", "workers")  # their code affects the result of tracing
 _SOFTWARE = ("torch", "transformers", "peft")
 _DIGITS = 24
 
 
 def default_folder() -> Path:
-    """Where footprints are kept: `$XDG_CACHE_HOME/plimsoll/footprints`, or below `~/.cache`."""
+    """Returns the folder of footprints, `$XDG_CACHE_HOME/plimsoll/footprints` or in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "plimsoll" / "footprints"
 
 
 def digest_of(spec: SweepSpec, device: str) -> str:
-    """The name of all that a footprint depends on, variants apart.
+    """Returns the digest of everything that a footprint depends on, except its variants.
 
-    That is the model's configuration or source, the longest sample, adapters, the device, our own
-    code and the versions of what is traced with.
+    That is the model's configuration or source, the longest sample, adapters, the device,
+    Plimsoll's own code, and the versions of the libraries that run the trace.
 
     Raises:
         ModelError: If there is no such model.
     """
     train = spec.train
-    told = {
+    key = {
         "code": _code(),
         "device": device,
         "model": spec.model.model_dump(mode="json"),
@@ -57,12 +57,12 @@ def digest_of(spec: SweepSpec, device: str) -> str:
         "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
         "software": [_version(package) for package in _SOFTWARE],
     }
-    canonical = json.dumps(told, sort_keys=True)
+    canonical = json.dumps(key, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGITS]
 
 
 def load(folder: Path, digest: str) -> Footprint | None:
-    """The cached footprint, None if there is none that can be read."""
+    """Returns the cached footprint, None if there is none or it cannot be read."""
     try:
         return _adapter().validate_json((folder / f"{digest}.json").read_bytes())
     except (OSError, ValidationError):
@@ -70,7 +70,7 @@ def load(folder: Path, digest: str) -> Footprint | None:
 
 
 def save(folder: Path, footprint: Footprint) -> None:
-    """Keeps a footprint; where the folder cannot be written to, it is traced anew next time."""
+    """Saves a footprint; without access to the folder, the next run traces it again."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".new", delete=False) as file:
@@ -85,7 +85,7 @@ def _adapter() -> TypeAdapter[Footprint]:
 
 @cache
 def _code() -> str:
-    """Hashes the code that decides what tracing finds, so that any change of it traces anew."""
+    # any change of the code that affects the result of tracing must trace again
     files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -99,7 +99,7 @@ def _version(package: str) -> str:
 
 
 def _source(spec: SweepSpec) -> Any:
-    """What the model is, by content."""
+    """Returns the content that defines the model."""
     name = spec.model.name
     if ":" in name:
         return dict(_python_files(name.partition(":")[0]))
@@ -113,35 +113,35 @@ def _source(spec: SweepSpec) -> Any:
         }
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-    if isinstance(found, str):
-        return _hash(Path(found))
+    config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+    if isinstance(config, str):
+        return _hash(Path(config))
     from workers.models.config_source import raw_config
 
     return raw_config(spec.model)
 
 
 def _python_files(module: str) -> Iterator[tuple[str, str]]:
-    """The module's file and those beside it, which it may import."""
+    """Yields the module's file and those in its folder, which it may import."""
     with importable_from_here():
-        found = _find(module)
-    if found is None or found.origin is None:
+        spec = _find(module)
+    if spec is None or spec.origin is None:
         return
-    for file in sorted(Path(found.origin).parent.glob("*.py")):
+    for file in sorted(Path(spec.origin).parent.glob("*.py")):
         yield file.name, _hash(file)
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """Where a module lies, without importing the packages that it is in."""
+    """Locates a module without importing the packages that contain it."""
     path: Sequence[str] | None = None
-    found: ModuleSpec | None = None
+    spec: ModuleSpec | None = None
     names = module.split(".")
     for length in range(1, len(names) + 1):
-        found = PathFinder.find_spec(".".join(names[:length]), path)
-        if found is None:
+        spec = PathFinder.find_spec(".".join(names[:length]), path)
+        if spec is None:
             return None
-        path = found.submodule_search_locations
-    return found
+        path = spec.submodule_search_locations
+    return spec
 
 
 def _hash(file: Path) -> str:
@@ -149,9 +149,8 @@ def _hash(file: Path) -> str:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Tells one content of a file from another: when it was changed, and its bytes."""
     try:
         status = file.expanduser().stat()
     except OSError:
         return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+    return (status.st_mtime_ns, status.st_size)  # identifies the file's content

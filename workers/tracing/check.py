@@ -1,4 +1,4 @@
-"""A footprint against torch's own trackers, on the whole model."""
+"""Check of a footprint against torch's own trackers, on the whole model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from workers.tracing.trace import trace
 from workers.tracing.traced_model import fake_ranks, in_fake_memory, traced_model
 from workers.tracing.variants import batch_of, longest_spec, plan_of
 
-_EMPTY = torch.ops.aten.empty.memory_format  # of what is gathered, before the tracker knows it
+_EMPTY = torch.ops.aten.empty.memory_format  # of gathered weights, before the tracker knows them
 _ACTIVATIONS = ("ACT", "TEMP", "INP")  # kinds of memory in torch's tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a footprint says of one step, and what torch's trackers say of it.
+    """Costs of one step by a footprint and by torch's trackers.
 
-    Bytes are of activations and temporaries: at the end of forward, and at the peak.
+    Bytes are those of activations and temporaries, at the end of forward and at the peak.
     """
 
     saved_bytes: float
@@ -60,18 +60,18 @@ def check(
     ranks: int = 8,
     cache: Path | None = None,
 ) -> Checked:
-    """Traces the whole model at its full depth and compares.
+    """Traces the whole model at its full depth, and compares it with its footprint.
 
-    The model is sharded by the worker's own FSDP2 over ranks that are not there; autocast is
-    looked at in the same way, since torch's tracker of whole models knows no frozen weights.
+    The worker's own FSDP2 shards the model over fake ranks. Autocast is checked in the same
+    way, since torch's tracker of whole models does not support frozen weights.
 
     Args:
-        spec: As for `workers.tracing.trace.trace`, and so are the next three.
+        spec: As for `workers.tracing.trace.trace`.
         attention: Of the model.
-        compute: What the blocks compute in.
-        device: Whose kernels are meant.
+        compute: Compute mode of the blocks.
+        device: "cuda" or "cpu", whose kernels are emulated.
         micro_batch: Samples.
-        ranks: Over which the model is sharded.
+        ranks: Number of shards.
         cache: The folder of cached footprints.
 
     Raises:
@@ -79,14 +79,16 @@ def check(
     """
     footprint = trace(spec, [(attention, compute, "none")], device=device, cache=cache)
     variant = footprint.variant(attention, compute, "none")
-    tracked = _track(spec, computed_by(attention), compute, device, micro_batch, ranks)
+    tracked_saved_bytes, tracked_peak_bytes, tracked_flops = _track(
+        spec, computed_by(attention), compute, device, micro_batch, ranks
+    )
     return Checked(
         saved_bytes=saved_bytes(variant, micro_batch),
-        tracked_saved_bytes=tracked[0],
+        tracked_saved_bytes=tracked_saved_bytes,
         peak_bytes=peak_bytes(variant, micro_batch),
-        tracked_peak_bytes=tracked[1],
+        tracked_peak_bytes=tracked_peak_bytes,
         flops=flops(variant, micro_batch),
-        tracked_flops=tracked[2],
+        tracked_flops=tracked_flops,
     )
 
 
@@ -98,7 +100,7 @@ def _track(
     micro_batch: int,
     ranks: int,
 ) -> tuple[float, float, float]:
-    """Bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
+    """Returns bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     whole = traced_model(spec, attention, mode, whole=True)
     model = in_fake_memory(whole.model, "fp32", mode, None)
@@ -108,18 +110,18 @@ def _track(
         shard(model.module, model.blocks, render_torch(plan, NO_FACTS), mesh)
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
-        highest = _Highest(tracker)
-        flops = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
-        with BatchValues(), tracker, highest, flops, as_on(device):
+        peak = _ActivationPeak(tracker)
+        counter = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
+        with BatchValues(), tracker, peak, counter, as_on(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
                 loss = loss_of(model.module(**batch.inputs))
             saved_bytes = _activations(tracker)
             loss.backward()
-    return saved_bytes, max(saved_bytes, highest.size_bytes), float(flops.get_total_flops())
+    return saved_bytes, max(saved_bytes, peak.size_bytes), float(counter.get_total_flops())
 
 
-class _Highest(TorchDispatchMode):
-    """The peak of activations, which need not be when all memory is at its peak."""
+class _ActivationPeak(TorchDispatchMode):
+    """Tracks the peak of activations, which may come at another time than that of all memory."""
 
     def __init__(self, tracker: FSDPMemTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The variants of a footprint: each traced at two micro-batches, and at two degrees if split."""
+"""Makes footprints: traces each variant at two micro-batches, and at two degrees if split."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from workers.tracing.variants import (
 
 Wanted = tuple[Attention, Compute, Split]
 
-NO_FACTS = ModelFacts(  # splitting needs none of it
+NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
     name="",
     architecture="",
     parameters=0,
@@ -56,7 +56,7 @@ NO_FACTS = ModelFacts(  # splitting needs none of it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """A model under one attention, and what is asked of it."""
+    """A model under one attention, with its spec and device."""
 
     spec: SweepSpec
     device: str
@@ -73,6 +73,12 @@ def make_footprint(
 ) -> Footprint:
     """Traces the model of `spec` in each of the wanted variants.
 
+    Args:
+        spec: Model, adapters, data and sequence length count.
+        wanted: Attention, compute mode and split of each variant.
+        device: "cuda" or "cpu", whose kernels are emulated.
+        digest: Key of the footprint in the cache.
+
     Raises:
         ModelError: If the model cannot be found, built, traced or split.
     """
@@ -82,14 +88,12 @@ def make_footprint(
     variants: list[Variant] = []
     tied = 0
     for attention, compute, split in dict.fromkeys(wanted):
-        real = computed_by(attention)
-        if real not in subjects:
-            found = traced_model(spec, real, mode)
-            longest = longest_spec(found.model, spec)
-            subjects[real] = _Subject(spec=longest, device=device, mode=mode, traced_model=found)
-        if (real, compute, split) not in traced:
-            traced[real, compute, split] = _trace_variant(subjects[real], compute, split)
-        stack, tied = traced[real, compute, split]
+        kernel = computed_by(attention)
+        if kernel not in subjects:
+            subjects[kernel] = _subject(spec, kernel, device, mode)
+        if (kernel, compute, split) not in traced:
+            traced[kernel, compute, split] = _trace_variant(subjects[kernel], compute, split)
+        stack, tied = traced[kernel, compute, split]
         variants.append(
             Variant(
                 attention=attention,
@@ -117,8 +121,14 @@ def make_footprint(
 
 
 def computed_by(attention: Attention) -> Attention:
-    """The attention that is traced in place of one: flash keeps and does what sdpa does."""
+    """Returns the attention to trace: flash attention saves and computes the same as sdpa."""
     return "sdpa" if attention.startswith("flash") else attention
+
+
+def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeTensorMode) -> _Subject:
+    traced = traced_model(spec, attention, mode)
+    longest = longest_spec(traced.model, spec)
+    return _Subject(spec=longest, device=device, mode=mode, traced_model=traced)
 
 
 def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[Stack, int]:
@@ -132,23 +142,23 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
     runs, tied = [], []
     for degree in degrees:
         for batch in MICRO_BATCHES:
-            traced = _run(subject, compute, split, batch, degree, math.lcm(*degrees))
+            traced = _trace_pass(subject, compute, split, batch, degree, math.lcm(*degrees))
             runs.append(read_parts(traced, subject.traced_model.present))
             tied.append(tied_numbers(traced))
     try:
         stack = read_stack(runs, grid, subject.traced_model.kinds)
     except UnlikeRunsError as error:
         raise ModelError(
-            f"{subject.spec.model.name} cannot be traced: it does other work in micro-batches of"
-            f" {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
+            f"{subject.spec.model.name} cannot be traced: its work differs between micro-batches"
+            f" of {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
         ) from error
     return stack, int(grid.extent(tied).at(0, 1))
 
 
-def _run(
+def _trace_pass(
     subject: _Subject, compute: Compute, split: Split, micro_batch: int, degree: int, multiple: int
 ) -> Traced:
-    """One pass; rows are filled up to what all traced degrees can split."""
+    """Traces one pass; rows are padded to a multiple of all traced degrees."""
     spec, mode = subject.spec, subject.mode
     batch = batch_of(subject.model, spec, plan_of(micro_batch, multiple, split=split))
     with _splitter(plan_of(micro_batch, degree, split=split), split) as splitter:
@@ -162,13 +172,13 @@ def _run(
                 device=subject.device,
                 mode=mode,
             )
-        except StepFailedError as failed:
-            raise untraceable(spec.model.name, failed) from failed.__cause__
+        except StepFailedError as error:
+            raise untraceable(spec.model.name, error) from error.__cause__
 
 
 @contextmanager
 def _splitter(plan: Plan, split: Split) -> Iterator[Splitter | None]:
-    """What splits a model as the plan wants it, None if nothing does."""
+    """Provides a function that splits a model as the plan says, None for an unsplit plan."""
     if split == "none":
         yield None
         return

@@ -1,4 +1,4 @@
-"""What one operator does: a matrix product, attention in one kernel, a collective, or traffic."""
+"""Work of single operators (products, attention, collectives, traffic), and sums over a variant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from search_spaces.costs.footprint import Part, Pass, Variant
 from workers.models.experts import grouped_sizes
 
-# Results without a kernel: memory that nobody writes to, or questions about a tensor.
+# Operators without a kernel: they allocate memory without writing it, or query a tensor.
 _SILENT = frozenset(
     {
         *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
@@ -22,15 +22,15 @@ _SILENT = frozenset(
         *("_c10d_functional::wait_tensor", "aten::lift_fresh", "aten::resize_", "aten::set_"),
     }
 )
-# They read no more of their first input than they give.
+# Operators that read no more of their first input than they return.
 _LOOKUPS = frozenset(
     {
         *("aten::embedding", "aten::gather", "aten::index", "aten::index_select"),
         *("aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::slice_backward"),
     }
 )
-_GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # whose results count, not their inputs
-_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5  # in a kernel of attention
+_GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # their results count, not their inputs
+_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5  # in an attention kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +38,25 @@ class Product:
     """`batch` products of (rows x inner) times (inner x columns)."""
 
     batch: int
-    rows: float  # in the mean over the products, and so are the other two
+    rows: float  # mean over the products, as are columns and inner
     columns: float
     inner: float
     element_bytes: int
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """What may depend on the micro-batch."""
+        """Sizes that may depend on the micro-batch."""
         return (self.batch, self.rows, self.columns, self.inner)
 
     @property
     def form(self) -> tuple[int, ...]:
-        """What may not."""
+        """Properties that may not depend on the micro-batch."""
         return (self.element_bytes,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedCall:
-    """One kernel that computes attention for `heads` heads of all samples together."""
+    """One attention kernel; `heads` counts the heads of all samples together."""
 
     heads: int
     queries: int
@@ -67,18 +67,18 @@ class FusedCall:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What may depend on the micro-batch."""
+        """Sizes that may depend on the micro-batch."""
         return (self.heads, self.queries, self.keys)
 
     @property
     def form(self) -> tuple[int, ...]:
-        """What may not."""
+        """Properties that may not depend on the micro-batch."""
         return (self.head_size, int(self.causal), self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an operator does; nothing for a view."""
+    """The work of an operator; all zero for a view."""
 
     products: tuple[Product, ...] = ()
     attention: FusedCall | None = None
@@ -92,22 +92,20 @@ IDLE = Work()
 
 
 def work_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], result: object) -> Work:
-    """What a call of an aten operator, a collective or an operator of the user's does."""
+    """Returns the work of a call of an aten operator, a collective or a user's operator."""
     name = _name(operator)
     if name in _SILENT or operator.is_view:
         return IDLE
     read, written = tuple(tensors(args, kwargs)), tuple(tensors(result))
     if name.startswith("_c10d_functional::"):
-        moved = written if name in _GATHERS else read
-        return Work(exchanged_bytes=sum(map(dense_bytes, moved)), exchanges=1)
+        exchanged = written if name in _GATHERS else read
+        return Work(exchanged_bytes=sum(map(dense_bytes, exchanged)), exchanges=1)
     if "scaled_dot_product" in name or name.startswith(("flash_attn::", "flash_attn_3::")):
         return Work(attention=_attention(operator, args, kwargs), launches=1)
-    found = _PRODUCTS.get(name)
-    if found is not None:
-        return Work(products=tuple(found(args)), launches=1)
-    if not read and not written:
-        return IDLE
-    if _only_views(read, written, operator):
+    products_of = _PRODUCTS.get(name)
+    if products_of is not None:
+        return Work(products=tuple(products_of(args)), launches=1)
+    if not (read or written) or _only_views(read, written, operator):
         return IDLE
     if name in _LOOKUPS and read:
         written_bytes = sum(map(dense_bytes, written))
@@ -118,12 +116,12 @@ def work_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], result: 
 
 
 def tensors(*values: object) -> Iterator[torch.Tensor]:
-    """All tensors in a call's arguments or results."""
+    """Returns all tensors in a call's arguments or results."""
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def dense_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that a tensor reaches in memory: those that an expanded one repeats count once."""
+    """Returns the bytes of memory that a tensor covers; expanded dimensions count once."""
     sizes = (
         size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0
     )
@@ -139,11 +137,10 @@ def _name(operator: Any) -> str:
 def _only_views(
     read: tuple[torch.Tensor, ...], written: tuple[torch.Tensor, ...], operator: Any
 ) -> bool:
-    """Whether all that is returned was there before, and nothing was written to."""
     if operator._schema.is_mutable or not written:
         return False
-    there = {tensor.untyped_storage()._cdata for tensor in read}
-    return all(tensor.untyped_storage()._cdata in there for tensor in written)
+    storages = {tensor.untyped_storage()._cdata for tensor in read}
+    return all(tensor.untyped_storage()._cdata in storages for tensor in written)
 
 
 def _attention(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> FusedCall:
@@ -152,8 +149,8 @@ def _attention(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fu
     key = named.get("key", named.get("k"))
     assert query is not None
     assert key is not None
-    in_rows = operator.namespace != "aten"  # flash-attn: (samples, tokens, heads, head size)
-    tokens, heads = (1, 2) if in_rows else (2, 1)
+    # flash-attn's own layout is (samples, tokens, heads, head size)
+    tokens, heads = (2, 1) if operator.namespace == "aten" else (1, 2)
     return FusedCall(
         heads=query.shape[0] * query.shape[heads],
         queries=query.shape[tokens],
@@ -192,7 +189,7 @@ def _bmm(left: torch.Tensor, right: torch.Tensor) -> Iterator[Product]:
 def _grouped(
     left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None
 ) -> Iterator[Product]:
-    """One product for each expert, tokens spread evenly: only those routed to it are its rows."""
+    """Yields one product for each expert, whose rows are its tokens if they spread evenly."""
     if offs is None:
         yield from _bmm(left, right)
         return
@@ -207,18 +204,18 @@ def _grouped(
 
 
 def _convolution(args: Sequence[Any]) -> Iterator[Product]:
-    """As the product of the unfolded input with the kernel (im2col)."""
-    inputs, weight, strides, paddings, spread = args[0], args[1], args[3], args[4], args[5]
-    places = [
-        (size + 2 * padding - gap * (kernel - 1) - 1) // stride + 1
-        for size, kernel, stride, padding, gap in zip(
-            inputs.shape[2:], weight.shape[2:], strides, paddings, spread, strict=False
+    """Yields the product of the unfolded input with the kernel (im2col)."""
+    inputs, weight, strides, paddings, dilations = args[0], args[1], args[3], args[4], args[5]
+    output_sizes = [
+        (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        for size, kernel, stride, padding, dilation in zip(
+            inputs.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=False
         )
     ]
     groups = args[8]
     yield Product(
         batch=groups,
-        rows=inputs.shape[0] * prod(places),
+        rows=inputs.shape[0] * prod(output_sizes),
         columns=weight.shape[0] // groups,
         inner=weight[0].numel(),
         element_bytes=inputs.element_size(),
@@ -250,24 +247,24 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any]], Iterator[Product]]] = {
 
 
 def saved_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """What lies in memory at the end of forward, weights apart."""
+    """Returns the bytes in memory at the end of forward, without weights."""
     return sum(float(part.saved_bytes.at(micro_batch, tensor)) for part in _in_order(variant))
 
 
 def peak_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """The most that lies in memory in forward and backward, weights and their gradients apart."""
-    level, highest = 0.0, 0.0
+    """Returns the peak of bytes in forward and backward, without weights and their gradients."""
+    level, peak = 0.0, 0.0
     for part in _in_order(variant):
         level += float(part.saved_bytes.at(micro_batch, tensor))
         for direction in (part.forward, part.backward):
-            highest = max(highest, level + float(direction.transient_bytes.at(micro_batch, tensor)))
-    return highest
+            peak = max(peak, level + float(direction.transient_bytes.at(micro_batch, tensor)))
+    return peak
 
 
 def flops(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """Operations in matrix products and in kernels of attention, nothing recomputed.
+    """Returns the FLOPs of matrix products and attention kernels, without recomputation.
 
-    All pairs of tokens count, those that a causal mask blocks too, as in torch's counter.
+    All pairs of tokens count, including those that a causal mask blocks, as in torch's counter.
     """
     return sum(
         _flops(part.forward, _FORWARD_PRODUCTS, micro_batch, tensor)
@@ -278,9 +275,9 @@ def flops(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
 
 def _in_order(variant: Variant) -> Iterator[Part]:
     yield variant.embedding
-    blocks = {place: kind.part for kind in variant.blocks for place in kind.indices}
-    for place in sorted(blocks):
-        yield blocks[place]
+    blocks = {index: kind.part for kind in variant.blocks for index in kind.indices}
+    for index in sorted(blocks):
+        yield blocks[index]
     yield variant.head
 
 
@@ -288,13 +285,13 @@ def _flops(work: Pass, products: int, micro_batch: int, tensor: int) -> float:
     total = 0.0
     for matmul in work.matmuls:
         sizes = (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
-        done = 2.0 * matmul.count
+        matmul_flops = 2.0 * matmul.count
         for size in sizes:
-            done *= size.at(micro_batch, tensor)
-        total += done
+            matmul_flops *= size.at(micro_batch, tensor)
+        total += matmul_flops
     for kernel in work.attentions:
-        done = 2.0 * products * kernel.head_size * kernel.count
+        kernel_flops = 2.0 * products * kernel.head_size * kernel.count
         for size in (kernel.heads, kernel.queries, kernel.keys):
-            done *= size.at(micro_batch, tensor)
-        total += done
+            kernel_flops *= size.at(micro_batch, tensor)
+        total += kernel_flops
     return total

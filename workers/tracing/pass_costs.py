@@ -1,4 +1,4 @@
-"""What one pass tells about each part of a model: memory over time, work in each direction."""
+"""Costs of each part of a model in one pass: memory over time, and work in each direction."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from workers.tracing.step import Traced
 class PassReading:
     """The work of one part in one direction.
 
-    `above_bytes` is, at each operator, what lies in memory beside what is saved for backward and
-    the gradients of weights.
+    `above_bytes` has, for each operator, the bytes in memory except tensors saved for backward,
+    weights and their gradients.
     """
 
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class PartReading:
     frozen: int
     largest_weight: int
     saved_bytes: int
-    weight_copies_bytes: int  # of what is saved
+    weight_copies_bytes: int  # part of saved_bytes
     kept_bytes: int
     input_bytes: int
     forward: PassReading
@@ -48,28 +48,28 @@ class PartReading:
 
 
 def read_parts(traced: Traced, blocks: tuple[int, ...]) -> dict[int, PartReading]:
-    """The embedding, the traced blocks and the head."""
+    """Returns the costs of the embedding, the traced blocks and the head."""
     log = traced.log
-    saved = {part: sum(s.size_bytes for s in _saved(log, part)) for part in (EMBEDDING, HEAD)}
-    saved |= {part: sum(s.size_bytes for s in _saved(log, part)) for part in blocks}
-    above = _above(log, saved)
-    return {part: _read_part(traced, part, saved[part], above) for part in saved}
+    parts = (EMBEDDING, HEAD, *blocks)
+    saved = {part: sum(s.size_bytes for s in _saved(log, part)) for part in parts}
+    transient = _transient_bytes(log, saved)
+    return {part: _read_part(traced, part, saved[part], transient) for part in saved}
 
 
 def tied_numbers(traced: Traced) -> int:
-    """Numbers in weights that the embedding and the head share."""
+    """Returns the number of parameters that the embedding and the head share."""
     return sum(weight.numbers for weight in traced.weights if len(weight.parts) > 1)
 
 
 def _read_part(
-    traced: Traced, part: int, saved_bytes: int, above: NDArray[np.float64]
+    traced: Traced, part: int, saved_bytes: int, transient: NDArray[np.float64]
 ) -> PartReading:
     log, ends = traced.log, traced.log.forward_ends
     weights = [weight for weight in traced.weights if part in weight.parts]
-    own = [place for place, done in enumerate(log.operations) if done.part == part]
-    forward = [place for place in own if place < ends]
-    again = [place for place in forward if not log.operations[place].kept]
-    backward = [place for place in own if place >= ends]
+    own = [index for index, operation in enumerate(log.operations) if operation.part == part]
+    forward = [index for index in own if index < ends]
+    recomputed = [index for index in forward if not log.operations[index].kept]
+    backward = [index for index in own if index >= ends]
     return PartReading(
         trained=sum(weight.numbers for weight in weights if weight.trains),
         frozen=sum(weight.numbers for weight in weights if not weight.trains),
@@ -82,29 +82,29 @@ def _read_part(
             if s.kept and s.part == part and s.made_at < ends and s.behind is None
         ),
         input_bytes=log.hidden_bytes.get(part, 0),
-        forward=_read_pass(log, forward, above),
-        backward=_read_pass(log, backward, above),
-        recomputed=_read_pass(log, again, above),
+        forward=_read_pass(log, forward, transient),
+        backward=_read_pass(log, backward, transient),
+        recomputed=_read_pass(log, recomputed, transient),
     )
 
 
-def _read_pass(log: Log, places: list[int], above: NDArray[np.float64]) -> PassReading:
-    done: list[Operation] = [log.operations[place] for place in places]
-    work = [operation.work for operation in done]
+def _read_pass(log: Log, indices: list[int], transient: NDArray[np.float64]) -> PassReading:
+    operations: list[Operation] = [log.operations[index] for index in indices]
+    work = [operation.work for operation in operations]
     return PassReading(
-        names=tuple(operation.name for operation in done),
+        names=tuple(operation.name for operation in operations),
         products=tuple(product for one in work for product in one.products),
         attentions=tuple(one.attention for one in work if one.attention is not None),
         traffic_bytes=sum(one.traffic_bytes for one in work),
         launches=sum(one.launches for one in work),
         exchanged_bytes=sum(one.exchanged_bytes for one in work),
         exchanges=sum(one.exchanges for one in work),
-        above_bytes=above[places],
+        above_bytes=transient[indices],
     )
 
 
 def _saved(log: Log, part: int) -> Iterable[Storage]:
-    """What a part made or was given in forward and what is still there when that has ended."""
+    """Yields storages that a part made or received in forward, and that outlive forward."""
     ends = log.forward_ends
     return (
         storage
@@ -116,7 +116,7 @@ def _saved(log: Log, part: int) -> Iterable[Storage]:
 
 
 def alive(log: Log) -> NDArray[np.float64]:
-    """Bytes in memory at each operator, weights and their gradients apart."""
+    """Returns the bytes in memory at each operator, without weights and their gradients."""
     count = len(log.operations)
     change = np.zeros(count + 1)
     gradients = {id(storage) for storage in log.gradients}
@@ -127,10 +127,10 @@ def alive(log: Log) -> NDArray[np.float64]:
     return np.cumsum(change)[:count]
 
 
-def _above(log: Log, saved: dict[int, int]) -> NDArray[np.float64]:
-    """Bytes in memory beside what is saved.
+def _transient_bytes(log: Log, saved: dict[int, int]) -> NDArray[np.float64]:
+    """Returns the bytes in memory at each operator, except tensors saved for backward.
 
-    That is by parts which forward has come to, or which backward has not yet gone through.
+    A part's tensors are saved from its first operator in forward to its last in backward.
     """
     count, ends = len(log.operations), log.forward_ends
     level = np.zeros(count)

@@ -1,6 +1,6 @@
-"""A step written down: each operator, the part of the model that it belongs to, and all memory.
+"""Recorder of a step: its operators, their parts of the model, and all memory.
 
-Nothing is judged here: `reading` does that.
+It only records; `pass_costs` evaluates the log.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workers.models.experts import GROUPED_MM, grouped_result
 from workers.tracing.operators import Work, dense_bytes, tensors, work_of
 
-_MOST_BYTES = 2**26  # of results that are computed with their values
+_MOST_BYTES = 2**26  # of results to compute with their values
 _UNSHAPED = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-EMBEDDING = -1  # what lies outside of all blocks, in front of the last; blocks count from 0
-HEAD = -2  # what lies behind the last block
-_ACCUMULATES = 2**64 - 1  # the sequence number of autograd's nodes that write gradients
+EMBEDDING = -1  # the part outside all blocks and before the last one; blocks count from 0
+HEAD = -2  # the part after the last block
+_ACCUMULATES = 2**64 - 1  # sequence number of autograd's nodes that accumulate gradients
 
 
 class BatchValues(TorchDispatchMode):
-    """Inside of a fake mode: computes what follows from real tensors alone, as a step would.
+    """Computes real values inside a fake mode for operators that read only real tensors.
 
-    Models look at masks to choose a kernel.
+    Models read masks to choose a kernel.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class BatchValues(TorchDispatchMode):
 
 
 def call(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
-    """The operator's result: with values if all that it reads has some and it is not large."""
+    """Returns an operator's result, with values if all inputs have some and it is not large."""
     if func is GROUPED_MM:
         return grouped_result(*args, **kwargs)
     if not read or any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in read):
@@ -57,15 +57,15 @@ def call(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> A
 
 @dataclass(slots=True)
 class Storage:
-    """Some memory: the operator that made it, and the one before which it was gone again."""
+    """A block of memory, with the indices of its first operator and of the one after its last."""
 
     size_bytes: int
     made_at: int
-    part: int  # that made it, or that it is the hidden states of
-    kept: bool  # by selective recomputation, as the result of a dear operator
+    part: int  # the part that made it, or that it enters as hidden states
+    kept: bool  # by selective recomputation, as the result of an expensive operator
     copies_weight: bool = False  # in another precision
     gone_at: int | None = None
-    behind: int | None = None  # the block of which it is the result
+    behind: int | None = None  # the block that returned it
 
 
 @dataclass(slots=True)
@@ -80,77 +80,77 @@ class Operation:
 
 @dataclass(slots=True)
 class Log:
-    """All that happened in one step; times are places in `operations`."""
+    """Record of one step; times are indices in `operations`."""
 
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
-    hidden_bytes: dict[int, int] = field(default_factory=dict)  # that a part is given
-    uses: dict[int, set[int]] = field(default_factory=dict)  # by weight: parts that read it
+    hidden_bytes: dict[int, int] = field(default_factory=dict)  # input of each part
+    uses: dict[int, set[int]] = field(default_factory=dict)  # for each weight, its readers
     forward_ends: int = 0
     gradients: list[Storage] = field(default_factory=list)  # of weights
 
 
 class Recorder(TorchDispatchMode):
-    """Writes a `Log` while it is entered, inside of a fake mode; the batch keeps its values."""
+    """Writes a `Log` while it is entered inside a fake mode; the batch keeps its values."""
 
     def __init__(self, module: nn.Module, kept_operators: frozenset[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = Log()
-        self.running: Any = None  # the operator under way, the one that failed
+        self.running: Any = None  # the current operator, or the one that failed
         self._kept_operators = kept_operators
         self._part, self._backward = EMBEDDING, False
-        self._starts: list[int] = [0]  # sequence numbers of autograd at which a part begins
+        self._starts: list[int] = [0]  # autograd's sequence number at the start of each part
         self._parts: list[int] = [EMBEDDING]
-        self._last_ends, self._last_block = 0, EMBEDDING
+        self._last_end, self._last_block = 0, EMBEDDING
         self._alive: dict[int, tuple[weakref.ref[Any], Storage]] = {}
         self._weights = {_key(weight): i for i, weight in enumerate(module.parameters())}
-        self._constant = {_key(buffer) for buffer in module.buffers()}
+        self._buffers = {_key(buffer) for buffer in module.buffers()}
         self._reads: list[tuple[int, int, int]] = []  # weight, part, time
 
     def take_in(self, inputs: Mapping[str, Any]) -> None:
-        """Counts the batch, which lies in memory through the whole step."""
+        """Counts the batch, which stays in memory for the whole step."""
         for tensor in tensors(dict(inputs)):
-            self._see(tensor, EMBEDDING, kept=False)
+            self._track(tensor, EMBEDDING, kept=False)
 
     def enter(self, block: int, hidden: torch.Tensor | None) -> None:
-        """Forward comes into a block with these hidden states."""
-        self._turn_to(block)
+        """Records that forward enters a block with these hidden states."""
+        self._begin_part(block)
         if hidden is not None:
             self.log.hidden_bytes.setdefault(block, dense_bytes(hidden))
-            if found := self._alive.get(_key(hidden)):
-                found[1].part, found[1].behind = block, None
+            if storage := self._storage_of(hidden):
+                storage.part, storage.behind = block, None
 
     def leave(self, block: int, hidden: torch.Tensor | None) -> None:
-        """Forward comes out of a block with these hidden states."""
-        self._turn_to(EMBEDDING)
-        self._last_block, self._last_ends = block, len(self.log.operations)
+        """Records that forward leaves a block with these hidden states."""
+        self._begin_part(EMBEDDING)
+        self._last_block, self._last_end = block, len(self.log.operations)
         if hidden is not None:
             self.log.hidden_bytes[HEAD] = dense_bytes(hidden)
-            if found := self._alive.get(_key(hidden)):
-                found[1].behind = block
+            if storage := self._storage_of(hidden):
+                storage.behind = block
 
     def end_forward(self) -> None:
-        """What is alive from now on is alive because of backward."""
-        log, ends = self.log, self._last_ends
+        """Ends forward: assigns all after the last block to the head; what is left is saved."""
+        log, head_start = self.log, self._last_end
         log.forward_ends = len(log.operations)
         self._parts[-1] = self._part = HEAD
-        for operation in log.operations[ends:]:
+        for operation in log.operations[head_start:]:
             operation.part = HEAD
         for storage in log.storages:
             if storage.behind is not None:
                 storage.part = HEAD if storage.behind == self._last_block else EMBEDDING
-            elif storage.made_at >= ends and storage.part == EMBEDDING:
+            elif storage.made_at >= head_start and storage.part == EMBEDDING:
                 storage.part = HEAD
         for weight, part, time in self._reads:
-            is_head = part == EMBEDDING and time >= ends
+            is_head = part == EMBEDDING and time >= head_start
             log.uses.setdefault(weight, set()).add(HEAD if is_head else part)
         self._backward = True
 
     def end_backward(self, module: nn.Module) -> None:
-        """Looks at the gradients of weights."""
+        """Ends backward: marks the storages of gradients of weights."""
         for weight in module.parameters():
-            if weight.grad is not None and (found := self._alive.get(_key(weight.grad))):
-                self.log.gradients.append(found[1])
+            if weight.grad is not None and (storage := self._storage_of(weight.grad)):
+                self.log.gradients.append(storage)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -164,19 +164,19 @@ class Recorder(TorchDispatchMode):
         self.running = None
         if func.is_view:
             return result
-        part, kept = self._part_now(), func in self._kept_operators
+        part, kept = self._current_part(), func in self._kept_operators
         operations = self.log.operations
         read_weights = [self._weights[key] for key in map(_key, read) if key in self._weights]
         if not self._backward:
             self._reads += [(weight, part, len(operations)) for weight in read_weights]
         operations.append(Operation(str(func), part, work_of(func, args, kwargs, result), kept))
         for tensor in tensors(result):
-            made = self._see(tensor, part, kept=kept)
-            if made is not None:
-                made.copies_weight = func is torch.ops.aten._to_copy.default and bool(read_weights)
+            new = self._track(tensor, part, kept=kept)
+            if new is not None:
+                new.copies_weight = func is torch.ops.aten._to_copy.default and bool(read_weights)
         return result
 
-    def _part_now(self) -> int:
+    def _current_part(self) -> int:
         if self._backward:
             node = torch._C._current_autograd_node()
             number = _ACCUMULATES if node is None else node._sequence_nr()
@@ -184,27 +184,31 @@ class Recorder(TorchDispatchMode):
                 self._part = self._parts[bisect_right(self._starts, number) - 1]
         return self._part
 
-    def _turn_to(self, part: int) -> None:
+    def _begin_part(self, part: int) -> None:
         self._part = part
         self._starts.append(torch._C._autograd._get_sequence_nr())
         self._parts.append(part)
 
-    def _see(self, tensor: torch.Tensor, part: int, *, kept: bool) -> Storage | None:
-        """Follows the tensor's storage, if it is new."""
-        storage = tensor.untyped_storage()
-        key: int = storage._cdata
-        if key in self._alive or key in self._weights or key in self._constant:
+    def _storage_of(self, tensor: torch.Tensor) -> Storage | None:
+        tracked = self._alive.get(_key(tensor))
+        return None if tracked is None else tracked[1]
+
+    def _track(self, tensor: torch.Tensor, part: int, *, kept: bool) -> Storage | None:
+        """Follows the tensor's storage until it is freed; None if it is not a new one."""
+        memory = tensor.untyped_storage()
+        key: int = memory._cdata
+        if key in self._alive or key in self._weights or key in self._buffers:
             return None
         operations, alive = self.log.operations, self._alive
-        made = Storage(storage.nbytes(), max(len(operations) - 1, 0), part, kept)
+        storage = Storage(memory.nbytes(), max(len(operations) - 1, 0), part, kept)
 
-        def gone(_: object) -> None:
-            made.gone_at = len(operations)
+        def on_free(_: object) -> None:
+            storage.gone_at = len(operations)
             del alive[key]
 
-        alive[key] = (weakref.ref(storage, gone), made)
-        self.log.storages.append(made)
-        return made
+        alive[key] = (weakref.ref(memory, on_free), storage)
+        self.log.storages.append(storage)
+        return storage
 
 
 def _key(tensor: torch.Tensor) -> int:

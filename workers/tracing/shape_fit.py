@@ -1,4 +1,4 @@
-"""Costs at any size, fitted from traces at a few."""
+"""Fits of costs as functions of micro-batch and tensor degree, from traces at a few points."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from search_spaces.costs.footprint import Extent, Peak
 
-_DIGITS = 6  # beyond them is what solving rounds off
-
-
-_ASKED_BATCHES = tuple(range(1, 17)) + tuple(2**power for power in range(5, 11))
-
-
-_ASKED_DEGREES = (2, 4, 8, 16, 64)  # at which a peak shows the lines that make it
-
-
+_DIGITS = 6  # further digits are rounding errors of the solution
+# points that decide which lines make a peak
+_PEAK_BATCHES = tuple(range(1, 17)) + tuple(2**power for power in range(5, 11))
+_PEAK_DEGREES = (2, 4, 8, 16, 64)
 Numbers = NDArray[np.float64]
 
 
@@ -34,11 +29,11 @@ class Grid:
 
     @property
     def points(self) -> tuple[tuple[int, int], ...]:
-        """Micro-batch and degree of each run."""
+        """The micro-batch and degree of each run."""
         return tuple((batch, degree) for degree in self.degrees for batch in self.micro_batches)
 
     def solve(self, seen: ArrayLike) -> Numbers:
-        """Coefficients, as `Extent` names them, of what was seen; runs are the first axis."""
+        """Returns the coefficients of `Extent` for measured values; runs are the first axis."""
         matrix = np.array([_basis(*point) for point in self.points])
         values = np.asarray(seen, dtype=np.float64)
         if len(self.degrees) == 1:
@@ -50,29 +45,29 @@ class Grid:
         return np.linalg.solve(matrix, values.reshape(4, -1)).reshape(4, *values.shape[1:])
 
     def extent(self, seen: Sequence[float]) -> Extent:
-        """One quantity, as it was seen in each run."""
+        """Fits one quantity to its values in each run."""
         return as_extent(self.solve(seen))
 
     def peak(self, seen: Sequence[Numbers]) -> Peak:
-        """The largest of many quantities, each of them affine.
+        """Fits the maximum of many affine quantities.
 
         Args:
-            seen: The quantities in each run, in one order; if the runs do not have the same
-                ones, their largest are taken to be affine.
+            seen: Values of the quantities in each run, in the same order. If the runs have
+                different numbers of them, their maximum is taken to be affine.
         """
         if len({len(one) for one in seen}) > 1:
             return Peak(lines=(self.extent([one.max(initial=0.0) for one in seen]),))
         lines = self.solve(np.stack(seen))
         if not lines.size:
             return Peak()
-        degrees = _ASKED_DEGREES if len(self.degrees) > 1 else (1,)
-        asked = [_basis(batch, degree) for degree in degrees for batch in _ASKED_BATCHES]
-        largest = dict.fromkeys(int(place) for place in (np.array(asked) @ lines).argmax(axis=1))
-        return Peak(lines=tuple(dict.fromkeys(as_extent(lines[:, place]) for place in largest)))
+        degrees = _PEAK_DEGREES if len(self.degrees) > 1 else (1,)
+        points = [_basis(batch, degree) for degree in degrees for batch in _PEAK_BATCHES]
+        largest = dict.fromkeys(int(index) for index in (np.array(points) @ lines).argmax(axis=1))
+        return Peak(lines=tuple(dict.fromkeys(as_extent(lines[:, index]) for index in largest)))
 
 
 def as_extent(coefficients: Numbers) -> Extent:
-    """The extent of four coefficients."""
+    """Makes an extent of its four coefficients."""
     fixed, per_sample, split_fixed, split_per_sample = (
         round(float(value), _DIGITS) + 0.0 for value in coefficients
     )

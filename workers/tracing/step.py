@@ -1,4 +1,4 @@
-"""One forward and backward pass without memory, written down."""
+"""Traces one forward and backward pass without memory, with the kernels of a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.models.user_code import any_fault_as
 from workers.parallel.checkpoint import kept_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
 
-# Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, by the names that Python knows them.
+# Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, under their Python names.
 IN_FP32 = frozenset(
     {
         *("acos", "arccos", "asin", "arcsin", "cosh", "erfinv", "exp", "expm1", "log", "log10"),
@@ -36,21 +36,21 @@ IN_FP32 = frozenset(
         "cross_entropy",  # a log_softmax, below, and an nll_loss
     }
 )
-# AT_FORALL_FP32_SET_OPT_DTYPE: they give fp32 unless they are told another type
+# AT_FORALL_FP32_SET_OPT_DTYPE: they return fp32 unless a call sets another type
 TO_FP32 = frozenset(
     {
         *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"),
         *("vector_norm", "matrix_norm", "linalg_vector_norm", "linalg_matrix_norm"),
     }
 )
-_SHORT = (torch.bfloat16, torch.float16)
-_HEADS_AND_ALL = 4  # dimensions that kernels take: samples, heads, tokens, a head's size
-_HEAD_MULTIPLE = 8  # flash attention pads a head's size to it
-_LARGEST_HEAD = 256  # that flash attention takes
+_HALF_TYPES = (torch.bfloat16, torch.float16)
+_KERNEL_DIMENSIONS = 4  # of attention kernels: samples, heads, tokens, head size
+_HEAD_MULTIPLE = 8  # flash attention pads the head size to a multiple of it
+_LARGEST_HEAD = 256  # for flash attention
 
 
 class AsOnCuda(TorchFunctionMode):
-    """While it is entered, autocast on CPU and attention do as on CUDA."""
+    """Makes autocast, attention and dropout on CPU tensors behave as on CUDA."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -59,25 +59,25 @@ class AsOnCuda(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "dropout":
             return _dropout(*args, **kwargs)
-        if name == "scaled_dot_product_attention" and args and args[0].dim() == _HEADS_AND_ALL:
+        if name == "scaled_dot_product_attention" and args and args[0].dim() == _KERNEL_DIMENSIONS:
             return _attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
             if name in IN_FP32:
                 args, kwargs = tree_map_only(torch.Tensor, _in_fp32, (args, kwargs))
-            elif name in TO_FP32 and _is_short(args, kwargs):
+            elif name in TO_FP32 and _is_half(args, kwargs):
                 kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
 
 
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in _SHORT else tensor
+    return tensor.float() if tensor.dtype in _HALF_TYPES else tensor
 
 
-def _is_short(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    given = args[0] if args else kwargs.get("input")
+def _is_half(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    tensor = args[0] if args else kwargs.get("input")
     if kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args):
         return False
-    return isinstance(given, torch.Tensor) and given.dtype in _SHORT
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in _HALF_TYPES
 
 
 def _attention(
@@ -90,16 +90,16 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel that torch's dispatch takes on CUDA: flash attention, else the efficient one."""
+    """Runs the kernel that torch dispatches to on CUDA: flash attention, else efficient."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
         if attn_mask is not None and attn_mask.is_floating_point():
             attn_mask = attn_mask.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    is_short, size = query.dtype in _SHORT, query.shape[-1]
+    is_half, size = query.dtype in _HALF_TYPES, query.shape[-1]
     with torch.autocast("cpu", enabled=False):
-        if attn_mask is None and is_short and size == value.shape[-1] <= _LARGEST_HEAD:
+        if attn_mask is None and is_half and size == value.shape[-1] <= _LARGEST_HEAD:
             padding = -size % _HEAD_MULTIPLE
             if padding:
                 pad = torch.nn.functional.pad
@@ -112,9 +112,9 @@ def _attention(
             groups = query.shape[-3] // key.shape[-3]
             key, value = (part.repeat_interleave(groups, -3) for part in (key, value))
         bias = _bias(attn_mask, query, key)
-        keeps = any(part.requires_grad for part in (query, key, value))
+        trains = any(part.requires_grad for part in (query, key, value))
         fused: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
+            query, key, value, bias, trains, dropout_p, is_causal, scale=scale
         )[0]
         return fused
 
@@ -125,15 +125,15 @@ def _dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> torch.Tensor:
-    """With a mask of one byte for each number."""
     if not training or not 0 < p < 1 or inplace:
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
+    # as on CUDA, with a mask of one byte for each number
     dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
     return dropped
 
 
 def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    """A mask as numbers that are added, for each head of each sample without copies of it."""
+    """Turns a mask into an additive bias, expanded to all heads and samples without copies."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
@@ -144,7 +144,7 @@ def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightUse:
-    """A weight: how many numbers this rank holds of it, and the parts that use it."""
+    """A weight: the number of its elements on this rank, and the parts that use it."""
 
     numbers: int
     trains: bool
@@ -153,14 +153,14 @@ class WeightUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """What one pass showed."""
+    """Log of one pass, with the weights and their uses."""
 
     log: Log
     weights: tuple[WeightUse, ...]
 
 
 class StepFailedError(Exception):
-    """A pass ended early; `operator` was under way, None if it was the model's own code."""
+    """A pass failed in `operator`, or in the model's own code if it is None."""
 
     def __init__(self, operator: Any) -> None:
         super().__init__(str(operator))
@@ -176,19 +176,27 @@ def trace_step(
     device: str,
     mode: FakeTensorMode,
 ) -> Traced:
-    """Goes forward and backward once through a model in fake memory, as on `device`.
+    """Runs forward and backward once through a model in fake memory, as on `device`.
+
+    Args:
+        model: In fake memory, as `in_fake_memory` makes it.
+        present: Indices of the traced blocks.
+        inputs: A batch.
+        compute: Compute mode of the blocks.
+        device: "cuda" or "cpu", whose kernels are emulated.
+        mode: Of the model's tensors.
 
     Raises:
-        StepFailedError: If the model cannot; what was raised is its cause.
+        StepFailedError: If the model fails; the error is its cause.
     """
     module = model.module
     recorder = Recorder(module, kept_operators())
     handles = [
-        handle for place in present for handle in _follow(model.blocks[place], place, recorder)
+        handle for index in present for handle in _follow(model.blocks[index], index, recorder)
     ]
-    failed = any_fault_as(lambda _: StepFailedError(recorder.running))
+    as_step_error = any_fault_as(lambda _: StepFailedError(recorder.running))
     try:
-        with failed, quiet_fakes(), mode, recorder, _without_collection():
+        with as_step_error, quiet_fakes(), mode, recorder, _without_collection():
             recorder.take_in(inputs)
             with as_on(device), torch.enable_grad():
                 with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
@@ -202,14 +210,14 @@ def trace_step(
     return Traced(log=recorder.log, weights=tuple(_weights(model, present, recorder.log)))
 
 
-def _follow(block: nn.Module, place: int, recorder: Recorder) -> Iterator[Any]:
+def _follow(block: nn.Module, index: int, recorder: Recorder) -> Iterator[Any]:
     def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
-        recorder.enter(place, _hidden([*args, *kwargs.values()]))
+        recorder.enter(index, _hidden([*args, *kwargs.values()]))
 
     def leave(_: nn.Module, __: Any, output: Any) -> None:
-        recorder.leave(place, _hidden(output if isinstance(output, tuple | list) else [output]))
+        recorder.leave(index, _hidden(output if isinstance(output, tuple | list) else [output]))
 
-    # what cuts the sequence or casts comes before a block, what gathers it behind
+    # hooks that cut the sequence or cast run before `enter`; those that gather, after `leave`
     yield block.register_forward_pre_hook(enter, with_kwargs=True)
     yield block.register_forward_hook(leave, prepend=True)
 
@@ -219,27 +227,27 @@ def _hidden(values: Any) -> torch.Tensor | None:
 
 
 def _weights(model: BuiltModel, present: tuple[int, ...], log: Log) -> Iterator[WeightUse]:
-    homes: dict[int, int] = {}
-    for place in present:
-        for weight in model.blocks[place].parameters():
-            homes.setdefault(id(weight), place)
+    owners: dict[int, int] = {}
+    for block in present:
+        for weight in model.blocks[block].parameters():
+            owners.setdefault(id(weight), block)
     for index, weight in enumerate(model.module.parameters()):
-        if id(weight) in homes:
-            parts: tuple[int, ...] = (homes[id(weight)],)
+        if id(weight) in owners:
+            parts: tuple[int, ...] = (owners[id(weight)],)
         else:
-            used = log.uses.get(index, {HEAD})
-            parts = tuple(part for part in (EMBEDDING, HEAD) if part in used) or (EMBEDDING,)
+            users = log.uses.get(index, {HEAD})
+            parts = tuple(part for part in (EMBEDDING, HEAD) if part in users) or (EMBEDDING,)
         yield WeightUse(numbers=weight.numel(), trains=weight.requires_grad, parts=parts)
 
 
 def as_on(device: str) -> contextlib.AbstractContextManager[object]:
-    """The kernels and the autocast of a device, for tensors that say they lie on the CPU."""
+    """Returns a context with the kernels and autocast of a device, for tensors on the CPU."""
     return AsOnCuda() if device == "cuda" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Cycles are not collected meanwhile, which would free memory at places of chance."""
+    """Disables garbage collection, which would free memory at arbitrary operators."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""What a model costs, found by tracing the worker's own step without memory.
+"""Traces the worker's own step without memory to find a model's footprint.
 
-Importing this module imports no framework, so that a cached footprint is read at once.
+Importing this module imports no framework, so that reading a cached footprint is fast.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ def trace(
     device: str = "cuda",
     cache: Path | None = None,
 ) -> Footprint:
-    """The footprint of the spec's model, with at least the wanted variants.
+    """Returns the footprint of the spec's model, with at least the wanted variants.
 
-    Samples are as long as the longest of the spec's data. What is cached is read; what is traced
-    is cached. Flash attention is traced as sdpa, whose kernels keep and do the same. A function
-    of the user's chooses its own attention, which stands for each that is asked for.
+    Samples are as long as the longest of the spec's data. Cached variants are read, and traced
+    ones are cached. Flash attention is traced as sdpa, whose kernels save and compute the same.
+    A user's function chooses its own attention, which counts as each of the wanted ones.
 
     Args:
         spec: Model, adapters, data and sequence length count.
-        wanted: Attention, way to compute and way to split of each variant.
-        device: "cuda" or "cpu": whose kernels and whose autocast are meant.
+        wanted: Attention, compute mode and split of each variant.
+        device: "cuda" or "cpu", whose kernels and autocast are emulated.
         cache: The folder of cached footprints; None: the user's own
             (`$XDG_CACHE_HOME/plimsoll/footprints`).
 
     Raises:
-        ModelError: If the model cannot be found, built or split so, or if it cannot run without
-            values; names the operator and says how to register a substitute. Whatever else its
-            code raises is told in one sentence too.
+        ModelError: If the model cannot be found, built or split, or if it cannot run without
+            values. The message names the operator and explains how to register a substitute.
+            Other errors of the model's code become a `ModelError` too.
         DataError: If the spec's data cannot be read.
     """
     folder = default_folder() if cache is None else cache
     digest = digest_of(spec, device)
-    known = load(folder, digest)
-    there = {(v.attention, v.compute, v.split) for v in known.variants} if known else set()
-    missing = [one for one in dict.fromkeys(wanted) if one not in there]
-    if known is not None and not missing:
-        return known
+    cached = load(folder, digest)
+    variants = cached.variants if cached else ()
+    available = {(one.attention, one.compute, one.split) for one in variants}
+    missing = [variant for variant in dict.fromkeys(wanted) if variant not in available]
+    if cached is not None and not missing:
+        return cached
     from workers.tracing.footprints import make_footprint
 
     with users_code(f"{spec.model.name} cannot be traced"):
-        made = make_footprint(spec, missing, device=device, digest=digest)
-    if known is not None:
-        made = replace(made, variants=(*known.variants, *made.variants))
-    save(folder, made)
-    return made
+        footprint = make_footprint(spec, missing, device=device, digest=digest)
+    footprint = replace(footprint, variants=(*variants, *footprint.variants))
+    save(folder, footprint)
+    return footprint

@@ -1,4 +1,4 @@
-"""A model as it is traced: without memory, and with each kind of block once if it is a stack."""
+"""Models prepared for a trace: without memory, and in a stack one block of each kind."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ Splitter = Callable[[BuiltModel], None]
 
 
 def alike(blocks: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
-    """Places of blocks by kind: of one class, shapes, precision and settings.
+    """Groups the indices of blocks by kind: the same class, shapes, precision and settings.
 
-    A number that counts the blocks is no setting. The first block of all is a kind of its own:
-    what it is given may be of another precision, and may want no gradient.
+    A number that counts the blocks is not a setting. The first block is always a kind of its
+    own: its input may have another precision, and may need no gradient.
     """
     settings = [_settings(block) for block in blocks]
-    counts = _counting(settings)
-    found: dict[Any, list[int]] = {}
-    for place, block in enumerate(blocks):
-        told = {key: value for key, value in settings[place].items() if key not in counts}
-        kind = (place == 0, _shapes(block), tuple(sorted(told.items(), key=lambda item: item[0])))
-        found.setdefault(kind, []).append(place)
-    return tuple(map(tuple, found.values()))
+    counters = _counters(settings)
+    kinds: dict[Any, list[int]] = {}
+    for index, block in enumerate(blocks):
+        own = {key: value for key, value in settings[index].items() if key not in counters}
+        kind = (index == 0, _shapes(block), tuple(sorted(own.items(), key=lambda item: item[0])))
+        kinds.setdefault(kind, []).append(index)
+    return tuple(map(tuple, kinds.values()))
 
 
 def _shapes(block: nn.Module) -> tuple[Any, ...]:
@@ -65,36 +65,35 @@ def _shapes(block: nn.Module) -> tuple[Any, ...]:
 
 
 def _settings(block: nn.Module) -> _Settings:
-    """Plain attributes; of fractions, such as chances of dropout, only whether they are 0."""
-    found: _Settings = {}
+    """Returns plain attributes; fractions (dropout rates, say) only as zero or not."""
+    settings: _Settings = {}
     for name, part in block.named_modules():
-        found[name, "class"] = type(part).__qualname__
+        settings[name, "class"] = type(part).__qualname__
         for key, value in vars(part).items():
             if isinstance(value, bool | int | str | None):
-                found[name, key] = repr(value)
+                settings[name, key] = repr(value)
             elif isinstance(value, float):
-                found[name, key] = repr(bool(value))
-    return found
+                settings[name, key] = repr(bool(value))
+    return settings
 
 
-def _counting(settings: Sequence[Mapping[tuple[str, str], Any]]) -> frozenset[tuple[str, str]]:
-    """Attributes that are another whole number in each block, one more from block to block."""
+def _counters(settings: Sequence[Mapping[tuple[str, str], Any]]) -> frozenset[tuple[str, str]]:
+    """Returns attributes that are integers and grow by one from block to block."""
     first = settings[0] if settings else {}
     return frozenset(
         key
         for key, value in first.items()
         if value.isdigit()
         and len(settings) > 1
-        and all(told.get(key) == str(int(value) + place) for place, told in enumerate(settings))
+        and all(own.get(key) == str(int(value) + index) for index, own in enumerate(settings))
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """A model on the meta device; of each kind of its blocks, the first is there.
+    """A model on the meta device, with only the first block of each kind if `is_stack`.
 
-    `kinds` are places of blocks in the whole model. Where `is_stack` is false, all blocks are
-    there.
+    `kinds` are indices of blocks in the whole model.
     """
 
     model: BuiltModel
@@ -103,7 +102,7 @@ class TracedModel:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Places of the blocks that are traced."""
+        """The indices of the traced blocks."""
         depth = len(self.model.blocks)
         return tuple(kind[0] for kind in self.kinds) if self.is_stack else tuple(range(depth))
 
@@ -111,24 +110,24 @@ class TracedModel:
 def traced_model(
     spec: SweepSpec, attention: Attention, mode: FakeTensorMode, *, whole: bool = False
 ) -> TracedModel:
-    """The model of the spec as the worker builds it; `whole` keeps all of its blocks.
+    """Builds the model of the spec as the worker does; `whole` keeps all of its blocks.
 
     Raises:
-        ModelError: If it cannot be found or built.
+        ModelError: If the model cannot be found or built.
     """
-    model = _built(spec, attention, mode)
+    model = _build(spec, attention, mode)
     replace_weights(model.module, _on_meta)
     kinds = alike(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     try:
-        stack = find_stack(model.module, _inputs(model, spec))
+        stack = find_stack(model.module, _input_maker(model, spec))
     except NoStackError:
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     for kind in kinds:
-        for place in kind[1:]:
-            stand_in = Passing(model.blocks[place], stack.form)
-            model.module.set_submodule(stack.blocks[place], stand_in)
+        for index in kind[1:]:
+            placeholder = Passing(model.blocks[index], stack.form)
+            model.module.set_submodule(stack.blocks[index], placeholder)
     blocks = tuple(model.module.get_submodule(name) for name in stack.blocks)
     return TracedModel(model=replace(model, blocks=blocks), kinds=kinds, is_stack=True)
 
@@ -136,44 +135,45 @@ def traced_model(
 def in_fake_memory(
     given: BuiltModel, compute: Compute, mode: FakeTensorMode, splitter: Splitter | None
 ) -> BuiltModel:
-    """A copy of a model that can train: split, then with weights in `mode`, as it computes.
+    """Returns a trainable copy of a model: split, then with weights of `mode` in `compute`.
 
-    Sharded weights are computed with in 16 bits, and so is what goes into blocks; buffers stay.
+    Under "cast", as with sharded weights, the weights and the inputs of blocks are in bf16;
+    buffers keep their precision. A `splitter` of None leaves the model whole.
     """
     module, blocks = copy.deepcopy((given.module, given.blocks))
     model = replace(given, module=module, blocks=blocks)
     if splitter is not None:
         splitter(model)
         localize(module)
-    short = compute == "cast"
+    casts = compute == "cast"
     with mode:
-        replace_weights(module, partial(_in_memory, short=short))
+        replace_weights(module, partial(_in_memory, casts=casts))
         for part in module.modules():
             for key, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_meta:
                     part._buffers[key] = torch.empty_like(buffer, device="cpu")
-    if short:
+    if casts:
         for part in {module, *blocks}:
-            part.register_forward_pre_hook(_shorten, with_kwargs=True)
+            part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
     module.train()
     return model
 
 
-def _built(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
+def _build(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
     if not is_function(spec.model):
         return build(spec.model, spec.train, attention=attention)
 
-    def unbuilt(error: BaseException) -> ModelError:
+    def build_error(error: BaseException) -> ModelError:
         return ModelError(
             f"{spec.model.name} cannot be built without values, as a trace needs it:"
             f" {type(error).__name__}: {one_sentence(error)}"
         )
 
-    with any_fault_as(unbuilt), quiet_fakes():
+    with any_fault_as(build_error), quiet_fakes():
         return build_fake(spec.model, spec.train, attention=attention, mode=mode)
 
 
-def _inputs(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:
+def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:
     if model.batch_maker is None:
         return None
     source = batch_source(model, spec)
@@ -187,29 +187,29 @@ def _on_meta(weight: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
 
 
-def _in_memory(weight: nn.Parameter, *, short: bool) -> nn.Parameter:
-    dtype = torch.bfloat16 if short and weight.is_floating_point() else weight.dtype
+def _in_memory(weight: nn.Parameter, *, casts: bool) -> nn.Parameter:
+    dtype = torch.bfloat16 if casts and weight.is_floating_point() else weight.dtype
     empty = torch.empty_like(weight, dtype=dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
 
 
-def _shorten(_: nn.Module, args: Any, kwargs: Any) -> Any:
-    return tree_map_only(torch.Tensor, _short, (args, kwargs))
+def _cast_inputs(_: nn.Module, args: Any, kwargs: Any) -> Any:
+    return tree_map_only(torch.Tensor, _cast, (args, kwargs))
 
 
-def _short(tensor: torch.Tensor) -> torch.Tensor:
+def _cast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
 @contextmanager
 def fake_ranks(plan: Plan) -> Iterator[Mesh]:
-    """This process as rank 0 of the plan's ranks; nothing of them stays behind.
+    """Makes this process rank 0 of the plan's ranks within the context, without real peers.
 
     Raises:
-        RuntimeError: If this process is one of a group already.
+        RuntimeError: If this process is in a process group already.
     """
     if dist.is_initialized():
-        raise RuntimeError("ranks cannot be imagined in a process that has some")
+        raise RuntimeError("fake ranks need a process without a process group")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=plan.world_size)
     try:
         group = dist.group.WORLD

@@ -1,4 +1,4 @@
-"""Parts and blocks of a footprint, out of what the runs of one variant showed."""
+"""Parts and blocks of a footprint, fitted to the runs of one variant."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from workers.tracing.shape_fit import Grid, as_extent
 
 Run = dict[int, PartReading]
 Call = TypeVar("Call", Product, FusedCall)
-MICRO_BATCHES = (2, 4)  # one sample alone would give other strides, and so other operators
+MICRO_BATCHES = (2, 4)  # a single sample has other strides, and so other operators
 _MOST_DEGREE = 64
-_LENGTHS = 256  # quantiles that lengths of samples are kept by
+_MOST_LENGTHS = 256  # quantiles that describe the lengths of samples
 
 
 class UnlikeRunsError(Exception):
-    """Passes with other micro-batches went another way; the text says where."""
+    """Passes with different micro-batches ran different operators; the text names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,29 +45,28 @@ class Stack:
 
 
 def read_stack(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> Stack:
-    """The parts of a model, as functions of micro-batch and degree.
+    """Fits the parts of a model as functions of micro-batch and degree.
 
-    Blocks of different kinds that turn out alike become one kind.
+    Blocks of different kinds with equal costs become one kind.
 
     Args:
-        runs: What was seen at each point of `grid`.
+        runs: Costs at each point of `grid`.
         grid: Micro-batches and degrees.
-        kinds: Places of blocks; of each, the first was traced, or all were.
+        kinds: Indices of blocks by kind; the first of each was traced, or all were.
 
     Raises:
-        UnlikeRunsError: If the runs did not do the same.
+        UnlikeRunsError: If the runs did different work.
     """
-    found: dict[Part, list[int]] = {}
+    blocks: dict[Part, list[int]] = {}
     for kind in kinds:
-        traced = [place for place in kind if place in runs[0]]
-        for place in traced:
-            part = _part([run[place] for run in runs], grid)
-            places = kind if len(traced) == 1 else (place,)
-            found.setdefault(part, []).extend(places)
+        traced = [index for index in kind if index in runs[0]]
+        for index in traced:
+            part = _part([run[index] for run in runs], grid)
+            blocks.setdefault(part, []).extend(kind if len(traced) == 1 else (index,))
     return Stack(
         embedding=_part([run[EMBEDDING] for run in runs], grid),
         blocks=tuple(
-            BlockKind(indices=tuple(sorted(places)), part=part) for part, places in found.items()
+            BlockKind(indices=tuple(sorted(indices)), part=part) for part, indices in blocks.items()
         ),
         head=_part([run[HEAD] for run in runs], grid),
     )
@@ -101,15 +100,15 @@ def _pass(runs: Sequence[PassReading], grid: Grid) -> Pass:
 
 def _matmuls(runs: Sequence[tuple[Product, ...]], grid: Grid) -> tuple[Matmul, ...]:
     counted: Counter[Matmul] = Counter()
-    for same in _side_by_side(runs):
-        batch, rows, columns, inner = map(as_extent, grid.solve([one.sizes for one in same]).T)
+    for calls in _corresponding_calls(runs):
+        batch, rows, columns, inner = map(as_extent, grid.solve([call.sizes for call in calls]).T)
         counted[
             Matmul(
                 batch=batch,
                 rows=rows,
                 columns=columns,
                 inner=inner,
-                element_bytes=same[0].element_bytes,
+                element_bytes=calls[0].element_bytes,
             )
         ] += 1
     return tuple(replace(matmul, count=count) for matmul, count in counted.items())
@@ -117,27 +116,22 @@ def _matmuls(runs: Sequence[tuple[Product, ...]], grid: Grid) -> tuple[Matmul, .
 
 def _attentions(runs: Sequence[tuple[FusedCall, ...]], grid: Grid) -> tuple[FusedAttention, ...]:
     counted: Counter[FusedAttention] = Counter()
-    for same in _side_by_side(runs):
-        heads, queries, keys = map(as_extent, grid.solve([one.sizes for one in same]).T)
+    for calls in _corresponding_calls(runs):
+        heads, queries, keys = map(as_extent, grid.solve([call.sizes for call in calls]).T)
         counted[
             FusedAttention(
                 heads=heads,
                 queries=queries,
                 keys=keys,
-                head_size=same[0].head_size,
-                causal=same[0].causal,
-                element_bytes=same[0].element_bytes,
+                head_size=calls[0].head_size,
+                causal=calls[0].causal,
+                element_bytes=calls[0].element_bytes,
             )
         ] += 1
     return tuple(replace(attention, count=count) for attention, count in counted.items())
 
 
-def _side_by_side(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
-    """The calls of all runs that correspond to each other.
-
-    Raises:
-        UnlikeRunsError: If the runs do not have as many of the same form.
-    """
+def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
     forms = [[call.form for call in run] for run in runs]
     if any(form != forms[0] for form in forms[1:]):
         raise UnlikeRunsError(f"{' and '.join(str(len(form)) for form in forms)} matrix products")
@@ -145,7 +139,7 @@ def _side_by_side(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
 
 
 def plan_of(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: int = 1) -> Plan:
-    """A plan of one pass over padded rows."""
+    """Returns a plan of one pass over padded rows."""
     return Plan(
         tensor=tensor,
         sequence_parallel=split == "sequence",
@@ -161,37 +155,38 @@ def plan_of(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: i
 
 
 def degrees_of(model: BuiltModel) -> tuple[int, int]:
-    """Two degrees to trace at, from which all others follow.
+    """Returns two degrees to trace at, from which all others follow.
 
-    The least that the model can be split by, and the next, if possible a multiple of it, since
-    rows are filled up to what both can split; if there is but one, also 1. Rows of a vocabulary
-    are split only where they divide, so that both divide them or neither does.
+    They are the least degree that splits the model, and the next one. A multiple of the first is
+    preferred, since rows are padded to a multiple of both. If there is only one degree, the
+    other is 1. The rows of a vocabulary are split only by a degree that divides them, so that
+    both degrees divide them or neither does.
 
     Raises:
-        ModelError: If no degree splits the model; says why.
+        ModelError: If no degree splits the model; gives the reason.
     """
-    given = dict(model.tensor_plan)
-    facts = tensor_facts(model.module, given)
+    own_plan = dict(model.tensor_plan)
+    facts = tensor_facts(model.module, own_plan)
     if facts.refusal is not None:
         raise ModelError(facts.refusal)
     common = math.gcd(*(count for _, count in facts.divisors))
-    fitting = [degree for degree in range(2, _MOST_DEGREE + 1) if common % degree == 0]
-    if not fitting:
+    degrees = [degree for degree in range(2, _MOST_DEGREE + 1) if common % degree == 0]
+    if not degrees:
         counts = " and ".join(f"{count} {label}" for label, count in facts.divisors)
         raise ModelError(f"no tensor degree up to {_MOST_DEGREE} divides {counts}")
     rows = [
         model.module.get_submodule(name).get_parameter("weight").shape[0]
-        for name, _ in tensor_plan(model.module, given).vocabulary
+        for name, _ in tensor_plan(model.module, own_plan).vocabulary
     ]
-    low = fitting[0]
-    for high in sorted(fitting[1:], key=lambda degree: (degree % low != 0, degree)):
+    low = degrees[0]
+    for high in sorted(degrees[1:], key=lambda degree: (degree % low != 0, degree)):
         if all((count % low == 0) == (count % high == 0) for count in rows):
             return low, high
     return 1, low
 
 
 def longest_spec(model: BuiltModel, spec: SweepSpec) -> SweepSpec:
-    """The spec with samples that are all as long as its longest."""
+    """Returns the spec with all samples as long as its longest."""
     if not (lengths := lengths_of(model, spec)):
         return spec
     train = spec.train.model_copy(update={"sequence_length": lengths[-1]})
@@ -199,21 +194,21 @@ def longest_spec(model: BuiltModel, spec: SweepSpec) -> SweepSpec:
 
 
 def lengths_of(model: BuiltModel, spec: SweepSpec) -> tuple[int, ...]:
-    """Lengths of the spec's samples, ascending; of many, those at evenly spaced quantiles.
+    """Returns the lengths of the spec's samples, ascending; at most 256 quantiles of them.
 
-    The longest is always there. Empty where all are of one length, or a batch maker of the user's
+    The longest is always included. Empty if all have one length, or a user's batch maker
     makes them.
     """
     if model.batch_maker is not None or model.vocab_size is None or spec.data.kind == "fixed":
         return ()
     lengths = np.sort(load_dataset(spec.data, spec.train, model.vocab_size).lengths)
-    count = min(len(lengths), _LENGTHS)
-    places = ((np.arange(count) + 0.5) * len(lengths) / count).astype(int)
-    return (*lengths[places[:-1]].tolist(), int(lengths[-1]))
+    count = min(len(lengths), _MOST_LENGTHS)
+    indices = ((np.arange(count) + 0.5) * len(lengths) / count).astype(int)
+    return (*lengths[indices[:-1]].tolist(), int(lengths[-1]))
 
 
 def batch_of(model: BuiltModel, spec: SweepSpec, plan: Plan) -> MicroBatch:
-    """The plan's one micro-batch, of samples of one length."""
+    """Returns the plan's one micro-batch, of samples of one length."""
     with seeded(spec.train.seed):
         (batch,) = batch_source(model, spec).step(plan, 0, WORST_STEP).batches
     return batch

@@ -1,4 +1,4 @@
-"""Which rank takes which samples."""
+"""Assignment of samples to ranks and micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of the user's own function."""
+"""Batches of a user's own function."""
 
 from __future__ import annotations
 

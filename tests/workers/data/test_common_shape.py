@@ -1,4 +1,4 @@
-"""Micro-batches that are filled up to one shape."""
+"""Micro-batches padded to one shape."""
 
 from __future__ import annotations
 

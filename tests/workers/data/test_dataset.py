@@ -1,4 +1,4 @@
-"""Data sets out of files, histograms and nothing."""
+"""Data sets from files, from histograms and without either."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_few_samples_still_feed_a_large_batch() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", '{"text": "one"}\n{"text": ', r"a\.jsonl:2 is no JSON"),
+        ("a.jsonl", '{"text": "one"}\n{"text": ', r"a\.jsonl:2 is not valid JSON"),
         ("a.jsonl", '{"text": "one"}\n[1]', r"a\.jsonl:2 holds list, must be a JSON object"),
         (
             "a.jsonl",
@@ -130,9 +130,9 @@ def test_few_samples_still_feed_a_large_batch() -> None:
             r"a\.jsonl:1 has no field 'text', its fields are body, id",
         ),
         ("a.jsonl", '{"text": 3}', r"a\.jsonl:1 has no text in field 'text'"),
-        ("a.txt", b"fine\nnot \xff fine", r"a\.txt:2 is no UTF-8 text"),
+        ("a.txt", b"fine\nnot \xff fine", r"a\.txt:2 is not UTF-8 text"),
         ("a.txt", " \n\n \n", "no text found"),
-        ("a.txt", "a", "no sample of 2 tokens or more, out of 1"),
+        ("a.txt", "a", r"no sample of 2 tokens or more \(samples in total: 1\)"),
     ],
 )
 def test_says_what_is_wrong(name: str, content: str | bytes, said: str, tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:
     data = DataSpec(files=(file,), tokenizer=_words(tmp_path, "one", "two", "three"))
     with pytest.raises(DataError, match=r"has 4 tokens, the model's vocab_size is 3"):
         load_dataset(data, TRAIN, 3)
-    with pytest.raises(DataError, match=r"'no/where' is no tokenizer\.json"):
+    with pytest.raises(DataError, match=r"'no/where' is not a tokenizer\.json"):
         load_dataset(DataSpec(files=(file,), tokenizer="no/where"), TRAIN, 512)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"is no tokenizer\.json"):
+    with pytest.raises(DataError, match=r"is not a tokenizer\.json"):
         load_dataset(data, TRAIN, 512)
     with pytest.raises(DataError, match="vocab_size is 100, a byte-level tokenizer needs 258"):
         load_dataset(DataSpec(files=(file,)), TRAIN, 100)

@@ -1,4 +1,4 @@
-"""What a forecast takes micro-batches to hold, against the batches that workers make."""
+"""Forecast fill ratios of micro-batches, compared with the batches that workers make."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def footprint() -> Footprint:
 
 
 def seen(plan: Plan) -> float:
-    """The mean share over the micro-batches of some steps, all ranks."""
+    """Mean size of the micro-batches of some steps over all ranks, as a share of full rows."""
     source = batch_source(MODEL, SPEC)
     tokens = [
         batch.inputs["input_ids"].numel()

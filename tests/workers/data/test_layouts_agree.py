@@ -1,7 +1,7 @@
-"""The decisive test: however a global batch is laid out, it is the same optimisation problem.
+"""The decisive test: a global batch is the same optimisation problem under every layout.
 
-Real models, real English text, fp32 on the CPU: loss and gradient of a step are those of the
-plain padded batch, whatever batching, micro-batch and ranks.
+Real models and real English text, in fp32 on the CPU: loss and gradient of a step equal those
+of the plain padded batch, for every batching, micro-batch and number of ranks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _spec(model: ModelSpec, english: str) -> SweepSpec:
 def _step(
     built: BuiltModel, source: BatchSource, plan: Plan, step: int
 ) -> tuple[float, torch.Tensor, int, int]:
-    """Loss, one gradient, samples and tokens of a whole step: all ranks, one after another."""
+    """Loss, one gradient, samples and tokens of a whole step, over all ranks in turn."""
     built.module.zero_grad()
     loss, samples, tokens = 0.0, 0, 0
     for rank in range(plan.data):
@@ -110,9 +110,9 @@ def test_masked_losses_agree(english: str) -> None:
 
 
 def test_a_packed_row_that_is_not_kept_apart_would_show(english: str) -> None:
-    """The witness of the witness: joined without restarting positions, the loss differs.
+    """Check of the check: without restarting positions the loss differs.
 
-    By how much depends on the text, which Python's versions write differently.
+    The size of the difference depends on the text, which varies with Python's version.
     """
     built = _built("llama", "sdpa")
     source = batch_source(built, _spec(TINY_LLAMA, english))

@@ -1,4 +1,4 @@
-"""Loader processes give the same batches, leave nothing behind, and pass errors on."""
+"""Loader processes: the same batches, no leftovers, and errors that reach the rank."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_processes_are_gone_after_an_error_in_the_rank() -> None:
 
 
 class _Unspeakable(Exception):
-    """Cannot be made from its text alone, nor travel to another process."""
+    """An error that cannot be made from its text alone, and cannot be pickled."""
 
     def __init__(self, where: str, number: int) -> None:
         super().__init__(f"no sample {number} in {where}")

@@ -1,4 +1,4 @@
-"""Which samples a step takes."""
+"""Samples of a step, and their order over the steps."""
 
 from __future__ import annotations
 

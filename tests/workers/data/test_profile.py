@@ -1,4 +1,4 @@
-"""Profile of a data set: what its digest changes with, and its histogram of lengths."""
+"""Profile of a data set: its digest, and its histogram of lengths."""
 
 from __future__ import annotations
 

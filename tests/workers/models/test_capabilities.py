@@ -1,4 +1,4 @@
-"""The shape of a model as its configuration states it."""
+"""Shapes of models, as their configurations state them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""First values that are given after the split: those of transformers, and the same however split.
+"""Initial values drawn after the split: those of transformers, and equal under every split.
 
-The witnesses are a plain build by transformers, and the whole model filled at once.
+They are compared with a plain build by transformers, and with the whole model filled at once.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_values_are_spread_as_in_a_plain_build(name: str, tmp_path: Path) -> Non
 
 
 def test_the_residual_projections_of_gpt2_are_scaled_down() -> None:
-    """Radford et al. 2019, section 2.3: by the square root of the number of residual layers."""
+    """Radford et al. 2019, section 2.3: divided by the square root of the residual layers."""
     module: Any = build_whole(TINY_GPT2, TRAIN, attention="eager").module
 
     spread = torch.cat([block.mlp.c_proj.weight.flatten() for block in module.transformer.h]).std()
@@ -127,7 +127,7 @@ def test_tied_weights_stay_tied(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_built_whole(tmp_path: Path) -> None:
-    """Mamba's step sizes are computed from a draw."""
+    """Mamba computes its step sizes from a draw."""
     first, second = (
         build(_model("mamba", tmp_path), TRAIN, attention="eager").materialised() for _ in range(2)
     )
@@ -158,7 +158,7 @@ def test_blocks_one_after_another_wrapped_or_not_have_the_values_of_the_whole() 
         wrapped.self_attn.q_proj.weight, whole_model.blocks[0].self_attn.q_proj.weight
     )
     again = build(TINY_LLAMA, TRAIN, attention="eager")
-    with pytest.raises(LookupError, match=r"no first values are known of self_attn\.q_proj"):
+    with pytest.raises(LookupError, match=r"self_attn\.q_proj has no recipe"):
         again.initial.materialise(again.blocks[0], CPU)
 
 
@@ -173,7 +173,7 @@ def test_another_type_has_the_same_values_rounded() -> None:
 
 
 def test_a_parameter_of_slices_names_its_sources() -> None:
-    """As a fused projection that is split over tensor ranks: its parts side by side."""
+    """A fused projection split over tensor ranks has its parts side by side."""
     expected = _values(build_whole(TINY_GPT2, TRAIN, attention="eager").module)
     built = build(TINY_GPT2, TRAIN, attention="eager")
     attention: Any = built.module.get_submodule("transformer.h.0.attn.c_attn")
@@ -205,7 +205,7 @@ TENSOR_PLAN: dict[str, Any] = {
 
 
 def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
-    """The weights of a model that is split over all ranks, made whole again after a forward."""
+    """Weights of a model that is split over all ranks, gathered after a forward pass."""
     built = build(ODD_LLAMA, TRAIN, attention="eager")
     plan = a_plan(data=2, tensor=tensor, zero_stage=3)
     mesh = worker.group.lend(30.0, plan)
@@ -257,7 +257,7 @@ CHUNKS_MIB = 4 * 4  # the one that is drawn, its copy, and what the allocator ke
 
 
 def _grown(worker: Worker) -> tuple[float, float]:
-    """MiB that this rank holds of the model, and by which its memory grew at most."""
+    """MiB that this rank holds of the model, and the most that its memory grew."""
     built = build(LARGE, TRAIN, attention="eager")  # for imports and caches
     mesh = worker.group.lend(30.0, a_plan(zero_stage=3))
     assert mesh is not None

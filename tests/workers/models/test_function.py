@@ -1,4 +1,4 @@
-"""Functions of the user's that return a model and its batches."""
+"""Users' functions that return a model and its batch maker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of weights: what was recorded, done on any part, gives what it gives on the whole."""
+"""Recorded initialisations: the same values on any part of a weight as on the whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class _Odd(nn.Module):
-    """Draws, changes and known values, on parts of weights of every dimension."""
+    """Draws, changes and constants, on parts of weights of every dimension."""
 
     def __init__(self) -> None:
         super().__init__()

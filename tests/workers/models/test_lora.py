@@ -1,4 +1,4 @@
-"""Adapters: which layers get one, what is frozen and counted, and what is said of wrong names."""
+"""Adapters: their layers, frozen weights, counts, and messages about wrong names."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_some_layers_can_be_chosen() -> None:
 
 @pytest.mark.parametrize("spec", [TINY_LLAMA, TINY_GPT2, ODD], ids=["llama", "gpt2", "function"])
 def test_before_the_first_step_the_model_is_that_of_full_training(spec: ModelSpec) -> None:
-    """The second factor starts at zero, and frozen weights are those that would be trained."""
+    """The second factor starts at zero, and the frozen weights equal those of a full build."""
     full, adapted = (build_whole(spec, train, attention="eager") for train in (FULL, LORA))
     inputs: Any = {"input_ids": torch.arange(16)[None], "labels": torch.arange(16)[None]}
     if full.batch_maker is not None:
@@ -97,10 +97,14 @@ def test_adapters_depend_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("spec", "targets", "said"),
     [
-        (TINY_LLAMA, ("k_proj", "q_prj"), "'q_prj', which is no linear layer of .*: q_proj|q_proj"),
-        (TINY_LLAMA, ("input_layernorm",), "no linear layer of llama-3.2-1b; the nearest are"),
-        (TINY_GPT2, ("attn",), "'attn', which is no linear layer of gpt2; .*c_attn"),
-        (ODD, ("layer",), "no linear layer of .*; the nearest are "),
+        (
+            TINY_LLAMA,
+            ("k_proj", "q_prj"),
+            "'q_prj', which is not a linear layer of .*: q_proj|q_proj",
+        ),
+        (TINY_LLAMA, ("input_layernorm",), "not a linear layer of llama-3.2-1b; the nearest are"),
+        (TINY_GPT2, ("attn",), "'attn', which is not a linear layer of gpt2; .*c_attn"),
+        (ODD, ("layer",), "not a linear layer of .*; the nearest are "),
     ],
 )
 def test_a_wrong_name_is_told_beforehand(

@@ -1,4 +1,4 @@
-"""Presets against the parameter counts that their publishers give."""
+"""Parameter counts of presets, compared with those that their publishers state."""
 
 from __future__ import annotations
 

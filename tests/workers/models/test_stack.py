@@ -1,4 +1,4 @@
-"""Which models are a stack that can be cut into stages, and what lies where in it."""
+"""Stacks: models that can be cut into stages, their parts, and refusals of other models."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 class Plain(nn.Module):
-    """A model as users write them: embeddings, blocks, a head, a loss."""
+    """A model as users write it: embeddings, blocks, a head, a loss."""
 
     def __init__(self, block: type[nn.Module] = Block, layers: int = 4) -> None:
         super().__init__()
@@ -198,13 +198,13 @@ class Peeking(Plain):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Activated(), "does not hand hidden states from block to block as they are"),
-        (Unpacking(TwoTensorBlock), "has blocks that do not return hidden states alone"),
-        (Skipping(), "uses tokens.weight behind its blocks, past their hidden states"),
-        (Scaled(), "gives its blocks more than hidden states that depends on weights"),
-        (Twice(), "does not call its blocks once each, in their order"),
+        (Activated(), "does not pass hidden states unchanged from block to block"),
+        (Unpacking(TwoTensorBlock), "has blocks that return more than hidden states"),
+        (Skipping(), "uses tokens.weight after its blocks, bypassing their hidden states"),
+        (Scaled(), "passes its blocks other values that depend on weights"),
+        (Twice(), "does not call each of its blocks once, in order"),
         (Adjusting(), "calls extra between its blocks"),
-        (Loose(), "uses its parameter positions outside of its layers"),
+        (Loose(), "uses its parameter positions outside its layers"),
         (
             Borrowing(),
             "shares a parameter between a block and another part:"
@@ -241,9 +241,9 @@ def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
         )
 
     assert stack_facts(t5).refusal == (
-        "T5ForConditionalGeneration has blocks in encoder.block and in decoder.block:"
-        " they are no single stack"
+        "T5ForConditionalGeneration has blocks in encoder.block and in decoder.block,"
+        " which are not one stack"
     )
     assert stack_facts(albert).refusal == (
-        "AlbertForMaskedLM does not call its blocks once each, in their order"
+        "AlbertForMaskedLM does not call each of its blocks once, in order"
     )

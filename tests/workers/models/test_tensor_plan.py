@@ -1,4 +1,4 @@
-"""Which splits a model's plan allows, and why others have none: on the meta device."""
+"""Tensor plans on the meta device: allowed splits, and reasons of refusals."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_only_projections_can_be_split() -> None:
     module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6))
 
     assert tensor_facts(module, {"1": "colwise"}).refusal == (
-        "Sequential: its plan splits 1 as colwise, which a ReLU cannot be"
+        "Sequential: its plan splits 1 as colwise, which is impossible for a ReLU"
     )
 
 

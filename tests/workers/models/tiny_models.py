@@ -1,4 +1,4 @@
-"""Small models for tests: the real architectures, few and narrow layers."""
+"""Small models for tests: real architectures with few and narrow layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small mixtures of experts: the presets' architectures, few and narrow layers."""
+"""Small mixtures of experts: the presets' architectures with few and narrow layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXPERTS = {"mixtral": MIXTRAL, "qwen": QWEN, "gpt-oss": GPT_OSS}
 
 
 class Allocated:
-    """Bytes that torch's allocator gave, as its profiler saw them."""
+    """Bytes of torch's allocator, as its profiler reports them."""
 
     def __init__(self) -> None:
         self.left_bytes = 0
@@ -44,7 +44,7 @@ class Allocated:
 
 @contextmanager
 def allocations() -> Iterator[Allocated]:
-    """Counts what the allocator gives and takes back in real memory."""
+    """Counts the bytes that the allocator hands out and takes back in real memory."""
     seen = Allocated()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         yield seen
@@ -56,7 +56,7 @@ def allocations() -> Iterator[Allocated]:
 
 
 def without_gradients(module: torch.nn.Module) -> None:
-    """Drops each gradient as soon as it is there, so that no memory is left to them."""
+    """Drops each gradient as soon as it exists, so that gradients take no memory."""
 
     def drop(weight: torch.Tensor) -> None:
         weight.grad = None

@@ -1,4 +1,4 @@
-"""Models of a user's that a trace meets; each function returns (module, batch maker)."""
+"""Users' models for traces; each function returns (module, batch maker)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a cached footprint is good, and when it is not."""
+"""Validity of cached footprints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace for CUDA does on CPU tensors, against torch's own lists and documents."""
+"""Emulation of CUDA on CPU tensors, compared with torch's own lists and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: footprints against real training steps and published numbers."""
+"""Mixtures of experts: footprints compared with real training steps and published numbers."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def traced(spec: SweepSpec, cache: Path, compute: Compute, device: str = "cuda")
 
 
 def real_step(spec: SweepSpec, attention: Attention) -> tuple[BuiltModel, MicroBatch]:
-    """The model with values, as it trains, and a batch for it."""
+    """Returns the model with values, in training mode, and a batch for it."""
     model = build_whole(spec.model, spec.train, attention=attention)
     model.module.train()
     return model, batch_of(model, spec, plan_of(MICRO_BATCH))
 
 
 def products_of(model: dict[str, Any]) -> float:
-    """FLOPs of the experts' products for a token in a step, by hand."""
+    """FLOPs of the experts' products for a token in a step, counted by hand."""
     config = model["config"]
     inner = config.get("moe_intermediate_size", config["intermediate_size"])
     weights = 3 * config["hidden_size"] * inner  # gate, up and down
@@ -66,7 +66,7 @@ def products_of(model: dict[str, Any]) -> float:
 def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
     model: dict[str, Any], tmp_path: Path
 ) -> None:
-    """torch counts no grouped products by itself: they are added by hand."""
+    """Torch's counter has no grouped products by itself; they are added by hand."""
     spec = spec_of(model)
     footprint = trace(spec, [("eager", "fp32", "none")], device="cpu", cache=tmp_path)
     variant = footprint.variants[0]
@@ -81,7 +81,7 @@ def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
 
 @ALL
 def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) -> None:
-    """Of gpt-oss 1.5 % more is taken to be saved than the real step keeps."""
+    """The footprint of gpt-oss says 1.5 % more saved bytes than the real step keeps."""
     spec = spec_of(model)
     variant = traced(spec, tmp_path, "fp32", "cpu").variants[0]
     built, batch = real_step(spec, attention_of(spec))
@@ -107,7 +107,7 @@ def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) ->
 )
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path: Path) -> None:
-    """Peaks under autocast are left out: of Mixtral the tracker sees up to 9 % more than we."""
+    """Peaks under autocast are left out: the tracker reports up to 9 % more for Mixtral."""
     spec = spec_of(EXPERTS[name])
     checked = check(
         spec,
@@ -127,7 +127,7 @@ def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path:
 def test_a_step_is_said_to_take_the_flops_that_were_traced(
     model: dict[str, Any], tmp_path: Path
 ) -> None:
-    """MFU is made of it; it counts without a fused kernel for attention."""
+    """The count that MFU uses has no fused attention kernel."""
     spec = spec_of(model)
     footprint = trace(spec, [("eager", "fp32", "none")], device="cpu", cache=tmp_path)
 
@@ -151,7 +151,7 @@ def test_a_step_is_said_to_take_the_flops_that_were_traced(
 def test_a_preset_takes_six_flops_per_active_parameter_and_token(
     name: str, published: float, looked_up: int, tmp_path: Path
 ) -> None:
-    """Over samples so short that attention itself takes next to nothing."""
+    """The samples are short, so that attention itself takes almost nothing."""
     tokens = 32
     spec = spec_of({"name": name}, tokens)
     variant = traced(spec, tmp_path, "cast").variants[0]
@@ -176,7 +176,7 @@ def test_all_experts_are_held(model: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_the_trained_kernel_refuses_what_the_trace_refuses() -> None:
-    """Rows that are no multiple of 16 bytes, with values and without."""
+    """Rows that are not a multiple of 16 bytes, with values and without."""
     from workers.models.experts import grouped_result
 
     left, right = torch.ones(8, 16), torch.ones(2, 16, 22)

@@ -1,4 +1,4 @@
-"""Extents out of what was seen, on quantities whose coefficients are known."""
+"""Fitted extents of quantities with known coefficients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_is_not_split_has_no_share() -> None:
 def test_a_peak_is_exact_where_another_quantity_becomes_the_largest(
     micro_batch: int, largest: float
 ) -> None:
-    """A weight's gradient (1000), and activations (100 a sample), beside one that never counts."""
+    """A weight's gradient (1000), activations (100 a sample), and one that is never largest."""
     quantities = [Extent(fixed=1000), Extent(per_sample=100), Extent(fixed=-10, per_sample=50)]
     seen = [np.array([one.at(batch) for one in quantities], dtype=float) for batch in (2, 4)]
 

@@ -1,4 +1,4 @@
-"""Which blocks are alike."""
+"""Kinds of blocks: grouping by class, shapes and settings."""
 
 from __future__ import annotations
 

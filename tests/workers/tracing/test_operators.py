@@ -1,4 +1,4 @@
-"""What single operators do, counted by hand."""
+"""Work of single operators, counted by hand."""
 
 from __future__ import annotations
 

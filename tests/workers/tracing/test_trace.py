@@ -1,4 +1,4 @@
-"""Footprints against published numbers and against torch's own trackers."""
+"""Footprints compared with published numbers and with torch's own trackers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def traced(
 
 
 def block(footprint: Footprint) -> Part:
-    """The part of the blocks that are not the first, in the variant that was traced last."""
+    """Returns the part of all blocks except the first, in the variant traced last."""
     return footprint.variants[-1].blocks[-1].part
 
 
@@ -78,7 +78,7 @@ def block(footprint: Footprint) -> Part:
 def test_the_whole_model_sharded_is_as_torch_tracks_it(
     case: tuple[dict[str, Any], dict[str, Any]], compute: Compute, tmp_path: Path
 ) -> None:
-    """At a micro-batch that was not traced, and at full depth."""
+    """The check runs at a micro-batch that was not traced, and at full depth."""
     model, train = case
     checked = check(spec_of(model, **train), compute=compute, micro_batch=7, cache=tmp_path)
 
@@ -105,7 +105,7 @@ def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
 def test_a_block_saves_what_korthikanti_et_al_say(tmp_path: Path) -> None:
     """arXiv:2205.05198, equation 1: s b h (34 + 5 a s / h) bytes, with dropout in 16 bits.
 
-    Beside it there are the means and deviations of the two norms, which the paper leaves out.
+    The means and deviations of the two norms come on top; the paper leaves them out.
     """
     found = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
 
@@ -116,7 +116,7 @@ def test_a_block_saves_what_korthikanti_et_al_say(tmp_path: Path) -> None:
 
 
 def test_a_fused_kernel_saves_no_scores(tmp_path: Path) -> None:
-    """The paper's 5 a s^2 b go; instead, the kernel keeps its result and its row sums (fp32)."""
+    """The kernel saves its result and its row sums (fp32) instead of the paper's 5 a s^2 b."""
     eager = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
     fused = block(traced(spec_of(BERT), tmp_path, "sdpa")).saved_bytes
 
@@ -127,7 +127,7 @@ def test_a_fused_kernel_saves_no_scores(tmp_path: Path) -> None:
 
 
 def test_tensor_ranks_split_what_korthikanti_et_al_say(tmp_path: Path) -> None:
-    """Equation 2: s b h (10 + 24 / t + 5 a s / (h t)), what is not split apart."""
+    """Equation 2: s b h (10 + 24 / t + 5 a s / (h t)); the first term is not split."""
     found = block(traced(spec_of(BERT), tmp_path, "eager", split="tensor")).saved_bytes
 
     statistics = 2 * 2 * TOKENS * 4
@@ -137,9 +137,10 @@ def test_tensor_ranks_split_what_korthikanti_et_al_say(tmp_path: Path) -> None:
 
 
 def test_with_the_sequence_split_all_is_split_but_gathered_inputs(tmp_path: Path) -> None:
-    """Equation 4 divides all by t, for the paper gathers the inputs of both split layers again in
+    """Equation 4 divides all by t; here the inputs of both split layers stay gathered.
 
-    backward; here they stay gathered (2 s b h bytes each), and no slice of them is kept.
+    The paper gathers them again in backward, and keeps slices of them. Here they take
+    2 s b h bytes each, and no slice is kept.
     """
     found = block(traced(spec_of(BERT), tmp_path, "eager", split="sequence")).saved_bytes
 
@@ -151,7 +152,7 @@ def test_with_the_sequence_split_all_is_split_but_gathered_inputs(tmp_path: Path
 
 
 def test_a_token_takes_six_flops_per_weight_and_its_attention(tmp_path: Path) -> None:
-    """Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; twice as much backward as forward."""
+    """Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; backward takes twice the forward."""
     spec = spec_of({"name": "llama-3-8b"})
     footprint = traced(spec, tmp_path, "eager")
     matrices = 8_030_261_248 - 128_256 * 4096 - 65 * 4096  # words are looked up, norms multiply
@@ -163,7 +164,7 @@ def test_a_token_takes_six_flops_per_weight_and_its_attention(tmp_path: Path) ->
 
 
 def test_the_head_keeps_its_logits_in_fp32(tmp_path: Path) -> None:
-    """What cross-entropy needs is 4 bytes for each word of each token; backward takes two more."""
+    """Cross-entropy saves 4 bytes for each word of each token; backward takes twice as much."""
     head = traced(spec_of(LLAMA), tmp_path).variants[0].head
     logits = 4 * TOKENS * 500
 
@@ -261,7 +262,7 @@ def test_a_footprint_says_which_shorter_samples_there_are(tmp_path: Path) -> Non
 
 
 def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> None:
-    """Six heads can be split by 2, 3 and 6: rows are filled up to what both traced ones divide."""
+    """Six heads can be split by 2, 3 and 6; both traced degrees divide the padded rows."""
     model = {
         **GPT2,
         "config": {**GPT2["config"], "hidden_size": 96, "n_head": 6, "vocab_size": 516},
@@ -272,7 +273,7 @@ def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> 
 
 
 def test_gradients_of_weights_are_no_temporaries(tmp_path: Path) -> None:
-    """Of one sample of 64 tokens all activations together are smaller than one of the weights."""
+    """All activations of one sample of 64 tokens together are smaller than one of the weights."""
     part = block(traced(spec_of({"name": "llama-3-8b"}), tmp_path))
 
     assert part.backward.transient_bytes.at(1) < 2 * 4096 * 14336 / 10
