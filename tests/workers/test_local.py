@@ -110,7 +110,7 @@ def test_a_plan_of_more_ranks_is_a_sentence_with_the_command(told: Callable[...,
     assert out == ""
     (sentence,) = err.splitlines()
     said, _, command = sentence.partition("; use: ")
-    assert said == "the plan needs 2 ranks and 1 were started"
+    assert said == "the plan needs 2 ranks, but 1 were started"
     assert command.startswith("torchrun ")
 
 
