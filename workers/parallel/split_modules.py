@@ -179,7 +179,7 @@ class _SummedGradients:
 
 
 def sum_gradients(module: nn.Module, ranks: TensorRanks) -> None:
-    """Makes backward sum the gradients of a module that is not split over the ranks, in place."""
+    """Makes backward sum an unsplit module's gradients over the ranks, in place."""
     module.__class__ = _with_summed_gradients(type(module))  # type: ignore[arg-type]
     module.tensor_ranks = ranks  # type: ignore[assignment]
 

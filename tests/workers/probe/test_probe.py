@@ -105,7 +105,7 @@ def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="is no folder"):
+    with pytest.raises(ClusterError, match="is not a folder"):
         probe_ranks(TINY, drive=tmp_path / "none")
 
 
