@@ -1,4 +1,4 @@
-"""A plan on a user's own model: it trains as a plain loop does, or it says why it cannot."""
+"""Plans applied to users' own models: they train as a plain loop does, or raise clear errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 4
 
 
 def _losses(_: Worker, plan: Plan, folder: Path | None) -> list[float]:
-    """Of a loop that feeds a model of its own, after the step on the longest samples."""
+    """Losses of a loop with its own model, after the step on the longest samples."""
     source = batch_source(build(SPEC.model, SPEC.train, attention="eager"), SPEC)
     applied = apply_plan(build_whole(SPEC.model, SPEC.train, attention="eager").module, plan, SPEC)
     losses = []
