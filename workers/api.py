@@ -250,7 +250,7 @@ class Reference:
 
 
 def _import_from(folder: Path, module: str) -> None:
-    """Imports a user's module from a folder, even if the current directory has one of that name."""
+    # first in the path, since the current directory may have a module of the same name
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     with users_code(module):

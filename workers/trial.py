@@ -12,6 +12,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
@@ -26,7 +27,7 @@ from search_spaces.trial import (
     TrialRequest,
     ValidationRun,
 )
-from workers.data.batches import WORST_STEP, StepBatches, batch_source
+from workers.data.batches import WORST_STEP, BatchSource, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
@@ -147,7 +148,6 @@ def _save(
 
 
 def _random_states(device: torch.device) -> list[torch.Tensor]:
-
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -155,10 +155,7 @@ def _random_states(device: torch.device) -> list[torch.Tensor]:
 
 
 def train_and_measure(
-    request: TrialRequest,
-    worker: Worker,
-    mesh: Mesh | None,
-    watch: AbstractStopwatch,
+    request: TrialRequest, worker: Worker, mesh: Mesh | None, watch: AbstractStopwatch
 ) -> Measured | Diverged:
     """Trains the request's plan and returns this rank's measurement.
 
@@ -174,10 +171,7 @@ def train_and_measure(
     load_engine(plan, worker.device)
     worker.meter.open()
     started = time.perf_counter()
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
-    training = build_training(request, model, facts, mesh, worker.device)
-    del model
+    training, source = _build(request, facts, mesh, worker.device)
     data_rank = mesh.place.data if mesh else 0
     group = mesh.group if mesh else None
     build_seconds = time.perf_counter() - started
@@ -219,6 +213,14 @@ def train_and_measure(
         request, series, group, worker.device, _reading(worker, peak, states), conditions, costs
     )
     return replace(measured, validation=validation)
+
+
+def _build(
+    request: TrialRequest, facts: ModelFacts, mesh: Mesh | None, device: torch.device
+) -> tuple[AbstractTraining, BatchSource]:
+    model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
+    source = batch_source(model, request.spec)
+    return build_training(request, model, facts, mesh, device), source
 
 
 def _measured(
@@ -274,10 +276,8 @@ def train_once(spec: SweepSpec, worker: Worker) -> None:
         batching="padded",
         data=1,
     )
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
     request = TrialRequest(number=-1, plan=plan, spec=spec)
-    training = build_training(request, model, facts, None, worker.device)
+    training, source = _build(request, facts, None, worker.device)
     samples = source.step(plan, 0, 0)
     with contextlib.closing(training):
         training.step(samples.batches, samples.targets, stopwatch_for(worker.device))

@@ -87,7 +87,7 @@ def pick_device(wanted: Device, local_rank: int) -> torch.device:
 
 
 def _load_libraries(device: torch.device) -> None:
-    """Runs a tiny step, so that libraries and threads that load lazily do not count later."""
+    # a tiny step: libraries and threads that start lazily must not count in a trial's memory
     layer = torch.nn.Linear(_WARMUP_SIZE, _WARMUP_SIZE, device=device)
     optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
     layer(torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device)).sum().backward()

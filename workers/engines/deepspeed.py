@@ -57,7 +57,7 @@ def _weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _masters(engine: Any) -> list[torch.Tensor]:
-    """The tensors that the optimizer updates: flat fp32 copies, or the weights themselves."""
+    # flat fp32 copies, or the weights themselves
     groups = engine.basic_optimizer.param_groups
     # ZeRO-3 puts its flat groups into the optimizer one after the other
     flat = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
@@ -82,7 +82,7 @@ def _gradients(engine: Any, device: torch.device) -> int:
 
 
 def _storages(device: torch.device, tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Bytes of each storage of the tensors on the device, by address."""
+    # by address, so that tensors of one storage count once
     return {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in tensors

@@ -75,7 +75,7 @@ class OnShards(torch.optim.Optimizer):
 
 
 def _groups(weights: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Groups weights by sharding, since one kernel takes only weights of the same sharding."""
+    # one kernel takes only weights of the same sharding
     by_sharding: dict[object, list[nn.Parameter]] = {}
     for weight in weights:
         sharding = (weight.device_mesh, weight.placements) if isinstance(weight, DTensor) else None

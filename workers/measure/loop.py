@@ -202,6 +202,5 @@ def _is_beaten(steady: Sequence[float], incumbent: Estimate) -> bool:
 
 
 def _split_by_compilation(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
-    """Splits off the windows in which any rank compiled something."""
     compiling = [window for window in windows if window.compile_seconds > 0]
     return compiling, [window for window in windows if window.compile_seconds == 0]

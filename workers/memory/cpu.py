@@ -93,10 +93,9 @@ def _set_soft_limit(limit_bytes: int | None) -> None:
 
 
 def _status(field: str) -> int:
-    """Reads a memory field of /proc/self/status, in bytes."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * 1024  # the file has KiB
     raise OSError(f"/proc/self/status has no {field}")
 
 

@@ -62,7 +62,7 @@ class CudaMeter(AbstractMeter):
         return max(torch.cuda.memory_allocated(self._device) - self._baseline_bytes, 0)
 
     def _outside(self) -> int:
-        """Device memory outside this allocator: context, NCCL, other processes."""
+        # context, NCCL and other processes
         free, total = torch.cuda.mem_get_info(self._device)
         return max(total - free - torch.cuda.memory_reserved(self._device), 0)
 

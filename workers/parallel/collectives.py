@@ -92,7 +92,7 @@ def _wait(tensor: torch.Tensor) -> torch.Tensor:
     # at once, since pending work keeps its process group alive
     if isinstance(tensor, collectives.AsyncCollectiveTensor):
         return tensor.wait()
-    return tensor  # compiled code waits by itself
+    return tensor  # compiled code inserts its own waits
 
 
 def _apply(function: Any, *arguments: Any) -> torch.Tensor:

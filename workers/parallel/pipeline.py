@@ -152,7 +152,7 @@ def build_pipeline(
 
 
 def _named_splits(model: BuiltModel, settings: TorchSettings) -> Splits:
-    """Names the split of each module of the whole model, since a stage does not show ties."""
+    # from the whole model, since a stage does not show which weights are tied
     if settings.tensor == 1:
         return model.tensor_plan
     plan = tensor_plan(model.module, dict(model.tensor_plan))

@@ -184,7 +184,6 @@ def _packing(owner: nn.Module) -> tuple[int, int]:
 def _transpose_packing(
     owner: nn.Module, whole: torch.Tensor, outer: int, inner: int
 ) -> torch.Tensor:
-    """Reorders outputs from (outer, inner) to (inner, outer)."""
     if outer == 1 or inner == 1:
         return whole
     dim = _output_dim(owner, whole.dim())

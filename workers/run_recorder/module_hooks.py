@@ -181,7 +181,6 @@ class ModuleHooks:
 
 
 def _roots() -> Iterator[nn.Module]:
-    """Yields the outermost modules with trainable weights."""
     modules = [each for each in gc.get_objects() if _is_module(each)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     for module in modules:
@@ -204,10 +203,10 @@ def _counts_by_class(modules: Iterable[nn.Module]) -> tuple[tuple[str, int], ...
 
 
 def _class_name(module: nn.Module) -> str:
-    """Name of the module's own class, without wrappers and without FSDP2's subclass."""
     if isinstance(module, CheckpointWrapper):
         return _class_name(module._checkpoint_wrapped_module)
     name = type(module).__name__
+    # FSDP2 replaces the class by a subclass of FSDPModule and the original
     sharded = name.startswith("FSDP") and len(type(module).__bases__) == 2
     return type(module).__bases__[1].__name__ if sharded else name
 
