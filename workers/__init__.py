@@ -1,1 +1,1 @@
-"""What happens when it is tried? The only package that names torch and transformers."""
+"""Trials on real ranks: the only package that imports torch and transformers."""

@@ -1,4 +1,4 @@
-"""A model of the user's own under a plan, for a training loop of the user's own."""
+"""Plans applied to users' own models, for their own training loops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from workers.worker import CONTROL_SECONDS, pick_device
 
 __all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
 
-_COLLECTIVE_SECONDS = 1800.0  # longest wait for another rank, as torch has it for gloo
+_COLLECTIVE_SECONDS = 1800.0  # torch's default timeout for gloo
 Step = list[tuple[dict[str, torch.Tensor], float]]
 
 
@@ -47,8 +47,8 @@ Step = list[tuple[dict[str, torch.Tensor], float]]
 class Applied:
     """A model split, wrapped and sharded by a plan, with the plan's optimizer.
 
-    `rank` is this process's. Ranks of one `data_rank`, of the `data` there are, take the same
-    samples: those that split a block or the stack of blocks. `training` is the engine's own.
+    `rank` is the rank of this process. Ranks with the same `data_rank` (tensor and pipeline
+    peers) take the same samples. `training` belongs to the engine.
     """
 
     plan: Plan
@@ -60,40 +60,41 @@ class Applied:
 
     @property
     def data(self) -> int:
-        """Data-parallel ranks: parts that a global batch is dealt to."""
+        """Data-parallel ranks: the number of parts of a global batch."""
         return self.plan.data
 
     def step(
         self, batches: Sequence[Mapping[str, torch.Tensor]], targets: Sequence[int] | None = None
     ) -> float:
-        """One optimizer step, which all ranks take together.
+        """Takes one optimizer step; all ranks call it together.
 
         Args:
-            batches: For each of the plan's `accumulation` passes the model's keyword arguments,
-                of `micro_batch` samples on any device; it returns the loss, or has it as `.loss`.
-            targets: How many labels the mean loss of each is over, so that micro-batches count by
-                them; without, all count alike.
+            batches: The model's keyword arguments for each of the plan's `accumulation` passes:
+                `micro_batch` samples each, on any device. The model returns the loss, or an
+                object with `.loss`.
+            targets: Number of labels behind the mean loss of each micro-batch. Micro-batches are
+                weighted by them; without `targets` all have the same weight.
 
         Returns:
             The mean loss over the global batch, on every rank.
 
         Raises:
-            ValueError: If `targets` are not as many as `batches`.
+            ValueError: If `targets` and `batches` differ in length.
         """
         counts = list(targets) if targets is not None else [1] * len(batches)
-        given = [
+        micro_batches = [
             MicroBatch(inputs=inputs, samples=self.plan.micro_batch, tokens=0, targets=count)
             for inputs, count in zip(batches, counts, strict=True)
         ]
         repeated = self.plan.tensor * self.plan.pipeline
-        (everywhere,) = total([float(sum(counts))], self._group, self.device)
+        (summed,) = total([float(sum(counts))], self._group, self.device)
         watch = stopwatch_for(self.device)
-        part = self.training.step(given, round(everywhere / repeated), watch)
+        part = self.training.step(micro_batches, round(summed / repeated), watch)
         (loss,) = total([part.item()], self._group, self.device)
         return loss
 
     def save(self, folder: Path | str) -> None:
-        """Writes this rank's part of a checkpoint, weights and optimizer states, on all ranks.
+        """Writes this rank's weights and optimizer states; all ranks call it together.
 
         Raises:
             OSError: If the folder cannot be written.
@@ -103,7 +104,7 @@ class Applied:
         self.training.save(own)
 
     def close(self) -> None:
-        """Gives back what the engine holds beyond the model."""
+        """Releases what the engine holds beyond the model."""
         self.training.close()
 
     @property
@@ -112,28 +113,29 @@ class Applied:
 
 
 def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
-    """Does to a model, in place, what a trial of the plan did to the study's.
+    """Applies a plan to a model in place, as a trial of the plan does.
 
-    To be called in each rank, with the same weights in all of them: in processes that `torchrun`
-    or another launcher started. The default process group is opened where it is not yet.
+    Each rank calls it with the same weights, in processes started by `torchrun` or another
+    launcher. It initializes the default process group if necessary.
 
     Args:
-        model: The architecture that the study searched for, with whatever weights.
+        model: The architecture that the study tuned, with any weights.
         plan: A plan of the study.
-        spec: The study's: optimizer's rates, schedule, clipping and seed are those of its `train`.
+        spec: Specification of the study. Its `train` section gives the learning rate, schedule,
+            clipping and seed.
 
     Raises:
-        ClusterError: If there are not as many ranks as the plan has, or no CUDA where it needs it.
-        ModelError: If the model is not of the architecture that was searched for.
+        ClusterError: If the number of ranks is not the plan's, or CUDA is required and missing.
+        ModelError: If the model has another architecture than the one that the study tuned.
     """
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if not dist.is_initialized() and started > 1:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if not dist.is_initialized() and world_size > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     ranks = Ranks.join(CONTROL_SECONDS)
     if ranks.world_size != plan.world_size:
         raise ClusterError(
-            f"the plan is one of {plan.world_size} ranks and {ranks.world_size} were started:"
+            f"the plan needs {plan.world_size} ranks, but {ranks.world_size} were started;"
             f" use torchrun --nproc-per-node {plan.world_size}"
         )
     facts = describe(spec.model, spec.train)
@@ -157,10 +159,19 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
 
 
 def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: bool) -> Module:
-    """The model with the plan's attention, its blocks recomputed if asked, and compiled; in place.
+    """Sets the plan's attention, recomputation and compilation on a model, in place.
+
+    Args:
+        model: The architecture that the study tuned.
+        plan: A plan of the study.
+        spec: Specification of the study.
+        recompute: Wrap the blocks that the plan recomputes.
+
+    Returns:
+        The same model.
 
     Raises:
-        ModelError: If the model is not of the architecture that was searched for.
+        ModelError: If the model has another architecture than the one that the study tuned.
     """
     facts = describe(spec.model, spec.train)
     built = _as_built(model, facts, plan, spec)
@@ -174,12 +185,11 @@ def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: boo
 def _as_built(model: Module, facts: ModelFacts, plan: Plan, spec: SweepSpec) -> BuiltModel:
     if differences := list(_differences(model, facts)):
         raise ModelError(
-            f"the model is not the {facts.name} that the study searched for:"
-            f" {'; '.join(differences)}"
+            f"the model is not the {facts.name} that the study tuned: {'; '.join(differences)}"
         )
-    choose = getattr(model, "set_attn_implementation", None)  # transformers' models have it
-    if choose is not None:
-        choose(plan.attention)
+    set_attention = getattr(model, "set_attn_implementation", None)  # transformers only
+    if set_attention is not None:
+        set_attention(plan.attention)
     return BuiltModel(
         module=model,
         blocks=find_blocks(model),
@@ -193,25 +203,25 @@ def _as_built(model: Module, facts: ModelFacts, plan: Plan, spec: SweepSpec) -> 
 def _differences(model: Module, facts: ModelFacts) -> Iterator[str]:
     blocks = len(find_blocks(model))
     if facts.blocks and blocks != facts.blocks:
-        yield f"it has {blocks} repeated blocks and not {facts.blocks}"
+        yield f"it has {blocks} repeated blocks instead of {facts.blocks}"
     weights = sum(weight.numel() for weight in model.parameters())
     if facts.parameters and weights != facts.parameters:
-        yield f"it has {weights:,} parameters and not {facts.parameters:,}"
+        yield f"it has {weights:,} parameters instead of {facts.parameters:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The model and the data that a plan was measured with, as plain torch has them."""
+    """The model and the data that a plan was measured with, in plain torch."""
 
     spec: SweepSpec
     plan: Plan
 
     @classmethod
     def here(cls, script: str) -> Self:
-        """Of the folder that an exported script lies in.
+        """Reads the folder of an exported script.
 
         Raises:
-            UserError: If what is there is not what was exported, or an input is missing.
+            UserError: If the folder differs from what was exported, or an input is missing.
         """
         folder = Path(script).resolve().parent
         spec = load_exported_spec(folder)
@@ -220,14 +230,18 @@ class Reference:
         return cls(spec, ExportManifest.read(folder).plan)
 
     def model(self) -> tuple[nn.Module, list[nn.Module]]:
-        """The whole model on the CPU with the weights that trials start from, and its blocks."""
+        """Builds the whole model on the CPU, with the initial weights of trials.
+
+        Returns:
+            The model and its repeated blocks.
+        """
         built = build_whole(self.spec.model, self.spec.train, attention=self.plan.attention)
         return built.module, list(built.blocks)
 
     def steps(self, rank: int) -> Iterator[Step]:
-        """Of each optimizer step, what this data rank trains on: inputs and their weights.
+        """Yields the inputs and loss weights of each optimizer step of a data rank.
 
-        In the order of a trial, which takes the longest samples first. The weights of all ranks
+        Steps come in the order of a trial: the longest samples first. The weights of all ranks
         add up to 1.
         """
         model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
@@ -236,12 +250,12 @@ class Reference:
 
 
 def _import_from(folder: Path, module: str) -> None:
-    """Imports a user's module from a folder, whatever the current directory holds of that name."""
+    # first in the path, since the current directory may have a module of the same name
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     with users_code(module):
         importlib.import_module(module)
 
 
-def _weighted(given: StepBatches) -> Step:
-    return [(dict(batch.inputs), batch.targets / given.targets) for batch in given.batches]
+def _weighted(step: StepBatches) -> Step:
+    return [(dict(batch.inputs), batch.targets / step.targets) for batch in step.batches]

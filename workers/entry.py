@@ -1,4 +1,4 @@
-"""The single door of a worker: a request goes in, an outcome comes out, whatever happens."""
+"""Entry point of a worker: every request ends in an outcome, whatever happens."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from workers.prepare import prepare
 from workers.trial import train_and_measure, train_once
 from workers.worker import Worker
 
-_DETAIL_LETTERS = 300
-_ORDERLY = (Measured, Diverged)  # endings in which no rank left another in a collective
+_DETAIL_CHARACTERS = 300
+_ORDERLY = (Measured, Diverged)  # outcomes that leave no rank waiting in a collective
 
 
 def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
-    """Runs one trial together with the other ranks of the group.
+    """Runs one trial together with the other ranks of the worker group.
 
-    Every rank calls it with the same request and gets the same outcome. Memory is given back
-    before it returns; what did not come back is part of the outcome.
+    Every rank calls it with the same request and gets the same outcome. Memory is released
+    before it returns; the outcome states the residual.
 
     Raises:
-        RuntimeError: If the ranks cannot agree, because one of them is gone: the group has to
-            be replaced. Each rank has announced its own ending by then.
+        RuntimeError: If a rank is gone, so that the others cannot agree. The group must be
+            replaced. Each rank has announced its own outcome by then.
     """
     started = time.perf_counter()
     ending = _attempt(request, worker)
@@ -49,8 +49,8 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     outcome = agree(worker.ranks.gather(ending))
-    ours = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
-    worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=ours)
+    is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
+    worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.drop()  # a peer has dropped its own
     return outcome
@@ -67,12 +67,12 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
 
 
 def warm_up(spec: SweepSpec, worker: Worker) -> None:
-    """Trains a step of the spec's model on this rank alone, and forgets it.
+    """Trains one step of the spec's model on this rank alone and discards it.
 
-    Libraries, threads and caches that come with a first step belong to the process and not to
-    the plan that happens to be first. What goes wrong here goes wrong in the trial too, where
-    it is told. On CUDA they take the device's memory and rightly count, and a model may be too
-    large for one rank: there only what is counted without memory is done beforehand.
+    The first step loads libraries, starts threads and fills caches. They belong to the process
+    and must not count towards the first plan. Errors are suppressed: the trial meets and
+    reports them too. On CUDA no step is trained: there the libraries occupy device memory and
+    rightly count, and the model may be too large for one rank.
     """
     with contextlib.suppress(Exception, SystemExit):
         prepare(spec)
@@ -81,41 +81,41 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
         if worker.device.type == "cpu":
             train_once(spec, worker)
     gc.collect()
-    gc.freeze()  # the libraries live on: else each trial looks through them, which takes longest
+    gc.freeze()  # the libraries stay: traversing them would dominate each trial's collection
     worker.meter.open()
 
 
 def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
-    """What an exception means. It is not kept: its frames hold the model."""
+    """Converts an exception to an outcome, which must not hold it: its frames hold the model."""
     if wanted := memory_wanted(error, worker.device, nearly_full=worker.meter.nearly_full()):
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,
-            wanted_bytes=_wanted_in_all(wanted, held_bytes) if on_device else None,
+            wanted_bytes=_total_wanted(wanted, held_bytes) if on_device else None,
             limit_bytes=worker.meter.limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
-            detail=_sentence(error),
+            detail=_detail(error),
             costs=None,
         )
     return Crashed(
         cause=crash_cause(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
-        detail=_sentence(error),
+        detail=_detail(error),
         trace="".join(traceback.format_exception(error)),
     )
 
 
-def _wanted_in_all(wanted: MemoryWanted, held_bytes: int) -> int | None:
+def _total_wanted(wanted: MemoryWanted, held_bytes: int) -> int | None:
     if wanted.asked_bytes is None:
         return wanted.total_bytes
     return held_bytes + wanted.asked_bytes
 
 
-def _sentence(error: BaseException) -> str:
+def _detail(error: BaseException) -> str:
     first_line = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first_line}"[:_DETAIL_LETTERS]
+    return f"{type(error).__name__}: {first_line}"[:_DETAIL_CHARACTERS]
 
 
 def _with_costs(ending: Outcome, total_seconds: float, residual_bytes: int) -> Outcome:

@@ -1,4 +1,4 @@
-"""One trial without Ray: in this process alone, or as one rank of a torchrun."""
+"""Runs one trial without Ray: in this process, or as a rank under torchrun."""
 
 from __future__ import annotations
 
@@ -29,9 +29,15 @@ _VALIDATION_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoi
 
 
 def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> Outcome | None:
-    """Runs one plan in the ranks that were started; None on all ranks but the first.
+    """Runs one plan on the ranks that were started.
 
-    As a validation it runs longer, evaluates and saves.
+    Args:
+        spec: The specification of the sweep.
+        plan: The plan to run.
+        validation: Run longer, then evaluate and write a checkpoint.
+
+    Returns:
+        The outcome on rank 0, None on the other ranks.
 
     Raises:
         ClusterError: If the plan needs another number of ranks than were started.
@@ -40,21 +46,22 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if plan.world_size != world_size:
         raise ClusterError(
-            f"the plan needs {plan.world_size} ranks and {world_size} were started;"
+            f"the plan needs {plan.world_size} ranks, but {world_size} were started;"
             f" use: {_command(plan.world_size)}"
         )
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
-    _start_with(render_environment(plan, device.type))
-    here = ClusterFacts(
+    _restart_with(render_environment(plan, device.type))
+    facts = ClusterFacts(
         device=device.type,
         slots=world_size,
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=lacks(device.type),
     )
-    around = RuleContext(spec=spec, model=prepare(spec), cluster=split_by_accelerator(here, spec))
-    first = os.environ.get("RANK", "0") == "0"
-    if refused := refusal(plan, around):
-        return refused if first else None
+    cluster = split_by_accelerator(facts, spec)
+    context = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
+    is_first = os.environ.get("RANK", "0") == "0"
+    if refused := refusal(plan, context):
+        return refused if is_first else None
     with _process_group(spec, world_size):
         worker = Worker.start(spec.on(plan.accelerator))
         warm_up(spec, worker)
@@ -62,20 +69,19 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
         if validation:
             request = replace(request, collective_seconds=_VALIDATION_SECONDS)
         outcome = run_trial(request, worker)
-    return outcome if first else None
+    return outcome if is_first else None
 
 
-def _start_with(environment: Environment) -> None:
-    """Starts this process once more if a variable that is read at its start is not set."""
+def _restart_with(environment: Environment) -> None:
+    # libraries read these variables once, when the process starts
     if any(os.environ.get(name) != value for name, value in environment):
         os.environ.update(environment)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _command(ranks: int) -> str:
-    """What was typed, as it should have been: plimsoll's own arguments in so many ranks."""
-    typed = shlex.join(["plimsoll", *sys.argv[1:]])
-    return typed if ranks == 1 else f"torchrun --nproc-per-node {ranks} --no-python {typed}"
+    command = shlex.join(["plimsoll", *sys.argv[1:]])
+    return command if ranks == 1 else f"torchrun --nproc-per-node {ranks} --no-python {command}"
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""One outcome out of what each rank says: a failure is everybody's, and its cause counts.
+"""Merges the outcomes of all ranks into one: the root cause of a failure decides.
 
-Plain functions of values; how the ranks exchange them is `workers.worker`.
+Pure functions of values; `workers.process_groups` has the exchange between ranks.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import torch.distributed as dist
 
 from search_spaces.trial import Crashed, CrashKind, Diverged, Measured, Outcome, OutOfMemory
 
-# gloo raises plain RuntimeErrors; its texts name its own sources or say what the peer did
+# gloo raises plain RuntimeErrors; only their texts tell them apart
 _COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 _DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOT = Path(__file__).resolve().parents[1]
 _LIBRARIES = tuple(
     str(Path(each).resolve())
     for each in (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
 )
-_OURS = tuple(str(_ROOT / name) for name in ("orchestrator", "search_spaces", "workers"))
+_PLIMSOLL = tuple(str(_ROOT / name) for name in ("orchestrator", "search_spaces", "workers"))
 
 
 def agree(endings: Sequence[Outcome]) -> Outcome:
-    """The outcome of a trial from the endings of its ranks, in the order of ranks.
+    """Returns the outcome of a trial from the outcomes of its ranks, in the order of ranks.
 
-    When one rank fails, its peers fail too, in the collective in which they wait for it. So a
-    cause goes before what followed from it: out of memory, then a loss that is no number, then
-    any crash of a rank's own, then a broken collective.
+    When one rank fails, its peers fail too, in the collective in which they wait for it. So
+    causes rank above consequences: out of memory, then a loss that is not finite, then a crash
+    of a rank itself, then a broken collective.
     """
     for choose in (_out_of_memory, _diverged, _crashed, _other):
         if outcome := choose(endings):
@@ -43,11 +43,11 @@ def agree(endings: Sequence[Outcome]) -> Outcome:
 
 
 def _out_of_memory(endings: Sequence[Outcome]) -> Outcome | None:
-    """The rank that wanted most; what was left behind is the largest of all ranks."""
-    found = [ending for ending in endings if isinstance(ending, OutOfMemory)]
-    if not found:
+    """The outcome of the rank that wanted most, with the largest residual of all ranks."""
+    failures = [ending for ending in endings if isinstance(ending, OutOfMemory)]
+    if not failures:
         return None
-    worst = max(found, key=lambda ending: ending.wanted_bytes or 0)
+    worst = max(failures, key=lambda ending: ending.wanted_bytes or 0)
     if worst.costs is None:
         return worst
     return replace(worst, costs=replace(worst.costs, residual_bytes=_residual(endings)))
@@ -58,8 +58,8 @@ def _diverged(endings: Sequence[Outcome]) -> Outcome | None:
 
 
 def _crashed(endings: Sequence[Outcome]) -> Outcome | None:
-    found = [ending for ending in endings if isinstance(ending, Crashed)]
-    return min(found, key=lambda ending: ending.cause == "collective", default=None)
+    crashes = [ending for ending in endings if isinstance(ending, Crashed)]
+    return min(crashes, key=lambda ending: ending.cause == "collective", default=None)
 
 
 def _other(endings: Sequence[Outcome]) -> Outcome | None:
@@ -67,7 +67,7 @@ def _other(endings: Sequence[Outcome]) -> Outcome | None:
 
 
 def _measured(endings: Sequence[Measured]) -> Measured:
-    """Times of rank 0, memory of the rank closest to its limit, the slowest clock's reasons."""
+    """Times of rank 0, memory of the rank closest to its limit, throttle reasons of all ranks."""
     first = endings[0]
     throttled = {reason for ending in endings for reason in ending.conditions.throttled}
     return replace(
@@ -91,57 +91,56 @@ def _residual(endings: Sequence[Outcome]) -> int:
 
 
 def crash_cause(error: BaseException, phase: str) -> CrashKind:
-    """Why a rank raised.
+    """Classifies the exception of a rank.
 
-    - "disk_full": the file system that was written to has no room, or its quota is used up.
-    - "collective": a peer went away, or did not come in time.
-    - "device_error": the device is in a state that only other processes leave behind.
-    - "layout": the model could not be split or wrapped as the plan wants, in nobody's own code.
-    - "exception": anything else, which is what the user's own code raises.
+    - "disk_full": the file system has no space left, or the quota is used up.
+    - "collective": a peer is gone, or a collective timed out.
+    - "device_error": the device is in a state that only new processes can leave.
+    - "layout": the model could not be split or wrapped, and no user code was running.
+    - "exception": anything else, such as an error in user code.
 
     Args:
-        error: What was raised; what it was raised from counts too.
-        phase: What was under way: "build", "forward", ...
+        error: The exception; its causes and contexts count too.
+        phase: The phase in which it was raised: "build", "forward", ...
     """
     chain = list(_chain(error))
-    if any(isinstance(each, OSError) and each.errno in _FULL for each in chain):
+    if any(isinstance(each, OSError) and each.errno in _DISK_FULL for each in chain):
         return "disk_full"
-    if any(_is_collective(each) for each in chain):
+    if any(_is_collective_error(each) for each in chain):
         return "collective"
-    if any(_is_of_device(each) for each in chain):
+    if any(_is_device_error(each) for each in chain):
         return "device_error"
-    return "layout" if phase == "build" and not any(map(_is_users, chain)) else "exception"
+    return "layout" if phase == "build" and not any(map(_ran_user_code, chain)) else "exception"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised from or while handling."""
-    seen = set[int]()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        yield at
-        at = at.__cause__ or at.__context__
+    """Yields the error, then its causes and contexts; each once, even in a cycle."""
+    visited = set[int]()
+    current: BaseException | None = error
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
-def _is_collective(error: BaseException) -> bool:
+def _is_collective_error(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or any(text in str(error) for text in _COLLECTIVE)
 
 
-def _is_of_device(error: BaseException) -> bool:
+def _is_device_error(error: BaseException) -> bool:
     kind = getattr(torch, "AcceleratorError", ())
     return isinstance(error, kind) or any(text in str(error) for text in _DEVICE)
 
 
-def _is_users(error: BaseException) -> bool:
-    """Whether code that is neither ours nor a library's is among what was running."""
-    traced = error.__traceback__
-    while traced is not None:
-        name = traced.tb_frame.f_code.co_filename
-        if not name.startswith("<") and not _is_known(str(Path(name).resolve())):
+def _ran_user_code(error: BaseException) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not name.startswith("<") and not _is_own_or_library(str(Path(name).resolve())):
             return True
-        traced = traced.tb_next
+        traceback = traceback.tb_next
     return False
 
 
-def _is_known(file: str) -> bool:
-    return file.startswith((*_OURS, *_LIBRARIES))
+def _is_own_or_library(file: str) -> bool:
+    return file.startswith((*_PLIMSOLL, *_LIBRARIES))

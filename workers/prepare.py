@@ -1,4 +1,4 @@
-"""What a trial needs and every later one needs again: the model's facts and the data."""
+"""Model facts and data, loaded once per process and reused by every trial."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from workers.models.load import describe
 def prepare(spec: SweepSpec) -> ModelFacts:
     """Describes the model and reads the data; both stay in memory for the next call.
 
-    The driver calls it to find faults before anything is started, a worker so that the data
-    is no part of what a trial takes.
+    The driver calls it to find faults before anything starts. A worker calls it so that the
+    data does not count towards a trial.
 
     Raises:
         ModelError: If the model cannot be found or configured.

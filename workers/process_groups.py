@@ -1,4 +1,4 @@
-"""The process group in which trials train, apart from the one in which ranks agree."""
+"""Process groups: one to train trials in, and a separate one to agree on outcomes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process among the ranks of its group.
+    """This process among the ranks of its worker group.
 
-    `control` is a gloo group apart from the one that trains: when training breaks in the
-    middle of a collective, the ranks can still agree on what happened.
+    `control` is a gloo group separate from the one that trains. When training breaks in the
+    middle of a collective, the ranks can still agree on the outcome.
     """
 
     rank: int
@@ -41,10 +41,10 @@ class Ranks:
 
     @classmethod
     def join(cls, control_seconds: float) -> Self:
-        """The ranks of the default process group, or this process alone if there is none.
+        """Joins the ranks of the default process group, or stays alone if there is none.
 
         Args:
-            control_seconds: Longest wait for another rank when agreeing on an outcome.
+            control_seconds: Timeout for agreeing on an outcome.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls(rank=0, world_size=1, local_rank=0, local_world_size=1, control=None)
@@ -61,10 +61,10 @@ class Ranks:
         )
 
     def gather(self, value: T) -> list[T]:
-        """What each rank holds, in the order of ranks; the same list on all of them.
+        """Returns the values of all ranks, in the order of ranks, on every rank.
 
         Raises:
-            RuntimeError: If a rank is gone, or does not answer in time.
+            RuntimeError: If a rank is gone or times out.
         """
         if self.control is None:
             return [value]
@@ -76,7 +76,7 @@ class Ranks:
 def total(
     values: list[float], group: dist.ProcessGroup | None, device: torch.device
 ) -> list[float]:
-    """The sums over all ranks, element by element."""
+    """Sums values over all ranks, element by element."""
     if group is None:
         return values
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
@@ -86,15 +86,15 @@ def total(
 
 
 Ranked = tuple[int, ...]
-_TOUCHES = 8  # enough for each of a group's few threads to get one
+_TOUCHES = 8  # enough to start each of a group's few threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
     """The ranks of a trial.
 
-    `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`; take
-    a part of it by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
+    `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`.
+    Select a submesh by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
     """
 
     place: RankCoordinates
@@ -103,17 +103,17 @@ class Mesh:
 
     @property
     def data_group(self) -> dist.ProcessGroup:
-        """The ranks over which gradients are averaged, unless they are replicas of shards."""
+        """Data-parallel ranks; with hybrid shard only those of this rank's replica."""
         name = "replicate" if self.devices["shard"].size() == 1 else "shard"
         return self.devices.get_group(name)
 
     @property
     def is_first_replica(self) -> bool:
-        """Whether this rank holds the first copy of what it holds, of all that replicate it."""
+        """True if this rank belongs to the first replica."""
         return self.devices["replicate"].get_local_rank() == 0
 
     def size(self, *names: str) -> int:
-        """Ranks along these dimensions together."""
+        """Returns the product of the sizes of these dimensions."""
         size = 1
         for name in names:
             size *= self.devices[name].size()
@@ -121,46 +121,50 @@ class Mesh:
 
 
 class TrialGroup:
-    """Lent to one trial after the other, and replaced once one of them failed.
+    """Process group that consecutive trials share, replaced after a failure.
 
-    When a rank fails, its peers wait for it in a collective. NCCL can be aborted; gloo closes its
-    connections, and thereby wakes the peers, only when nothing holds the group any more: the model
-    has to be dropped before `drop` is called. The same goes for the groups of a mesh, which are
-    opened once for each shape. A rank alone has no group.
+    When a rank fails, its peers wait for it in a collective. NCCL can be aborted. gloo wakes the
+    peers by closing its connections, which it does only when nothing references the group any
+    more: delete the model before calling `drop`. The same holds for the groups of a mesh, which
+    are opened once for each shape. A single rank has no group.
     """
 
     def __init__(self, ranks: Ranks, device: torch.device) -> None:
         self._ranks = ranks
         self._device = device
         self._group: dist.ProcessGroup | None = None
-        self._parts: dict[Ranked, dist.ProcessGroup | None] = {}  # None: of other ranks
+        self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank
         self._meshes: dict[Ranked, Mesh] = {}
 
     def lend(self, seconds: float, plan: Plan) -> Mesh | None:
-        """The ranks as the plan arranges them; all ranks call it together.
+        """Returns the mesh of a plan; all ranks call it together.
 
         Args:
-            seconds: Longest wait in one collective of a group that is opened now.
-            plan: Whose world is the whole group.
+            seconds: Timeout of a collective, for groups that are opened now.
+            plan: A plan for all ranks of the group.
+
+        Returns:
+            The mesh, None for a single rank.
 
         Raises:
             ValueError: If the plan needs another number of ranks.
         """
         if self._ranks.world_size != plan.world_size:
             raise ValueError(
-                f"the plan needs {plan.world_size} ranks, the group has {self._ranks.world_size}"
+                f"the plan needs {plan.world_size} ranks,"
+                f" but the group has {self._ranks.world_size}"
             )
         if self._ranks.control is None:
             return None
-        limit = datetime.timedelta(seconds=seconds)
+        timeout = datetime.timedelta(seconds=seconds)
         if self._group is None:
-            self._group = dist.new_group(backend=dist.get_backend(), timeout=limit)
-            _touch(self._group, self._device)
+            self._group = dist.new_group(backend=dist.get_backend(), timeout=timeout)
+            _connect(self._group, self._device)
         shape = mesh_shape(plan)
         if shape not in self._meshes:
             grid = torch.arange(plan.world_size).reshape(shape)
             groups = [
-                self._along(grid.movedim(dimension, -1).reshape(-1, size), limit)
+                self._row_group(grid.movedim(dimension, -1).reshape(-1, size), timeout)
                 for dimension, size in enumerate(shape)
             ]
             self._meshes[shape] = Mesh(
@@ -172,29 +176,29 @@ class TrialGroup:
             )
         return self._meshes[shape]
 
-    def _along(self, rows: torch.Tensor, limit: datetime.timedelta) -> dist.ProcessGroup:
-        """This rank's group among these rows; opens what is not open, on all ranks alike."""
+    def _row_group(self, rows: torch.Tensor, timeout: datetime.timedelta) -> dist.ProcessGroup:
+        """Returns the group of the row with this rank; all ranks open missing groups together."""
         assert self._group is not None
         if rows.shape[1] == self._ranks.world_size:
             return self._group
-        mine: dist.ProcessGroup | None = None
+        own: dist.ProcessGroup | None = None
         for row in map(tuple, rows.tolist()):
-            inside = self._ranks.rank in row
-            if row not in self._parts:
-                opened = dist.new_group(list(row), backend=dist.get_backend(), timeout=limit)
-                self._parts[row] = opened if inside else None
-                if inside:
-                    _touch(opened, self._device)
-            if inside:
-                mine = self._parts[row]
-        assert mine is not None
-        return mine
+            is_member = self._ranks.rank in row
+            if row not in self._subgroups:
+                opened = dist.new_group(list(row), backend=dist.get_backend(), timeout=timeout)
+                self._subgroups[row] = opened if is_member else None
+                if is_member:
+                    _connect(opened, self._device)
+            if is_member:
+                own = self._subgroups[row]
+        assert own is not None
+        return own
 
     def drop(self) -> None:
-        """Lets go of all groups, so that peers who wait in them fail at once; callable twice."""
-        groups = [group for group in (self._group, *self._parts.values()) if group is not None]
+        """Drops all groups, so that waiting peers fail at once; further calls do nothing."""
+        groups = [group for group in (self._group, *self._subgroups.values()) if group is not None]
         self._group = None
-        self._parts.clear()
+        self._subgroups.clear()
         self._meshes.clear()
         if not groups:
             return
@@ -205,14 +209,15 @@ class TrialGroup:
                 dist.destroy_process_group(groups[place])
         forget_meshes()
         gc.collect()
-        # Last and from Python, which lets the GIL go: gloo's threads are joined, and may wait for
-        # it. Were a DDP model in a cycle the last to hold a group, both would wait for good.
+        # Last and from Python, which releases the GIL: the destructor joins gloo's threads, which
+        # may wait for it. If a DDP model in a reference cycle held the last reference, both would
+        # deadlock.
         while groups:
             groups.pop()
 
 
-def _touch(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Lets the group connect and its threads start, which takes memory once."""
+def _connect(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Connects the group and starts its threads, whose memory must not count in a trial."""
     works = [
         dist.all_reduce(torch.ones(1, device=device), group=group, async_op=True)
         for _ in range(_TOUCHES)
@@ -223,18 +228,19 @@ def _touch(group: dist.ProcessGroup, device: torch.device) -> None:
 
 
 def forget_meshes() -> None:
-    """Empties DTensor's caches, whose keys hold the device mesh, and with it the group."""
-    # its import loads torch's compiler, as the first optimizer does anyway
+    """Empties DTensor's caches, whose keys reference the device mesh and so the group."""
+    # this import loads torch's compiler, as the first optimizer does anyway
     from torch.distributed.tensor import debug
 
-    clear = getattr(debug, "_clear_sharding_prop_cache", None)  # private, may go away
+    # private functions, which may be missing in another version
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)
     if clear is not None:
         clear()
-    clear = getattr(_redistribute, "clear_redistribute_planner_cache", None)  # as private
+    clear = getattr(_redistribute, "clear_redistribute_planner_cache", None)
     if clear is not None:
         clear()
-    for place in (_redistribute, _collective_utils, _collective_utils.MeshTopoInfo):
-        for name in vars(place):
-            clear = getattr(getattr(place, name), "cache_clear", None)  # of functools.cache
+    for owner in (_redistribute, _collective_utils, _collective_utils.MeshTopoInfo):
+        for name in vars(owner):
+            clear = getattr(getattr(owner, name), "cache_clear", None)  # of functools.cache
             if clear is not None:
                 clear()

@@ -1,4 +1,4 @@
-"""One trial on one rank: build, put the limit in force, take the worst step, measure."""
+"""One trial on one rank: build, enforce the memory limit, take the worst step, measure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import (
     Anatomy,
+    Conditions,
     Costs,
     Diverged,
     Estimate,
@@ -25,14 +27,14 @@ from search_spaces.trial import (
     TrialRequest,
     ValidationRun,
 )
-from workers.data.batches import WORST_STEP, StepBatches, batch_source
+from workers.data.batches import WORST_STEP, BatchSource, StepBatches, batch_source
 from workers.data.loader import Feed, feeding
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
-from workers.measure.loop import Series, measure_steps
+from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import Peak
 from workers.models.load import build
@@ -41,12 +43,12 @@ from workers.prepare import prepare
 from workers.process_groups import Mesh, total
 from workers.worker import Worker
 
-AGAIN = 2  # steps on the longest samples before the evaluation; one more comes last
-CLOSER = 0.5  # of the interval to which a trial measures
+AGAIN = 2  # steps on the longest samples before the evaluation; one more follows the checkpoint
+CLOSER = 0.5  # a validation's confidence interval relative to a trial's
 
 
 def longer(spec: SweepSpec) -> ObjectiveSpec:
-    """How long a validation measures, and how exactly."""
+    """Returns the objective of a validation: more steps, and a narrower confidence interval."""
     objective, times = spec.objective, spec.validation.longer
     return objective.model_copy(
         update={
@@ -65,43 +67,44 @@ def validate(
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
 ) -> ValidationRun | Diverged:
-    """Trains on the longest samples, evaluates, saves, and trains on them once more.
+    """Trains on the longest samples, evaluates, writes a checkpoint, and trains once more.
 
     Args:
         training: The model and its optimizer, after the measured steps.
-        worst: Gives this rank's longest samples.
-        spec: Says where a checkpoint may lie.
-        group: The ranks that train together, None if there is one.
-        watch: Told which phase is under way.
+        worst: Returns this rank's longest samples.
+        spec: Names the folder for checkpoints.
+        group: The ranks that train together, None for a single rank.
+        watch: Records the current phase.
 
     Returns:
-        What was done, or that a loss was no number; its step counts from the first one here.
+        The validation run; or `Diverged` if a loss is not finite, with the step counted from
+        the first one here.
 
     Raises:
         OSError: If a checkpoint cannot be written.
     """
-    before = _random_states(training.device)
+    random_states = _random_states(training.device)
     parts = [_train(training, worst, watch) for _ in range(AGAIN)]
-    draws = not all(map(torch.equal, before, _random_states(training.device)))
+    draws = not all(map(torch.equal, random_states, _random_states(training.device)))
     evaluated, evaluation_seconds = _evaluate(training, worst, group, watch)
     size, checkpoint_seconds = _save(training, spec, group, watch)
     parts.append(_train(training, worst, watch))
     watch.synchronize()
-    silent = evaluated is None  # on all ranks: they have one model
-    told = [*parts, torch.zeros(()) if evaluated is None else evaluated]
-    drawing, bytes_in_all, *losses = total(
-        [float(draws), float(size), *(part.item() for part in told)], group, training.device
+    # without a loss in evaluation mode, which then holds on all ranks: they have the same model
+    all_parts = [*parts, torch.zeros(()) if evaluated is None else evaluated]
+    drawing_ranks, checkpoint_bytes, *losses = total(
+        [float(draws), float(size), *(part.item() for part in all_parts)], group, training.device
     )
     for step, loss in enumerate(losses):
         if not math.isfinite(loss):
             return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
     return ValidationRun(
-        worst_steps=1 + len(parts),  # and that with which every trial begins
+        worst_steps=1 + len(parts),  # every trial begins with one
         evaluation_seconds=evaluation_seconds,
-        evaluation_loss=None if silent else losses[-1],
+        evaluation_loss=None if evaluated is None else losses[-1],
         checkpoint_seconds=checkpoint_seconds,
-        checkpoint_bytes=int(bytes_in_all),
-        draws=drawing > 0,
+        checkpoint_bytes=int(checkpoint_bytes),
+        draws=drawing_ranks > 0,
     )
 
 
@@ -109,8 +112,8 @@ def _train(
     training: AbstractTraining, worst: Callable[[], StepBatches], watch: AbstractStopwatch
 ) -> torch.Tensor:
     with watch.during("data"):
-        given = worst()
-    return training.step(given.batches, given.targets, watch)
+        samples = worst()
+    return training.step(samples.batches, samples.targets, watch)
 
 
 def _evaluate(
@@ -119,12 +122,12 @@ def _evaluate(
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
 ) -> tuple[torch.Tensor | None, float]:
-    """This rank's part of the loss, and the seconds that it took all ranks."""
-    given = worst()
-    _meet(group, watch)
+    """Returns this rank's part of the loss, and the seconds until all ranks are done."""
+    samples = worst()
+    synchronize_ranks(group, watch)
     watch.phase, started = "evaluation", time.perf_counter()
-    loss = training.evaluate(given.batches, given.targets)
-    _meet(group, watch)
+    loss = training.evaluate(samples.batches, samples.targets)
+    synchronize_ranks(group, watch)
     return loss, time.perf_counter() - started
 
 
@@ -134,25 +137,17 @@ def _save(
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
 ) -> tuple[int, float]:
-    """The bytes that this rank wrote, and the seconds that it took all ranks."""
+    """Returns the bytes that this rank wrote, and the seconds until all ranks are done."""
     watch.phase, started = "checkpoint", time.perf_counter()
     with checkpoint_folder(spec) as folder:
         training.save(folder)
         size = bytes_in(folder)
-        _meet(group, watch)
+        synchronize_ranks(group, watch)
         seconds = time.perf_counter() - started
     return size, seconds
 
 
-def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
-    """Waits for the device, then for the other ranks."""
-    watch.synchronize()
-    if group is not None:
-        dist.barrier(group=group)
-
-
 def _random_states(device: torch.device) -> list[torch.Tensor]:
-    """Where the generators stand from which dropout draws."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -160,28 +155,23 @@ def _random_states(device: torch.device) -> list[torch.Tensor]:
 
 
 def train_and_measure(
-    request: TrialRequest,
-    worker: Worker,
-    mesh: Mesh | None,
-    watch: AbstractStopwatch,
+    request: TrialRequest, worker: Worker, mesh: Mesh | None, watch: AbstractStopwatch
 ) -> Measured | Diverged:
-    """Trains the request's plan and says what it measured, as this rank saw it.
+    """Trains the request's plan and returns this rank's measurement.
 
-    A validation measures for longer and then does what `workers.trial` says.
+    A validation measures for longer and then runs `validate`.
 
-    The model is built before the limit is in force. With engine torch each rank gives values to
-    its own shard alone; DeepSpeed, and a function of the user's, start from the whole model on
-    each rank, which is not what the plan is judged by.
+    The model is built before the memory limit is enforced. With engine torch each rank
+    initializes its own shard only. DeepSpeed, and models made by a user's function, start from
+    the whole model on each rank, which must not count against the plan.
     """
     plan, spec = request.plan, request.spec
-    facts = prepare(spec)  # kept for the next trial, so that it is no part of what this one takes
-    load_engine(plan, worker.device)  # likewise
+    # both stay for later trials, so they come before the memory baseline
+    facts = prepare(spec)
+    load_engine(plan, worker.device)
     worker.meter.open()
     started = time.perf_counter()
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
-    training = build_training(request, model, facts, mesh, worker.device)
-    del model
+    training, source = _build(request, facts, mesh, worker.device)
     data_rank = mesh.place.data if mesh else 0
     group = mesh.group if mesh else None
     build_seconds = time.perf_counter() - started
@@ -202,7 +192,7 @@ def train_and_measure(
         conditions = sampler.read()
         validation = None
         if request.validation and isinstance(series, Series):
-            # made here and not by loader processes, which give each step once and in order
+            # not from the feed, whose loader processes yield each step once and in order
             worst = partial(source.step, plan, data_rank, WORST_STEP)
             validation = validate(training, worst, spec, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
@@ -212,10 +202,41 @@ def train_and_measure(
         return series
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
+    costs = Costs(
+        build_seconds=build_seconds,
+        steps_seconds=steps_seconds,
+        total_seconds=0.0,  # `workers.entry` sets both when the trial is over
+        residual_bytes=0,
+        compile_seconds=compiled,
+    )
+    measured = _measured(
+        request, series, group, worker.device, _reading(worker, peak, states), conditions, costs
+    )
+    return replace(measured, validation=validation)
+
+
+def _build(
+    request: TrialRequest, facts: ModelFacts, mesh: Mesh | None, device: torch.device
+) -> tuple[AbstractTraining, BatchSource]:
+    model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
+    source = batch_source(model, request.spec)
+    return build_training(request, model, facts, mesh, device), source
+
+
+def _measured(
+    request: TrialRequest,
+    series: Series,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    memory: MemoryReading,
+    conditions: Conditions,
+    costs: Costs,
+) -> Measured:
+    plan, spec = request.plan, request.spec
     step = series.step_seconds
     per_token = flops.training_flops_per_token(spec)
     flops_per_step = per_token and per_token * series.tokens
-    peak_flops = flops.peak_flops(worker.device, plan.precision, group)
+    peak_flops = flops.peak_flops(device, plan.precision, group)
     return Measured(
         samples_per_second=_per_second(plan.global_batch, series),
         tokens_per_second=series.tokens / step.value,
@@ -223,26 +244,19 @@ def train_and_measure(
         phases=series.phases,
         mfu=_mfu(flops_per_step, step.value, plan.world_size, peak_flops),
         flops_per_step=flops_per_step,
-        memory=_reading(worker, peak, states),
+        memory=memory,
         conditions=conditions,
         warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
         measured_steps=sum(window.steps for window in series.steady),
         losses=series.losses,
         seconds_by_step=tuple(float(f"{each:.4g}") for each in series.seconds_by_step),
-        costs=Costs(
-            build_seconds=build_seconds,
-            steps_seconds=steps_seconds,
-            total_seconds=0.0,  # known when the trial is over
-            residual_bytes=0,
-            compile_seconds=compiled,
-        ),
+        costs=costs,
         beaten=series.beaten,
-        validation=validation,
     )
 
 
 def _worst_step(training: AbstractTraining, feed: Feed, watch: AbstractStopwatch) -> None:
-    """Trains on the longest samples there are, which a long run will meet."""
+    # a long run will meet the longest samples: the memory peak must include them
     with watch.during("data"):
         worst = feed(WORST_STEP)
     training.step(worst.batches, worst.targets, watch)
@@ -250,7 +264,7 @@ def _worst_step(training: AbstractTraining, feed: Feed, watch: AbstractStopwatch
 
 
 def train_once(spec: SweepSpec, worker: Worker) -> None:
-    """One step of one sample of the spec's model, on this rank alone, without a limit."""
+    """Trains one step on one sample, on this rank alone, without a memory limit."""
     facts = prepare(spec)
     plan = Plan(
         zero_stage=0,
@@ -262,19 +276,17 @@ def train_once(spec: SweepSpec, worker: Worker) -> None:
         batching="padded",
         data=1,
     )
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
     request = TrialRequest(number=-1, plan=plan, spec=spec)
-    training = build_training(request, model, facts, None, worker.device)
-    given = source.step(plan, 0, 0)
+    training, source = _build(request, facts, None, worker.device)
+    samples = source.step(plan, 0, 0)
     with contextlib.closing(training):
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
+        training.step(samples.batches, samples.targets, stopwatch_for(worker.device))
 
 
 def _mfu(
     flops_per_step: float | None, seconds: float, ranks: int, peak: float | None
 ) -> float | None:
-    """Share of the devices' peak that the model's own FLOPs reach; None if either is unknown."""
+
     if flops_per_step is None or not peak:
         return None
     return flops_per_step / seconds / (peak * ranks)

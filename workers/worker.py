@@ -1,4 +1,4 @@
-"""This process as a worker: its rank, its device, and how it counts memory."""
+"""A worker process: its rank, its device and its memory meter."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from workers.memory.snapshot import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
 
 _WARMUP_SIZE = 64
-CONTROL_SECONDS = 120.0  # longest wait for the other ranks when agreeing on an outcome
+CONTROL_SECONDS = 120.0  # timeout for agreeing on an outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """One rank, ready to run trials one after the other.
 
-    `announce` is told this rank's own ending before the ranks agree on one, so that it is
-    known even if they never do.
+    `announce` receives this rank's outcome before the ranks agree on one, so that it is not
+    lost if they never do.
     """
 
     ranks: Ranks
@@ -40,19 +40,19 @@ class Worker:
 
     @property
     def device_name(self) -> str:
-        """What the device calls itself."""
+        """Name of the device, as its driver or platform reports it."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return platform.processor() or platform.machine()
 
     @classmethod
     def start(cls, spec: SweepSpec, announce: Callable[[Outcome], None] = lambda _: None) -> Self:
-        """Joins the default process group, if there is one, and takes the ground of memory."""
+        """Joins the default process group, if there is one, and takes the memory baseline."""
         ranks = Ranks.join(CONTROL_SECONDS)
         device = pick_device(spec.cluster.device, ranks.local_rank)
         if device.type == "cpu":
             torch.set_num_threads(spec.cluster.cpus_per_worker)
-        _load_what_training_loads(device)
+        _load_libraries(device)
         meter: AbstractMeter
         snapshots = OomSnapshots()
         if device.type == "cuda":
@@ -71,25 +71,23 @@ class Worker:
 
 
 def pick_device(wanted: Device, local_rank: int) -> torch.device:
-    """The device of a rank; `auto` takes CUDA where there is one.
+    """Returns the device of a rank; `auto` prefers CUDA.
 
     Raises:
-        ClusterError: If CUDA is asked for and this process sees none.
+        ClusterError: If CUDA is required and torch sees no device.
     """
-    found = torch.cuda.is_available()
-    if wanted == "cuda" and not found:
-        raise ClusterError(
-            "cluster.device is cuda, but this machine offers no CUDA device to torch"
-        )
-    if wanted == "cpu" or not found:
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ClusterError("cluster.device is cuda, but torch sees no CUDA device on this machine")
+    if wanted == "cpu" or not has_cuda:
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
 
-def _load_what_training_loads(device: torch.device) -> None:
-    """Runs a tiny step, so that libraries and threads that load lazily are not counted later."""
+def _load_libraries(device: torch.device) -> None:
+    # a tiny step: libraries and threads that start lazily must not count in a trial's memory
     layer = torch.nn.Linear(_WARMUP_SIZE, _WARMUP_SIZE, device=device)
     optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
     layer(torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device)).sum().backward()

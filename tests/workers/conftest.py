@@ -1,4 +1,4 @@
-"""Groups of real ranks that the tests of workers share; started when first asked for."""
+"""Worker groups of real ranks, shared by the tests of workers and started on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.workers.launch import Group, Groups
 
 @pytest.fixture(scope="session")
 def groups() -> Iterator[Groups]:
-    """A group of each size, warm."""
+    """Warm worker groups, one of each size."""
     shared = Groups()
     yield shared
     shared.stop()
@@ -19,23 +19,23 @@ def groups() -> Iterator[Groups]:
 
 @pytest.fixture
 def alone(groups: Groups) -> Group:
-    """One rank without a process group, warm."""
+    """A warm rank without a process group."""
     return groups.of(1)
 
 
 @pytest.fixture
 def pair(groups: Groups) -> Group:
-    """Two ranks over gloo, warm."""
+    """Two warm ranks over gloo."""
     return groups.of(2)
 
 
 @pytest.fixture
 def four(groups: Groups) -> Group:
-    """Four ranks over gloo, warm."""
+    """Four warm ranks over gloo."""
     return groups.of(4)
 
 
 @pytest.fixture
 def eight(groups: Groups) -> Group:
-    """Eight ranks over gloo, warm."""
+    """Eight warm ranks over gloo."""
     return groups.of(8)

@@ -1,9 +1,8 @@
-"""Legal plans drawn over all knobs, run for real: none may crash, and all must train the same.
+"""Fuzzes plans: legal plans drawn over all knobs must not crash, and must train the same.
 
-`make fuzz-plans` runs a large sample, the test-suite a small one. A plan is drawn knob by knob as
-the space of a sweep would offer it, and kept if no rule refuses it; what it then does is held
-against two things: it must not end as `Crashed`, and if it is lossless its losses must be those
-of one rank that does nothing special.
+`make fuzz-plans` runs a large sample, the test suite a small one. A plan is drawn knob by knob
+from the space of a sweep, and used if no rule refuses it. Its trial must not end as `Crashed`.
+If the plan is lossless, its losses must match those of one rank without any technique.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ _LIKELY_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A plan that was run, and what is wrong with how it ended; None: nothing."""
+    """A plan that was run, and the fault of its outcome; None if there is none."""
 
     model: str
     plan: Plan
@@ -153,7 +152,7 @@ def spec_of(model: str) -> SweepSpec:
 
 
 def _model_section(model: str) -> dict[str, Any]:
-    """The model's section; one without a preset gets a folder with its config."""
+    """Returns the model's section; a model without a preset gets a folder with its config."""
     section = MODELS[model]
     if "name" in section:
         return section
@@ -170,7 +169,7 @@ def _folder_of(model: str) -> str:
 def draw(
     model: str, ranks: int, rng: random.Random, fixed: Mapping[str, Any] = MappingProxyType({})
 ) -> Plan:
-    """A legal plan for so many ranks, drawn over all knobs but the fixed ones."""
+    """Draws a legal plan for a number of ranks, over all knobs except the fixed ones."""
     spec = spec_of(model)
     cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
     around = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
@@ -217,7 +216,7 @@ def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
 
 
 def reference_losses(alone: Group, model: str) -> tuple[float, ...]:
-    """Losses of one rank, one sample at a time, with nothing applied."""
+    """Returns the losses of one rank, one sample at a time, without any technique."""
     plan = Plan(
         zero_stage=0,
         micro_batch=1,
@@ -235,7 +234,7 @@ def reference_losses(alone: Group, model: str) -> tuple[float, ...]:
 
 
 def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...]) -> Drawn:
-    """Runs a plan and says what is wrong with how it ended."""
+    """Runs a plan and returns the fault of its outcome."""
     spec = spec_of(model)
     request = TrialRequest(number=0, plan=plan, spec=spec)
     outcomes = group.call(_run, request, seconds=_TRIAL_SECONDS)
@@ -263,7 +262,7 @@ def _run(worker: Any, request: TrialRequest) -> Outcome:
 def fuzz(
     counts: Mapping[int, int], seed: int, fixed: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Drawn]:
-    """Draws and runs so many plans of each number of ranks, the models in turn."""
+    """Draws and runs a number of plans for each number of ranks, alternating models."""
     rng = random.Random(seed)
     names = list(MODELS)
     alone = Group(1, spec_of(names[0]))
@@ -315,7 +314,7 @@ def _summary(drawn: Iterable[Drawn], seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs a sample and writes what came of it."""
+    """Runs a sample and writes its results."""
     parser = argparse.ArgumentParser(description="Run legal plans drawn over all knobs.")
     parser.add_argument("--plans", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)

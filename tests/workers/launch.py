@@ -1,7 +1,7 @@
-"""Real ranks for tests: processes over gloo that stay warm and do what they are asked.
+"""Real ranks for tests: warm processes over gloo that run jobs.
 
-A start costs seconds, nearly all of it imports, a trial some tenths of one: so a group serves
-many tests. Every wait is bounded; a group that lost a rank is of no further use.
+A start takes seconds, mostly imports, while a trial takes some tenths of a second. So a group
+serves many tests. Every wait has a timeout. A group that lost a rank is not used again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Job = Callable[..., Any]
 
 
 class Group:
-    """Some ranks on this machine, each a process of its own."""
+    """A worker group on this machine, one process per rank."""
 
     def __init__(self, size: int, spec: SweepSpec) -> None:
-        """Starts the ranks and lets them rehearse `spec`, whose budget they keep."""
+        """Starts the ranks and warms them up with `spec`, whose memory limit they keep."""
         self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_PRELOAD])
@@ -61,32 +61,32 @@ class Group:
 
     @property
     def alive(self) -> bool:
-        """Whether every rank is up."""
+        """True while every rank runs."""
         return all(process.is_alive() for process in self._processes)
 
     def call(self, job: Job, *arguments: Any, seconds: float = CALL_SECONDS) -> list[Any]:
-        """What `job(worker, *arguments)` returns on each rank, in the order of ranks."""
+        """Returns `job(worker, *arguments)` of each rank, in the order of ranks."""
         for end in self._ends:
             end.send((job, arguments))
         return self._answers(seconds)
 
     def run_on_all(self, request: TrialRequest) -> list[Outcome]:
-        """Runs a trial; the outcome that each rank returned."""
+        """Runs a trial and returns the outcome of each rank."""
         return self.call(_run, request)
 
     def run(self, request: TrialRequest) -> Outcome:
-        """Runs a trial; its outcome, on which the ranks must agree."""
+        """Runs a trial and returns its outcome, on which the ranks must agree."""
         first, *others = self.run_on_all(request)
         assert all(other == first for other in others), "the ranks do not agree"
         return first
 
     def assert_trains(self, **knobs: Any) -> None:
-        """Checks that a plan trains for a few steps, as after a trial that failed."""
+        """Checks that a plan trains for a few steps, for use after a failed trial."""
         outcome = self.run(a_short_request(**knobs))
         assert isinstance(outcome, Measured), outcome
 
     def stop(self) -> None:
-        """Asks the ranks to leave; ends those that do not."""
+        """Asks the ranks to exit, and kills those that do not."""
         for end in self._ends:
             if not end.closed:
                 with contextlib.suppress(BrokenPipeError):
@@ -117,20 +117,20 @@ class Group:
 
 
 class Groups:
-    """One group of each size; a new one where a test broke the old."""
+    """One group of each size, replaced after a test broke it."""
 
     def __init__(self) -> None:
         self._groups: dict[int, Group] = {}
 
     def of(self, size: int) -> Group:
-        """The group of so many ranks, started if there is none."""
+        """Returns the group with `size` ranks, started if there is none."""
         group = self._groups.get(size)
         if group is None or not group.alive:
             group = self._groups[size] = Group(size, a_spec())
         return group
 
     def stop(self) -> None:
-        """Lets all ranks leave."""
+        """Stops all groups."""
         for group in self._groups.values():
             group.stop()
 
@@ -140,7 +140,7 @@ def _run(worker: Worker, request: TrialRequest) -> Outcome:
 
 
 def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) -> None:
-    """A rank: does what it is asked until it is asked to leave. What it raises ends it."""
+    """Runs jobs on a rank until it is asked to exit; an exception ends the rank."""
     assert _PRELOAD in sys.modules, "the process that it was forked from could not import it"
     if size > 1:
         store = dist.TCPStore(_HOST, port, is_master=False)

@@ -1,6 +1,6 @@
-"""Models of a user's who makes mistakes: `make` returns one with a fault of choice.
+"""User models with faults: `make` returns one with a chosen fault.
 
-A fault shows on one rank or on all, in one forward pass or in the backward pass after it.
+A fault occurs on one rank or on all, in one forward pass or in the backward pass after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAID = "the sea is rough today"
 
 
 class Net(nn.Module):
-    """Some linear layers; in pass `call`, counted from 1, `act` changes the loss."""
+    """Linear layers; `act` changes the loss in forward pass `call`, counted from 1."""
 
     def __init__(self, width: int, layers: int, call: int, act: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 
 class Late(Net):
-    """`Net` that trains without a fault: `act` changes what it does in an evaluation or a save."""
+    """`Net` that trains without a fault: `act` changes its evaluation or checkpoint."""
 
     def __init__(self, width: int, layers: int, where: str, act: Callable[[Any], Any]) -> None:
         super().__init__(width, layers, 0, act)
@@ -82,7 +82,7 @@ def _peek(value: Any) -> Any:
 
 
 class Unspeakable(BaseException):
-    """An error of no usual kind, whose own text fails."""
+    """An exception whose text raises."""
 
     def __str__(self) -> str:
         raise LookupError(SAID)
@@ -116,15 +116,15 @@ def make(
     width: int = WIDTH,
     layers: int = LAYERS,
 ) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
-    """A model with a fault.
+    """Returns a model with a fault.
 
     Args:
         fault: One of `ACTS`.
         where: forward, backward, build, data, evaluation or checkpoint.
-        rank: The only rank it happens on; None: on all.
-        call: In which forward pass, or the backward pass after it; or batch.
-        width: Of the layers.
-        layers: How many.
+        rank: The only rank with the fault; None for all ranks.
+        call: Forward pass, or the backward pass after it, or batch with the fault.
+        width: Width of the layers.
+        layers: Number of layers.
     """
     mine = rank is None or (dist.is_initialized() and dist.get_rank() == rank)
     act = ACTS[fault] if mine else ACTS["none"]
@@ -156,7 +156,7 @@ def make(
 def make_llama(
     *, where: str, rank: int, call: int
 ) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
-    """A Llama that wants too much memory behind its first block, on one rank; else as `make`."""
+    """Returns a Llama that runs out of memory after its first block on one rank; else as `make`."""
     config = LlamaConfig(
         hidden_size=WIDTH,
         intermediate_size=WIDTH,

@@ -1,7 +1,7 @@
-"""Imported once by the process that ranks of tests are forked from: all that ranks load.
+"""Preloads the libraries of test ranks, in the process from which the ranks are forked.
 
-What it makes is frozen, so that no collection of a rank looks through hundreds of thousands of
-objects of libraries: with DeepSpeed and peft among them that takes most of a small trial.
+Their objects are frozen, so that a rank's garbage collection skips hundreds of thousands of them.
+With DeepSpeed and peft that would take most of a small trial.
 """
 
 from __future__ import annotations

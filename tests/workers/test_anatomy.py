@@ -1,4 +1,4 @@
-"""What the peak is made of, against arithmetic by hand and against what each knob is for."""
+"""Tests the breakdown of the memory peak against arithmetic and each knob's purpose."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ WIDE = a_spec(
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[Group]:
-    """A rank that ran nothing: the heap of one that did has holes, which hide some of a peak."""
+    """A fresh rank: the heap of a used one has holes, which hide a part of a peak."""
     group = Group(1, WIDE)
     yield group
     group.stop()

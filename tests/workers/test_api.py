@@ -1,4 +1,4 @@
-"""A plan on a user's own model: it trains as a plain loop does, or it says why it cannot."""
+"""Plans applied to users' own models: they train as a plain loop does, or raise clear errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 4
 
 
 def _losses(_: Worker, plan: Plan, folder: Path | None) -> list[float]:
-    """Of a loop that feeds a model of its own, after the step on the longest samples."""
+    """Losses of a loop with its own model, after the step on the longest samples."""
     source = batch_source(build(SPEC.model, SPEC.train, attention="eager"), SPEC)
     applied = apply_plan(build_whole(SPEC.model, SPEC.train, attention="eager").module, plan, SPEC)
     losses = []
@@ -78,12 +78,12 @@ def test_a_model_of_another_architecture_is_refused(pair: Group) -> None:
     told = pair.call(_refused_deeper, a_plan())
 
     assert told[0] == told[1]
-    assert "it has 3 repeated blocks and not 2" in told[0]
-    assert "parameters and not" in told[0]
+    assert "it has 3 repeated blocks instead of 2" in told[0]
+    assert "parameters instead of" in told[0]
 
 
 def test_another_number_of_ranks_is_refused(pair: Group) -> None:
     (told, _) = pair.call(_refused, a_plan(data=4, micro_batch=1))
 
-    assert "the plan is one of 4 ranks and 2 were started" in told
+    assert "the plan needs 4 ranks, but 2 were started" in told
     assert "torchrun --nproc-per-node 4" in told

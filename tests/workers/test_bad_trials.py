@@ -1,6 +1,6 @@
-"""Models that raise, exit, diverge or return no loss: an outcome with its reason, and on it goes.
+"""Models that raise, exit, diverge or return no loss end in an outcome with its reason.
 
-Real ranks; each test ends by asking that the same group still trains.
+Ranks are real. Each test ends with a check that the same group still trains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
 def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -> Outcome:
-    """The outcome of a trial of an odd model, after which the group must still train."""
+    """Returns the outcome of a trial of an odd model, and checks that the group still trains."""
     request = a_request(
         a_spec(model=odd_model(fault, **config)),
         zero_stage=zero_stage,

@@ -1,4 +1,4 @@
-"""Why a rank raised, from errors that are raised as libraries and users raise them."""
+"""Tests crash causes on errors raised as libraries and users raise them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.outcomes import crash_cause
 
 
 def raised(code: str, file: str) -> Exception:
-    """What code that lies in a file raises."""
+    """Runs code from a file and returns the exception that it raises."""
     with pytest.raises(Exception) as found:  # noqa: PT011  any kind, that is the question
         exec(compile(code, file, "exec"), {"torch": torch, "dist": dist})
     return found.value

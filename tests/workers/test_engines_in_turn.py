@@ -1,7 +1,7 @@
-"""A warm group that ran any plan runs the next as if it were the first: nothing is left behind.
+"""Tests that a trial leaves nothing behind for the next one in a warm worker group.
 
-The turns of engine `deepspeed` are in engines/test_deepspeed; what it does to the speed is told by
-`make bench`.
+Engine `deepspeed` has its own tests in engines/test_deepspeed. `make bench` measures the effect
+on speed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def reference(group: Group) -> Measured:
-    """The plan between all others."""
+    """Runs the reference plan, which comes between all others."""
     outcome = group.run(a_request(SPEC))
     assert isinstance(outcome, Measured), outcome
     assert failure_decision(outcome).replace is None
@@ -58,7 +58,7 @@ def reference(group: Group) -> Measured:
 
 @pytest.fixture(scope="module")
 def first(groups: Groups) -> Measured:
-    """The reference in a group that has run each plan once, which loads libraries that stay."""
+    """Outcome of the reference after each plan ran once, which loads libraries that stay."""
     group = groups.of(2)
     for knobs in PLANS.values():
         group.run(a_request(SPEC, **knobs))
@@ -66,7 +66,7 @@ def first(groups: Groups) -> Measured:
 
 
 def _tensor_bytes(_: Worker) -> int:
-    """Of all tensors that are alive in this process since it began to serve."""
+    """Bytes of all tensors in this process."""
     gc.collect()
     alive = (found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
     return sum(tensor.numel() * tensor.element_size() for tensor in alive)

@@ -1,4 +1,4 @@
-"""A small sample of `make fuzz-plans`: plans drawn over all knobs train, and train the same."""
+"""Runs a small sample of `make fuzz-plans`: plans over all knobs train the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = 20  # of a sample that has both engines, a pipeline, tensor ranks and eve
 
 
 def sample(ranks: int, count: int) -> list[tuple[str, Plan]]:
-    """Plans on so many ranks, the models in turn; without what takes a compiler's time."""
+    """Plans for a number of ranks, alternating models, without compilation."""
     rng = random.Random(SEED + ranks)
     fixed = {"compile": False, "offload_optimizer": "none"}
     names = list(MODELS)

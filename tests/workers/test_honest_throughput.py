@@ -1,7 +1,7 @@
-"""What a trial reports is what a plain training loop gets on the same plan, in the same process.
+"""Tests that a trial reports the throughput of a plain training loop in the same process.
 
-Both are timed by the CPU seconds of their process, of which other jobs take none. They take turns,
-and the best turn of each is compared: what others do to caches makes turns slower, never faster.
+Both are timed in CPU seconds of their process, which other jobs do not add to. They alternate, and
+the best run of each is compared: cache pressure by other jobs only makes runs slower.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPEC = a_spec(
 
 
 def _plain_loop(request: TrialRequest, seconds: float) -> float:
-    """Samples per CPU second of a loop as anybody writes it; counted from the fourth step on."""
+    """Samples per CPU second of a plain loop, counted from the fourth step."""
     model = build_whole(SPEC.model, SPEC.train, attention=request.plan.attention)
     source = batch_source(model, SPEC)
     module = model.module.train()
@@ -52,7 +52,7 @@ def _plain_loop(request: TrialRequest, seconds: float) -> float:
 
 
 def _take_turns(worker: Worker, request: TrialRequest) -> Sequence[tuple[float, float]]:
-    """Samples per CPU second as reported and as a plain loop gets them, some times over."""
+    """Samples per CPU second as reported and in a plain loop, several times each."""
     pairs = []
     for _ in range(TURNS):
         outcome = train_and_measure(request, worker, None, HostStopwatch(time.process_time))

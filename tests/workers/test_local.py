@@ -1,4 +1,4 @@
-"""`plimsoll trial` as a user starts it: alone, under torchrun, with a wrong plan."""
+"""`plimsoll trial` as a user runs it: alone, under torchrun, and with a wrong plan."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ Told = tuple[int, str, str]  # exit code, standard output and error
 def told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Told]:
-    """The command in this process, which has imported everything."""
+    """Runs the command in this process, which has imported everything."""
     from orchestrator.cli import main
 
     def run_it(world_size: int, **knobs: Any) -> Told:
@@ -110,7 +110,7 @@ def test_a_plan_of_more_ranks_is_a_sentence_with_the_command(told: Callable[...,
     assert out == ""
     (sentence,) = err.splitlines()
     said, _, command = sentence.partition("; use: ")
-    assert said == "the plan needs 2 ranks and 1 were started"
+    assert said == "the plan needs 2 ranks, but 1 were started"
     assert command.startswith("torchrun ")
 
 

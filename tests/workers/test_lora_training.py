@@ -1,4 +1,4 @@
-"""Training of adapters: it learns, frozen weights stay, every plan trains the same."""
+"""Training of adapters: losses fall, frozen weights stay, every plan trains the same."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_only_adapters_have_gradients_and_optimizer_states(pair: Group, zero_sta
 
 
 def _steps(worker: Worker, request: TrialRequest) -> dict[str, tuple[bool, bool]]:
-    """For each weight whether it is trained, and whether a bit of this rank's part moved."""
+    """Tells for each weight if it is trained, and if any bit of this rank's part changed."""
     mesh = worker.group.lend(30.0, request.plan)
     model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
     source = batch_source(model, request.spec)

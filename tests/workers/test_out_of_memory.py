@@ -1,6 +1,6 @@
-"""Out of memory for real: a budget that torch's allocator runs into, on real ranks.
+"""Real out-of-memory failures: torch's allocator exceeds a budget on real ranks.
 
-Afterwards the same processes go on as if nothing had been.
+Afterwards the same processes continue as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Malloc(ctypes.Structure):
 
 
 def _held(worker: Worker) -> tuple[int, int]:
-    """Bytes in use by glibc's count, and resident in all, once what is free was given back."""
+    """Bytes in use by glibc's count, and resident bytes, after free memory was released."""
     worker.meter.close()
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _Malloc
@@ -98,7 +98,7 @@ def _held(worker: Worker) -> tuple[int, int]:
 
 @pytest.mark.thorough
 def test_failures_in_a_row_leave_nothing_behind(pair: Group) -> None:
-    """What a failure leaves grows in every round; a cache comes once, in any of them."""
+    """A leak grows in every round, while a cache grows once."""
     for zero_stage in (0, 2, 3):
         pair.run(large_request(zero_stage=zero_stage))
     held = [pair.call(_held)]

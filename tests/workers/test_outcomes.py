@@ -1,4 +1,4 @@
-"""`agree`: whatever rank an ending comes from, a cause goes before what followed from it."""
+"""Tests `agree`: a cause ranks above its consequences, whichever rank has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every plan trains the same: losses and gradients are those of a plain loop over samples.
 
-The reference knows nothing of plans: one process, one sample at a time without padding, the
-definition of the mean loss over a global batch, torch's own AdamW. Ranks are real processes.
+The reference is independent of plans: one process, one sample at a time without padding, the
+definition of the mean loss over a global batch, and torch's own AdamW. Ranks are real processes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SPEC = a_spec()
 
 
 def _every_pair() -> list[Plan]:
-    """Each combination of sharding, micro-batch and batching; attention and recomputation in turn.
+    """All combinations of sharding, micro-batch and batching; other knobs alternate.
 
-    So every pair of values of any two knobs occurs, in 27 plans instead of 162.
+    Every pair of values of any two knobs occurs, in 27 plans instead of 162.
     """
     found = []
     thirds = tuple(itertools.product(enumerate((0, 2, 3)), enumerate((1, 2, 4)), range(3)))
@@ -75,16 +75,16 @@ def test_every_pair_of_knob_values_is_among_the_plans() -> None:
 
 @cache
 def reference_losses(clip: float = 0.0) -> list[float]:
-    """Losses of a plain loop after its step on the longest samples, one for each step.
+    """Returns the losses of a plain loop after its step on the longest samples.
 
-    With `clip` the norm of the gradient is kept below it.
+    `clip` bounds the norm of the gradient.
     """
     return losses_with_the_longest(clip)[1:]
 
 
 @cache
 def losses_with_the_longest(clip: float = 0.0) -> list[float]:
-    """As `reference_losses`, that of the step on the longest samples before them."""
+    """Returns `reference_losses`, preceded by the loss of the step on the longest samples."""
     module = build_whole(SPEC.model, SPEC.train, attention="eager").module
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
@@ -100,7 +100,7 @@ def losses_with_the_longest(clip: float = 0.0) -> list[float]:
 
 
 def _accumulate(module: torch.nn.Module, step: int) -> float:
-    """The mean loss over all targets of a step's samples; its gradient is added up."""
+    """Returns the mean loss over all targets of a step's samples; accumulates its gradient."""
     data = load_dataset(SPEC.data, SPEC.train, 500)
     if step == WORST_STEP:
         numbers = longest_samples(data.lengths, GLOBAL_BATCH)
@@ -159,7 +159,7 @@ def reference_gradients() -> dict[str, torch.Tensor]:
 
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
-    """By how much one step of SGD moves each weight on this rank; sharded ones made whole."""
+    """Change of each weight by one step of SGD on this rank; sharded weights are gathered."""
     mesh = worker.group.lend(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="eager")
     source = batch_source(model, SPEC)

@@ -1,4 +1,4 @@
-"""What an engine does to torch's own modules and switches is undone when its trial is over."""
+"""Tests that an engine restores torch's own modules and switches after its trial."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_after_a_plan_torch_is_as_before(pair: Group, knobs: dict[str, Any]) -> 
 
 
 def _torch(_: Worker) -> dict[str, object]:
-    """Each function of torch by its address, each switch by its value."""
+    """Address of each function of torch, value of each switch."""
     places = (torch, nn, nn.functional, nn.init, torch.utils.checkpoint, torch.autograd, dist)
     kinds = (
         nn.Module,

@@ -84,7 +84,7 @@ LOSSY: dict[str, dict[str, Any]] = {
 
 
 def a_validation(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
-    """Half as long again as a trial; checkpoints lie in the folder."""
+    """A spec whose validation is 1.5 times as long as a trial, with checkpoints in the folder."""
     validation = spec.validation.model_copy(update={"longer": 1.5, "folder": str(folder)})
     spec = spec.model_copy(update={"validation": validation})
     request = a_request(spec, collective_seconds=COLLECTIVE_SECONDS, **knobs)
@@ -94,7 +94,7 @@ def a_validation(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
 def assert_validated(
     outcome: Outcome, tolerance: float = LOSS_TOLERANCE, *, copies: float = 1.0
 ) -> Measured:
-    """What every validation of the tiny Llama shows; `copies` of it are in the checkpoint."""
+    """Checks a validation of the tiny Llama, with `copies` of the model in its checkpoint."""
     assert isinstance(outcome, Measured), outcome
     assert outcome.losses[:STEPS] == pytest.approx(reference_losses(), rel=tolerance)
     assert len(outcome.losses) == STEPS * 3 // 2
@@ -112,7 +112,7 @@ def assert_validated(
 
 @pytest.fixture(scope="module")
 def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Of one rank alone."""
+    """Validation run on a single rank."""
     folder = tmp_path_factory.mktemp("alone")
     outcome = groups.of(1).run(a_validation(a_spec(), folder, data=1, micro_batch=4))
     done = assert_validated(outcome).validation
@@ -197,7 +197,7 @@ def test_adapters_are_saved_with_what_is_frozen(
 
 
 def _built(worker: Worker, plan: Plan) -> tuple[Any, StepBatches]:
-    """A plan's training on this rank, and its batches of a step."""
+    """Builds a plan's training on this rank, and the batches of a step."""
     spec = a_spec()
     load_engine(plan, worker.device)
     mesh = worker.group.lend(30.0, plan)
@@ -209,7 +209,7 @@ def _built(worker: Worker, plan: Plan) -> tuple[Any, StepBatches]:
 
 
 def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
-    """Numbers in the weights and in the optimizer states that this rank writes after a step."""
+    """Counts of elements in the weights and optimizer states that this rank writes after a step."""
     training, given = _built(worker, plan)
     training.step(given.batches, given.targets, stopwatch_for(worker.device))
     own = Path(folder) / str(worker.ranks.rank)
@@ -246,7 +246,7 @@ def test_ranks_write_the_whole_model_once(
 
 
 def _modes(worker: Worker, plan: Plan) -> list[tuple[bool, bool]]:
-    """Whether blocks train and keep gradients, in a step, an evaluation and another step."""
+    """Training mode and gradient mode of blocks in a step, an evaluation and another step."""
     training, given = _built(worker, plan)
     seen: list[tuple[bool, bool]] = []
 
@@ -348,7 +348,7 @@ def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_written_whole(
     pair: Group, engine: str, said: str, tmp_path: Path
 ) -> None:
-    """A limit on the size of files stands for a full disk."""
+    """A limit on file size simulates a full disk."""
     pair.call(_limit_files, 100_000)
     outcome = pair.run(a_validation(a_spec(), tmp_path, engine=engine, zero_stage=0))
     pair.call(_limit_files, None)
@@ -393,10 +393,10 @@ def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> 
 def test_a_validation_meets_the_longest_samples_beside_the_optimizers_states(
     tmp_path: Path,
 ) -> None:
-    """Which a trial's first step, before there are any, does not: all the states are on top.
+    """A trial's first step runs before there are optimizer states, which then come on top.
 
-    Embedding and logits take more than 32 MiB each, which glibc gives back at once: what is
-    held is then no matter of luck. The longest samples take so much that both peaks are theirs.
+    Embedding and logits take more than 32 MiB each, which glibc returns at once, so that held
+    memory is deterministic. The longest samples cause both peaks.
     """
     wide = {"hidden_size": 448, "intermediate_size": 64, "vocab_size": 20_000}
     wide |= {"tie_word_embeddings": False}

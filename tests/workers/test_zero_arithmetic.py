@@ -1,8 +1,8 @@
-"""Model states of each rank, measured, against the arithmetic of the ZeRO paper.
+"""Measured model states of each rank, against the arithmetic of the ZeRO paper.
 
-Of N data ranks each holds 1/N of what a stage splits, and all of the rest. In fp32 a parameter
+Each of N data ranks holds 1/N of what a stage splits, and all of the rest. In fp32 a parameter
 takes 4 bytes as a weight, 4 as a gradient and 4 in each of Adam's two moments. Every tensor of the
-model divides by 4, so that no shard is padded and what is expected is exact, to the byte.
+model divides by 4, so that no shard is padded and expected values are exact to the byte.
 
 Source:
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1 and section 5: stage 1 splits optimizer
@@ -34,14 +34,14 @@ States = tuple[float, float, float]  # bytes of weights, gradients and optimizer
 
 
 def _own_ending(worker: Worker, request: TrialRequest) -> Outcome:
-    """Runs a trial; what this rank announced itself, before the ranks agreed on one reading."""
+    """Runs a trial; returns this rank's own announcement, before the ranks agreed."""
     told: list[Outcome] = []
     run_trial(request, dataclasses.replace(worker, announce=told.append))
     return told[0]
 
 
 def states_of(group: Group, spec: SweepSpec = SPEC, **knobs: Any) -> list[States]:
-    """What each rank of a measured trial held."""
+    """Model states of each rank of a measured trial."""
     found: list[States] = []
     for ending in group.call(_own_ending, a_request(spec, **knobs)):
         assert isinstance(ending, Measured), ending
@@ -51,7 +51,7 @@ def states_of(group: Group, spec: SweepSpec = SPEC, **knobs: Any) -> list[States
 
 
 def by_the_paper(parameters: float, zero_stage: int, ranks: int) -> States:
-    """Bytes of one rank."""
+    """Expected bytes of one rank."""
     whole, share = FP32_BYTES * parameters, FP32_BYTES * parameters / ranks
     return (
         share if zero_stage >= 3 else whole,
@@ -67,7 +67,7 @@ def plus(
 
 
 def data_ranks(ranks: int) -> dict[str, int]:
-    """The knobs of a plan that splits the batch over so many ranks, in two micro-batches."""
+    """Knobs of a plan that splits the batch over a number of ranks, in two micro-batches."""
     return {"data": ranks, "micro_batch": GLOBAL_BATCH // ranks // 2}
 
 
@@ -82,9 +82,9 @@ def test_four_ranks_of_torch(four: Group, zero_stage: int, of_the_paper: int) ->
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_stages_of_deepspeed(pair: Group, four: Group, zero_stage: int, ranks: int) -> None:
-    """From stage 1 on it updates a flat fp32 master copy of its share, in fp32 training too.
+    """DeepSpeed updates a flat fp32 master copy from stage 1 on, even in fp32 training.
 
-    That is the copy of the paper's mixed precision (K = 12); here it lies beside fp32 weights.
+    It is the copy of the paper's mixed precision (K = 12), here in addition to fp32 weights.
     """
     group = {2: pair, 4: four}[ranks]
     expected = by_the_paper(PARAMETERS, zero_stage, ranks)
@@ -128,7 +128,7 @@ def test_tensor_ranks_split_all_but_the_norms(pair: Group) -> None:
 
 
 def _assert_stages_hold(found: list[States], shards: int) -> None:
-    """Each parameter once, over all ranks, but for the embedding: the head is tied to it."""
+    """All ranks together hold each parameter once, except the embedding, tied to the head."""
     held = FP32_BYTES * (PARAMETERS + WORDS * WIDTH)
     counters = (TENSORS + 1) * COUNTER_BYTES * shards
     sums = tuple(sum(column) for column in zip(*found, strict=True))

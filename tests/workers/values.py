@@ -1,4 +1,4 @@
-"""Specs, plans and requests that the tests of workers start from: tiny, fp32, on the CPU."""
+"""Tiny specs, plans and requests for the tests of workers: fp32, on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LLAMA: dict[str, Any] = {
 
 
 def a_spec(**sections: Any) -> SweepSpec:
-    """The tiny Llama on samples of very different lengths; sections and their keys on top."""
+    """Returns a spec of the tiny Llama on samples of varied lengths; `sections` override keys."""
     tree: dict[str, Any] = {
         "model": LLAMA,
         "data": {"lengths": {4: 1, 16: 2, 40: 2, 64: 1}},
@@ -46,12 +46,12 @@ def a_spec(**sections: Any) -> SweepSpec:
 
 
 def odd_model(fault: str, **config: Any) -> dict[str, Any]:
-    """A model section: the function in `odd_models`, with its fault."""
+    """Returns a model section: the function in `odd_models`, with its fault."""
     return {"name": "tests.workers.odd_models:make", "config": {"fault": fault} | config}
 
 
 def a_plan(**knobs: Any) -> Plan:
-    """DDP on two ranks, micro-batch 2; `accumulation` fills up the global batch."""
+    """Returns DDP on two ranks with micro-batch 2; `accumulation` completes the global batch."""
     full = {
         "zero_stage": 0,
         "micro_batch": 2,
@@ -67,14 +67,14 @@ def a_plan(**knobs: Any) -> Plan:
 
 
 def a_short_request(**knobs: Any) -> TrialRequest:
-    """A trial of `a_plan(**knobs)` that ends after a step or two."""
+    """Returns a request for `a_plan(**knobs)` that ends after a step or two."""
     return a_request(a_spec(objective=SHORT), **knobs)
 
 
 def a_request(
     spec: SweepSpec | None = None, *, collective_seconds: float = 60.0, **knobs: Any
 ) -> TrialRequest:
-    """A trial of `a_plan(**knobs)`."""
+    """Returns a request for `a_plan(**knobs)`."""
     return TrialRequest(
         number=0,
         plan=a_plan(**knobs),

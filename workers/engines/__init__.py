@@ -1,1 +1,1 @@
-"""Engines: a model with its plan applied, one optimizer step at a time."""
+"""Engines: train a model under its plan, one optimizer step at a time."""

@@ -1,4 +1,4 @@
-"""What every engine offers: an optimizer step, and how much memory its states take."""
+"""Interface of all engines: optimizer steps, evaluation, checkpoints, bytes of model state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all model state."""
         return self.weights + self.gradients + self.optimizer_states
 
 
@@ -37,42 +37,41 @@ class AbstractTraining(ABC):
     def step(
         self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
     ) -> torch.Tensor:
-        """Trains on the micro-batches of this rank's data number and updates the weights.
+        """Trains on the micro-batches of this rank's data index and updates the weights.
 
-        Each micro-batch's mean loss is weighted by its share of the step's targets, so that the
-        gradient is that of the mean over the whole global batch, however it is laid out.
+        Each micro-batch's mean loss is weighted by its share of the step's targets. The gradient
+        is therefore that of the mean over the global batch, however the batch is laid out.
 
         Args:
-            batches: The micro-batches of the step; ranks of one data number get the same.
-            targets: Labels of the whole global batch, over all ranks.
-            watch: Told which phase is under way.
+            batches: The micro-batches of the step; ranks with the same data index get the same.
+            targets: Number of labels in the global batch, over all ranks.
+            watch: Records the current phase.
 
         Returns:
             This rank's part of the global batch's mean loss: a scalar on the device. The parts of
-            all ranks add up to the loss; a rank that computes none, or that another one repeats,
-            gives 0.
+            all ranks add up to the loss. A rank that computes no loss, or repeats that of another
+            rank, returns 0.
         """
 
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
-        """Forward passes alone, in evaluation mode and without gradients; then trains on.
+        """Runs forward passes in evaluation mode without gradients, then returns to training mode.
 
         Args:
             batches: The micro-batches of a step, as `step` takes them.
-            targets: Labels of the whole global batch, over all ranks.
+            targets: Number of labels in the global batch, over all ranks.
 
         Returns:
-            This rank's part of the mean loss, as `step` gives it; None where the model gives no
-            loss in evaluation mode.
+            This rank's part of the mean loss, as from `step`; None if the model returns no loss
+            in evaluation mode.
         """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes this rank's part of a checkpoint: weights and optimizer states.
 
-        Of ranks that hold the same one writes; what tensor ranks or stages share is of each.
-
-        All ranks call it together, each with an empty folder of its own.
+        All ranks call it together, each with its own empty folder. Only one of several replicas
+        writes. Every tensor rank and stage writes the weights that it shares with others.
 
         Raises:
             OSError: If the folder cannot be written.
@@ -80,30 +79,30 @@ class AbstractTraining(ABC):
 
     @abstractmethod
     def state_bytes(self) -> StateBytes:
-        """What weights, gradients and optimizer states take on this rank, after a step."""
+        """Returns bytes of weights, gradients and optimizer states on this rank, after a step."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the engine holds beyond its own tensors; called once, also on failure."""
+        """Releases what the engine holds beyond its tensors; called once, also on failure."""
 
 
 def loss_of(output: object) -> torch.Tensor:
-    """The scalar loss in what a module returned.
+    """Returns the scalar loss from a module's output.
 
     Raises:
-        TypeError: If there is none; says what was returned instead.
+        TypeError: If there is none; names the type of the output.
     """
     loss = loss_in(output)
     if loss is None:
         raise TypeError(
             f"the model's forward returned {type(output).__name__} without a scalar loss;"
-            " it must return a loss tensor or something with .loss"
+            " it must return a loss tensor or an object with .loss"
         )
     return loss
 
 
 def loss_in(output: object) -> torch.Tensor | None:
-    """The scalar loss in what a module returned, None if there is none."""
+    """Returns the scalar loss from a module's output, None if there is none."""
     loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return None
@@ -115,21 +114,21 @@ def evaluation_loss(
     inputs: Iterable[tuple[Mapping[str, torch.Tensor], float]],
     computing: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> torch.Tensor | None:
-    """Forward passes without gradients: the weighted sum of their losses.
+    """Runs forward passes without gradients and sums their weighted losses.
 
     Args:
-        module: In evaluation mode.
-        inputs: Of each pass the keyword arguments, and the weight of its loss.
-        computing: The context of each pass.
+        module: The model, in evaluation mode.
+        inputs: Keyword arguments of each pass, and the weight of its loss.
+        computing: Makes the context of each pass.
 
     Returns:
-        None where a pass gives no loss, which a model may do in evaluation mode.
+        The sum; None if a pass returns no loss, as some models do in evaluation mode.
     """
     parts = []
     with torch.no_grad():
-        for given, weight in inputs:
+        for arguments, weight in inputs:
             with computing():
-                loss = loss_in(module(**given))
+                loss = loss_in(module(**arguments))
             parts.append(None if loss is None else loss * weight)
-    found = [part for part in parts if part is not None]
-    return torch.stack(found).sum() if len(found) == len(parts) else None
+    losses = [part for part in parts if part is not None]
+    return torch.stack(losses).sum() if len(losses) == len(parts) else None

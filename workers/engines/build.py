@@ -1,4 +1,4 @@
-"""From a request to a model that is ready to train: the one place that knows every engine."""
+"""Builds a model that is ready to train: the only place that knows every engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_training(
     mesh: Mesh | None,
     device: torch.device,
 ) -> AbstractTraining:
-    """Applies the plan to the model and makes its optimizer; `load_engine` comes before it."""
+    """Applies the plan to the model and makes its optimizer; call `load_engine` first."""
     plan, train = request.plan, request.spec.train
     if plan.engine == "deepspeed":
         return _build_deepspeed(request, model, facts, mesh, device)
@@ -57,13 +57,13 @@ def build_training(
 
 
 def load_engine(plan: Plan, device: torch.device) -> None:
-    """Loads what the plan's engine needs beyond torch, once for the process."""
+    """Loads the libraries that the plan needs beyond torch, once per process."""
     if plan.optimizer == "adamw_8bit":
         load_eight_bit()
     if plan.compile:
         load_compiler(device)
     if plan.pipeline > 1:
-        from workers.parallel import pipeline  # noqa: F401  # torch's schedules: half a second
+        from workers.parallel import pipeline  # noqa: F401  # torch's schedules take half a second
     if plan.engine == "deepspeed":
         load_deepspeed(device)
         if plan.offload_optimizer != "none":
@@ -73,19 +73,19 @@ def load_engine(plan: Plan, device: torch.device) -> None:
 
 
 def load_engines(spec: SweepSpec, device: torch.device) -> None:
-    """Loads what takes longest of what a sweep may need, before its first trial.
+    """Loads DeepSpeed and the extensions that a sweep may need, before its first trial.
 
-    DeepSpeed's extensions are compiled when they are first used on a machine: some minutes, which
-    are no part of a trial.
+    The extensions are compiled on first use on a machine. That takes minutes, which must not
+    count towards a trial.
     """
     if "deepspeed" not in (spec.space.engine or ()):
         return
     load_deepspeed(device)
-    states = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
-    weights = spec.space.offload_parameters or ()
-    if set(states) & {"cpu", "nvme"} and cpu_adam_lack() is None:
+    state_places = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
+    weight_places = spec.space.offload_parameters or ()
+    if set(state_places) & {"cpu", "nvme"} and cpu_adam_lack() is None:
         load_cpu_adam()
-    if "nvme" in (*states, *weights) and nvme_lack() is None:
+    if "nvme" in (*state_places, *weight_places) and nvme_lack() is None:
         load_nvme()
 
 

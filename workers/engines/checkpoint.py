@@ -1,4 +1,4 @@
-"""A folder for a rank's part of a checkpoint, which is removed again."""
+"""Checkpoints of a validation: a temporary folder, and a rank's shard in it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from search_spaces.spec.schema import GIB, SweepSpec
 from workers.engines.optimizer_step import local_tensor
 
 _NAME = "plimsoll-checkpoint"
-# texts of torch's writer, which says of a full disk no more than where it stopped
+# texts of torch's writer, which does not name a full disk as the cause
 _TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
 _FILE = "shard.pt"
 
 
 @contextlib.contextmanager
 def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
-    """An empty folder of this process alone, gone with all that is in it when the context is left.
+    """Yields an empty folder for this process, and deletes it at the end of the context.
 
-    What processes left here that were killed while they wrote is removed first: it may be what
+    It first deletes folders of processes that were killed while they wrote: they may be what
     fills the disk.
 
     Raises:
-        OSError: If nothing can be written there; names the folder.
+        OSError: If the folder cannot be written; names it.
     """
     parent = _parent(spec)
-    mine = f"{_NAME}-{platform.node()}-"
+    prefix = f"{_NAME}-{platform.node()}-"
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"{mine}*"):
-            process = left.name.removeprefix(mine).partition("-")[0]
-            if process.isdigit() and not psutil.pid_exists(int(process)):
-                shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{mine}{psutil.Process().pid}-", dir=parent))
+        for old in parent.glob(f"{prefix}*"):
+            pid = old.name.removeprefix(prefix).partition("-")[0]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{psutil.Process().pid}-", dir=parent))
         try:
             yield folder
         finally:
@@ -51,25 +51,25 @@ def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
     except OSError as error:
         if error.filename is not None:
             raise
-        raise _told(error, parent) from error
+        raise _write_error(error, parent) from error
     except RuntimeError as error:
         if not any(phrase in str(error) for phrase in _TORCH_WRITER):
             raise
-        raise _told(error.__context__, parent) from error  # what it met, if a file of Python's was
+        # the context is the original error if torch wrote through a Python file
+        raise _write_error(error.__context__, parent) from error
 
 
 def bytes_in(folder: Path) -> int:
-    """What lies in a folder."""
+    """Returns the size of all files in a folder, in bytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _told(error: BaseException | None, folder: Path) -> OSError:
-    """An error of writing that names the folder, and says what it can."""
+def _write_error(error: BaseException | None, folder: Path) -> OSError:
     if isinstance(error, OSError) and error.errno is not None:
         return OSError(error.errno, error.strerror, str(folder))
     free = shutil.disk_usage(folder).free / GIB
-    said = f"torch could not write the checkpoint, {free:.1f} GiB are free"
-    return OSError(errno.EIO, said, str(folder))
+    message = f"torch could not write the checkpoint; {free:.1f} GiB are free"
+    return OSError(errno.EIO, message, str(folder))
 
 
 def _parent(spec: SweepSpec) -> Path:
@@ -80,12 +80,12 @@ def _parent(spec: SweepSpec) -> Path:
 
 
 def write_shard(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Writes what this rank holds of a model and its optimizer; talks to no other rank.
+    """Writes this rank's shards of a model and its optimizer, without communication.
 
     Raises:
         OSError: If the folder cannot be written.
     """
     states = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
-    # through a file of Python's: torch's own writer says of a full disk only where it stopped
+    # through a Python file: torch's own writer does not name a full disk as the cause
     with (folder / _FILE).open("wb") as file:
         torch.save(tree_map_only(DTensor, local_tensor, states), file)

@@ -1,4 +1,4 @@
-"""Engine `deepspeed`: its optimizer step, and how much memory its states take."""
+"""Engine `deepspeed`: optimizer steps under ZeRO, and bytes of model state."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from workers.parallel.compile import forget_compiled
 from workers.parallel.deepspeed import Engine, OptimizerMaker, ZeroWorld, make_engine
 from workers.process_groups import Mesh
 
-_TAG = "checkpoint"  # DeepSpeed's name for a folder in the folder
+_TAG = "checkpoint"  # DeepSpeed's name for a subfolder
 
 
 def zero_state_bytes(engine: Any, device: torch.device) -> StateBytes:
-    """What lies on the device after a step, counted in the engine's own tensors.
+    """Returns bytes of model state on the device after a step, from the engine's tensors.
 
-    Each piece of memory counts once. Master weights are optimizer states. Gradients, which are
-    given back at the end of a step, count as they are just before it: whole in stages 0 and 1,
-    this rank's part in stages 2 and 3.
+    Each storage counts once. Master weights are optimizer states. Gradients are released at the
+    end of a step and count as they were before: whole in stages 0 and 1, this rank's part in
+    stages 2 and 3.
     """
-    weights = _on(device, _weights(engine.module))
+    weights = _storages(device, _weights(engine.module))
     states = {
-        place: size
-        for place, size in _on(device, _optimizer_tensors(engine)).items()
-        if place not in weights
+        address: size
+        for address, size in _storages(device, _optimizer_tensors(engine)).items()
+        if address not in weights
     }
     return StateBytes(
         weights=sum(weights.values()),
@@ -48,7 +48,7 @@ def zero_state_bytes(engine: Any, device: torch.device) -> StateBytes:
 
 
 def _weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """What a module holds of its weights: under ZeRO-3 shards, and small ones whole too."""
+    # under ZeRO-3 both a shard and, for small weights, the whole values
     for weight in module.parameters():
         yield weight.data
         shard = getattr(weight, "ds_tensor", None)
@@ -57,9 +57,10 @@ def _weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _masters(engine: Any) -> list[torch.Tensor]:
-    """What the optimizer updates: flat copies in fp32, or the weights themselves."""
+    # flat fp32 copies, or the weights themselves
     groups = engine.basic_optimizer.param_groups
-    flat = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO-3: in turn
+    # ZeRO-3 puts its flat groups into the optimizer one after the other
+    flat = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
     return list(flat or chain.from_iterable(group["params"] for group in groups))
 
 
@@ -72,7 +73,7 @@ def _optimizer_tensors(engine: Any) -> Iterator[torch.Tensor]:
 def _gradients(engine: Any, device: torch.device) -> int:
     buffer = getattr(engine.optimizer, "grad_partitions_flat_buffer", None)  # ZeRO-3
     if buffer is not None:
-        return sum(_on(device, [buffer]).values())
+        return sum(_storages(device, [buffer]).values())
     trained = [weight for weight in engine.module.parameters() if weight.requires_grad]
     if engine.zero_optimization_partition_gradients():
         masters = sum(master.numel() for master in _masters(engine))
@@ -80,8 +81,8 @@ def _gradients(engine: Any, device: torch.device) -> int:
     return sum(weight.numel() * weight.element_size() for weight in trained)
 
 
-def _on(device: torch.device, tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Bytes of each piece of memory that the tensors lie in, by its address."""
+def _storages(device: torch.device, tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    # by address, so that tensors of one storage count once
     return {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in tensors
@@ -97,7 +98,7 @@ class DeepSpeedTraining(AbstractTraining):
     world: ZeroWorld
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
-    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
+    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
 
     @property
     def module(self) -> nn.Module:
@@ -112,12 +113,12 @@ class DeepSpeedTraining(AbstractTraining):
         for index, batch in enumerate(batches):
             with watch.during("data"):
                 inputs = batch.on(self.device)
-            # told each time, since a step may have fewer micro-batches than the plan (packing)
+            # set each time, since a step may have fewer micro-batches than the plan (packing)
             self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
             with watch.during("forward"):
                 part = loss_of(self.engine(**inputs)) * (batch.targets / targets)
             with watch.during("backward"):
-                # the ranks' gradients are averaged, the parts of the loss add up
+                # times `data`: DeepSpeed averages gradients over ranks, while loss parts add up
                 self.engine.backward(part * self.data, scale_wrt_gas=False)
             parts.append(part.detach())
         with watch.during("optimizer"):
@@ -154,7 +155,7 @@ def start_deepspeed(
     train: TrainSpec,
     optimizer_of: OptimizerMaker,
 ) -> DeepSpeedTraining:
-    """A model in DeepSpeed's engine, over the ranks of the mesh."""
+    """Starts DeepSpeed's engine for a model, over the ranks of the mesh."""
     with contextlib.ExitStack() as on_failure:
         world = ZeroWorld(mesh, device)
         on_failure.callback(world.close)

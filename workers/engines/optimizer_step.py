@@ -1,4 +1,4 @@
-"""The end of an optimizer step: gradients in, new weights out."""
+"""Gradient clipping, loss scaling, learning-rate schedule and the update of the weights."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ from workers.process_groups import Mesh
 
 
 def changes_rate(train: TrainSpec) -> bool:
-    """Whether the learning rate is another one in some steps."""
+    """True if the learning rate is not the same in all steps."""
     return train.schedule != "constant" or train.warmup_steps > 0
 
 
 def make_scheduler(optimizer: Optimizer, train: TrainSpec) -> LambdaLR:
-    """Sets the learning rate of the next step each time it is told that one is done.
+    """Returns the scheduler of the learning rate.
 
-    The step on the longest samples, which comes before those that are measured, is a step as
-    any other.
+    The step on the longest samples, which comes before the measured steps, counts as a step.
     """
     return LambdaLR(optimizer, functools.partial(rate_factor, train=train))
 
 
 def rate_factor(step: int, train: TrainSpec) -> float:
-    """What `train.learning_rate` is multiplied with in optimizer step `step`, counted from 0.
+    """Returns the factor of `train.learning_rate` in optimizer step `step`, counted from 0.
 
-    It rises from 0 during the warm-up, then stays, or falls to 0 at `total_steps`. Beyond that
-    it stays at 0: weights no longer move, and a step takes as long as before.
+    It rises from 0 during the warm-up, then stays at 1 or falls to 0 at `total_steps`. Beyond
+    that it stays at 0: weights no longer move, but a step takes as long as before.
 
     Source:
         transformers.get_scheduler, whose cosine would rise again beyond `total_steps`.
@@ -63,10 +62,10 @@ def rate_factor(step: int, train: TrainSpec) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipping:
-    """Cuts gradients to a length, as `torch.nn.utils.clip_grad_norm_` does for one process.
+    """Clips gradients by their global norm, as `torch.nn.utils.clip_grad_norm_` in one process.
 
     `counted_elsewhere` are weights of this rank's stage whose gradient another stage counts,
-    since they are one weight (an embedding tied to the head).
+    because they are tied (an embedding and the head).
     """
 
     max_norm: float
@@ -75,17 +74,17 @@ class Clipping:
     counted_elsewhere: tuple[nn.Parameter, ...] = ()
 
     def apply(self, weights: Iterable[torch.Tensor]) -> None:
-        """Cuts the gradients in place, on all ranks by the same factor."""
-        held = list(weights)
-        norm = global_norm(held, self.mesh, self.device, self.counted_elsewhere)
-        # local tensors, since one call of torch cannot take shards of several meshes
-        clip_grads_with_norm_(map(local_weight, held), self.max_norm, norm)
+        """Scales the gradients in place, on all ranks by the same factor."""
+        weights = list(weights)
+        norm = global_norm(weights, self.mesh, self.device, self.counted_elsewhere)
+        # local tensors, since torch does not take shards of several meshes in one call
+        clip_grads_with_norm_(map(local_weight, weights), self.max_norm, norm)
 
 
 def trained_weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The optimizer's weights that have a gradient, each with a whole sum in it.
+    """Returns the optimizer's weights that have a gradient, after reducing partial gradients.
 
-    Tensor parallelism can leave a gradient as parts that are still to be added up.
+    Tensor parallelism can leave partial sums in a gradient.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for weight in weights:
@@ -95,7 +94,7 @@ def trained_weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def local_weight(weight: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a weight, with what it holds of its gradient; shares memory."""
+    """Returns this rank's part of a weight and its gradient; shares memory."""
     if not isinstance(weight, DTensor):
         return weight
     local = local_tensor(weight)
@@ -104,7 +103,7 @@ def local_weight(weight: torch.Tensor) -> torch.Tensor:
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor, apart from autograd; shares memory."""
+    """Returns this rank's part of a tensor, detached from autograd; shares memory."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -116,25 +115,25 @@ def global_norm(
     device: torch.device,
     counted_elsewhere: Iterable[torch.Tensor] = (),
 ) -> torch.Tensor:
-    """Length of the gradient over all weights of the model, the same number on all ranks.
+    """Returns the norm of the gradient over all weights of the model, the same on all ranks.
 
-    All ranks of the trial call it together. Each adds the square of what it holds, divided by
-    how many ranks hold the same; one sum over all of them so covers shards, slices, replicas
-    and stages.
+    All ranks of the trial call it together. Each contributes the square of its gradients, divided
+    by the number of ranks that hold the same piece. One sum over all ranks then covers shards,
+    slices, replicas and stages.
 
     Args:
         weights: Weights of this rank that have a gradient.
-        mesh: The ranks that train together, None for one alone.
-        device: Where ranks talk; gradients may lie in host memory.
+        mesh: The ranks that train together, None for a single rank.
+        device: Device of the collective; gradients may lie in host memory.
         counted_elsewhere: Those of the weights that another stage counts.
 
     Returns:
         A scalar on the device.
     """
-    left_out = {id(weight) for weight in counted_elsewhere}
+    excluded = {id(weight) for weight in counted_elsewhere}
     by_holders: dict[int, list[torch.Tensor]] = defaultdict(list)
     for weight in weights:
-        if weight.grad is not None and id(weight) not in left_out:
+        if weight.grad is not None and id(weight) not in excluded:
             by_holders[_holders(as_distributed(weight, weight.grad), mesh)].append(
                 local_tensor(weight.grad)
             )
@@ -148,7 +147,7 @@ def global_norm(
 
 
 def _holders(gradient: torch.Tensor, mesh: Mesh | None) -> int:
-    """How many ranks hold the same piece as this one; each stage has gradients of its own."""
+    """Number of ranks that hold the same piece as this one; stages share no gradients."""
     if mesh is None:
         return 1
     ranks = mesh.size("replicate", "shard", "tensor")
@@ -164,10 +163,10 @@ def _holders(gradient: torch.Tensor, mesh: Mesh | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What happens to gradients once they are all there: unscaled, clipped, applied.
+    """Applies complete gradients to the weights: unscaled, clipped, then stepped.
 
-    A step in which a gradient overflowed fp16, on whichever rank, is skipped on all: neither
-    weights nor learning rate move, and the scale of the loss is halved.
+    If a gradient overflows fp16 on any rank, all ranks skip the step: weights and learning rate
+    stay, and the loss scale is halved.
     """
 
     optimizer: torch.optim.Optimizer
@@ -176,11 +175,11 @@ class Update:
     scaler: GradScaler | None = None
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss as backward takes it."""
+        """Scales the loss for backward."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def step(self) -> None:
-        """Updates the weights and forgets the gradients; all ranks call it together."""
+        """Updates the weights and clears the gradients; all ranks call it together."""
         weights = trained_weights(self.optimizer)
         if self.scaler is None:
             self._apply(weights)
@@ -189,7 +188,7 @@ class Update:
                 param_groups=[{"params": [local_weight(weight) for weight in weights]}],
                 step=lambda: self._apply(weights),
             )
-            self.scaler.step(guarded)  # type: ignore[arg-type]  # as much as it needs of one
+            self.scaler.step(guarded)  # type: ignore[arg-type]  # has what the scaler uses
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -205,8 +204,8 @@ class Update:
 class _Guarded:
     """The optimizer as the scaler sees it: gradients of local weights, and a step to skip.
 
-    The scaler's kernels take no mix of shards of several meshes, and fused optimizers would
-    look at the gradients once more.
+    The scaler's kernels do not mix shards of several meshes. A fused optimizer would check the
+    gradients a second time.
     """
 
     param_groups: list[dict[str, Any]]
@@ -222,16 +221,16 @@ def make_update(
     *,
     counted_elsewhere: tuple[nn.Parameter, ...] = (),
 ) -> Update:
-    """The update that the spec asks for.
+    """Makes the update with the spec's clipping and schedule.
 
     Args:
-        optimizer: Of this rank's weights.
-        train: Says how to clip, and the learning rate of each step.
-        compute: fp16 needs its loss scaled.
-        mesh: The ranks that train together, None for one alone.
-        device: Where they talk.
-        counted_elsewhere: Weights of this rank that another stage has too (tied weights), and
-            counts in the norm of the gradient. Both stages must hold the gradient's sum.
+        optimizer: Optimizer of this rank's weights.
+        train: Clipping and learning-rate schedule.
+        compute: Precision; fp16 adds loss scaling.
+        mesh: The ranks that train together, None for a single rank.
+        device: Device of the collectives.
+        counted_elsewhere: Tied weights of this rank that another stage counts in the norm of the
+            gradient. Both stages must hold the sum of the gradients.
     """
     clipping = None
     if train.grad_clip is not None:
@@ -252,6 +251,6 @@ def _make_scaler(mesh: Mesh | None, device: torch.device) -> GradScaler:
         if mesh is None
         else ShardedGradScaler(device.type, process_group=mesh.group)
     )
-    # its tensors come with the first loss, and the first stages of a pipeline never see one
+    # the first loss creates its tensors, but the first stages of a pipeline never see a loss
     scaler.scale(torch.zeros((), device=device))
     return scaler

@@ -1,4 +1,4 @@
-"""The optimizer of a plan."""
+"""Optimizers of a plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def make_optimizer(module: nn.Module, kind: Optimizer, train: TrainSpec) -> torch.optim.Optimizer:
-    """The optimizer of the weights that are trained; all of them decay.
+    """Makes the optimizer of the trained weights, with weight decay on all of them.
 
-    Adafactor keeps sums over rows and columns of whole weights: torch's cannot take shards.
-    Its learning rate is the most that a step may be, relative to the weight's own size.
+    Adafactor keeps sums over rows and columns of whole weights, so torch's takes no shards. Its
+    learning rate is the upper bound of a step relative to the size of the weight.
     """
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     rates: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
@@ -38,49 +38,49 @@ def make_optimizer(module: nn.Module, kind: Optimizer, train: TrainSpec) -> torc
 
 
 def eight_bit_lack() -> str | None:
-    """Why there is no 8-bit AdamW, None if there is."""
+    """Returns the reason why 8-bit AdamW is missing, None if it is available."""
     return extra_lack("bitsandbytes")
 
 
 def load_eight_bit() -> None:
-    """Loads 8-bit AdamW, whose library belongs to the process and to no trial."""
+    """Imports the library of 8-bit AdamW, so that it does not count towards a trial."""
     importlib.import_module("bitsandbytes.optim")
 
 
 class OnShards(torch.optim.Optimizer):
-    """An optimizer that knows no DTensor, working on what this rank holds of each weight.
+    """Runs an optimizer without DTensor support on this rank's part of each weight.
 
-    Right for optimizers that treat each number by itself, or blocks of them as 8-bit ones do.
+    Valid for optimizers that update elements independently, or in blocks as 8-bit ones do.
     """
 
     def __init__(self, weights: list[nn.Parameter], make: Make, defaults: dict[str, Any]) -> None:
         super().__init__(weights, defaults)
-        self._held = [nn.Parameter(local_tensor(weight)) for weight in weights]
-        self._inner = make(self._held)
+        self._local_weights = [nn.Parameter(local_tensor(weight)) for weight in weights]
+        self._inner = make(self._local_weights)
         self.state = self._inner.state
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # none is ever given
         (group,) = self.param_groups
-        for weight, held in zip(group["params"], self._held, strict=True):
-            held.grad = None if weight.grad is None else local_tensor(weight.grad)
+        for weight, local in zip(group["params"], self._local_weights, strict=True):
+            local.grad = None if weight.grad is None else local_tensor(weight.grad)
         for inner in self._inner.param_groups:
             inner["lr"] = group["lr"]
         self._inner.step()
         self._inner.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of what this rank holds: the states belong to local weights, in the order of these."""
+        """Returns the states of this rank's local weights, in their order."""
         return self._inner.state_dict()
 
 
 def _groups(weights: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Weights that one kernel can take together: sharded alike over the same ranks."""
-    alike: dict[object, list[nn.Parameter]] = {}
+    # one kernel takes only weights of the same sharding
+    by_sharding: dict[object, list[nn.Parameter]] = {}
     for weight in weights:
         sharding = (weight.device_mesh, weight.placements) if isinstance(weight, DTensor) else None
-        alike.setdefault(sharding, []).append(weight)
-    return [{"params": group} for group in alike.values()]
+        by_sharding.setdefault(sharding, []).append(weight)
+    return [{"params": group} for group in by_sharding.values()]
 
 
 def _eight_bit(weights: list[nn.Parameter], rates: dict[str, Any]) -> torch.optim.Optimizer:

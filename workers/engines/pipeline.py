@@ -1,4 +1,4 @@
-"""Engine `torch` with a pipeline: stages that hand micro-batches on, by torch's schedules."""
+"""Engine `torch` with a pipeline: stages under torch's pipeline schedules."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ TorchSchedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 
 class PipelineRunner:
-    """The stages of this rank and their connection to those of other ranks.
+    """The stages of this rank, connected to those of other ranks.
 
-    torch's stages receive into buffers of one shape, which are made anew when the shape of the
-    hidden states changes; a step has micro-batches of one shape.
+    All micro-batches of a step have one shape. torch's stages receive into buffers of that
+    shape; they are rebuilt when the shape of the hidden states changes.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class PipelineRunner:
         """Connects the stages.
 
         Args:
-            stages: This rank's, by their number among all.
-            settings: How many there are, and in which order they work.
-            hidden: Tells what is sent from stage to stage.
-            sent_as: Type of hidden states if it is not that of the weights.
+            stages: Stages of this rank, by their index among all stages.
+            settings: All stages, and the schedule.
+            hidden: Shape and type of the hidden states between stages.
+            sent_as: Type of the hidden states if it differs from that of the weights.
             group: The ranks of the pipeline.
-            device: Where the stages are.
+            device: The device of the stages.
         """
         self._stages = dict(stages)
         self._settings = settings
         self._hidden, self._sent_as = hidden, sent_as
         self._group, self._device = group, device
         self._schedule: TorchSchedule | None = None
-        self._laid_out_for: tuple[object, ...] = ()
+        self._schedule_key: tuple[object, ...] = ()
 
     def run(
         self,
@@ -78,12 +78,12 @@ class PipelineRunner:
         *,
         trains: bool = True,
     ) -> list[torch.Tensor]:
-        """Forward and backward passes of a step's micro-batches, all of one shape.
+        """Runs forward and backward passes of a step's micro-batches, all of one shape.
 
-        Without backward passes and gradients if nothing `trains`.
+        With `trains=False` it runs forward passes only, without gradients.
 
         Returns:
-            Their weighted losses if the last stage is on this rank, else nothing.
+            Their weighted losses if the last stage is on this rank, else an empty list.
         """
         hidden = self._hidden.of(batches[0].inputs)
         sent_as = self._sent_as or hidden.dtype
@@ -99,15 +99,15 @@ class PipelineRunner:
     def _schedule_for(
         self, micro_batches: int, shape: torch.Size, dtype: torch.dtype
     ) -> TorchSchedule:
-        layout = (micro_batches, shape, dtype)
-        if self._schedule is None or layout != self._laid_out_for:
-            self._schedule = None  # its buffers go before others come
+        key = (micro_batches, shape, dtype)
+        if self._schedule is None or key != self._schedule_key:
+            self._schedule = None  # frees its buffers before new ones are allocated
             states = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
-            self._schedule = self._lay_out(micro_batches, states)
-            self._laid_out_for = layout
+            self._schedule = self._make_schedule(micro_batches, states)
+            self._schedule_key = key
         return self._schedule
 
-    def _lay_out(self, micro_batches: int, states: torch.Tensor) -> TorchSchedule:
+    def _make_schedule(self, micro_batches: int, states: torch.Tensor) -> TorchSchedule:
         loss = torch.empty((), device="meta", requires_grad=True)
         count = len(self._settings.stages)
         stages: list[Any] = [
@@ -122,7 +122,7 @@ class PipelineRunner:
             )
             for index, stage in self._stages.items()
         ]
-        options: dict[str, Any] = {"loss_fn": _as_it_is, "scale_grads": False}
+        options: dict[str, Any] = {"loss_fn": _last_output, "scale_grads": False}
         match self._settings.schedule:
             case "gpipe":
                 return ScheduleGPipe(stages[0], micro_batches, **options)
@@ -133,11 +133,11 @@ class PipelineRunner:
 
 
 def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
-    """A step; what a forward pass raises comes out as it is, not wrapped as torch does it."""
-    # each stage looks up its inputs by number: all of them have the micro-batches
+    """Runs a step; unwraps errors of a forward pass, which torch wraps in a RuntimeError."""
+    # stages look up their inputs by number, since every stage has all micro-batches
     numbers = torch.arange(micro_batches)
     failure: BaseException | None = None
-    logged, _LOGGER.disabled = _LOGGER.disabled, True  # it would print the schedule with each error
+    was_disabled, _LOGGER.disabled = _LOGGER.disabled, True  # logs the schedule with each error
     try:
         if trains:
             schedule.step(number=numbers, target=numbers, return_outputs=False)
@@ -149,25 +149,24 @@ def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
             raise
         failure = error.__cause__
     finally:
-        _LOGGER.disabled = logged
+        _LOGGER.disabled = was_disabled
     try:
         if failure is not None:
             raise failure
     finally:
-        del failure  # with this frame, which the error holds, it would be a cycle
+        del failure  # else a reference cycle: the error holds this frame
 
 
-def _as_it_is(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """The last stage gives the loss itself."""
-    return loss
+def _last_output(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return loss  # the last stage returns the weighted loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTraining(AbstractTraining):
-    """The stages of this rank, under DDP, FSDP2 or alone among the ranks of the same stages.
+    """The stages of this rank, under DDP, FSDP2 or without data parallelism.
 
-    Forward and backward passes alternate as the schedule wants it, and wait for other stages in
-    between: they are counted together, as backward.
+    Forward and backward passes alternate by the schedule and wait for other stages in between.
+    Their time counts as backward.
     """
 
     module: nn.Module  # all stages of this rank
@@ -177,33 +176,33 @@ class PipelineTraining(AbstractTraining):
     settings: TorchSettings
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
-    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
-    writes: bool = True  # whether this rank has a part in checkpoints: of replicas, one does
-    pads: bool  # whether batches are of Plimsoll's own data, which can be filled up
+    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
+    writes: bool = True  # this rank writes checkpoints: true for one of the replicas
+    pads: bool  # batches come from Plimsoll's own data, which can be padded to one shape
 
     def step(
         self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
     ) -> torch.Tensor:
         with watch.during("data"):
-            alike = self._alike(batches)
-            # the ranks' gradients are averaged, the parts of the loss add up
-            weights = [batch.targets / targets * self.data for batch in alike]
+            batches = self._to_one_shape(batches)
+            # times `data`: gradients are averaged over ranks, while loss parts add up
+            weights = [batch.targets / targets * self.data for batch in batches]
         with watch.during("backward"):
-            parts = self.conveyor.run(alike, weights, self.update)
+            parts = self.conveyor.run(batches, weights, self.update)
             if self.tied is not None:
                 self.tied.add_up()
         with watch.during("optimizer"):
             self.update.step()
-        return self._added_up(parts) / self.data
+        return self._sum(parts) / self.data
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor:
-        """The last stage must give a loss in evaluation mode too: torch's schedules want one."""
+        """Evaluates; the model must return a loss, which torch's schedules require."""
         self.module.eval()
-        alike = self._alike(batches)
-        weights = [batch.targets / targets for batch in alike]
-        parts = self.conveyor.run(alike, weights, self.update, trains=False)
+        batches = self._to_one_shape(batches)
+        weights = [batch.targets / targets for batch in batches]
+        parts = self.conveyor.run(batches, weights, self.update, trains=False)
         self.module.train()
-        return self._added_up(parts)
+        return self._sum(parts)
 
     def save(self, folder: Path) -> None:
         if self.writes:
@@ -213,26 +212,25 @@ class PipelineTraining(AbstractTraining):
         return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
 
     def close(self) -> None:
-        """Beyond tensors there is what was compiled, which guards hold on to."""
+        """Drops compiled code, whose guards hold tensors."""
         if self.settings.compile:
             forget_compiled()
 
-    def _alike(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-        return to_common_shape(batches) if self.pads else _of_one_shape(batches)
+    def _to_one_shape(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return to_common_shape(batches) if self.pads else _check_shapes(batches)
 
-    def _added_up(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """This rank's part of the loss from those of its last stage; 0 if it has none."""
-        if not parts:
+    def _sum(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not parts:  # the last stage is on another rank
             return torch.zeros((), device=self.device)
         return torch.stack(list(parts)).sum() * self.counts
 
 
-def _of_one_shape(batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+def _check_shapes(batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
     shapes = [{name: tuple(value.shape) for name, value in b.inputs.items()} for b in batches]
     for shape in shapes:
         if shape != shapes[0]:
             raise ModelError(
-                "a pipeline needs micro-batches of one shape, the batch maker made"
+                "a pipeline needs micro-batches of one shape, but the batch maker returned"
                 f" {shapes[0]} and {shape}"
             )
     return batches

@@ -1,4 +1,4 @@
-"""A stage as torch's schedules call it: by the number of a micro-batch."""
+"""Pipeline stages as torch's schedules call them, and weights tied between two stages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workers.models.stage_placeholders import Passage
 
 
 class StageModule(nn.Module):
-    """Forward passes through a stage, with the inputs that every stage has of a micro-batch.
+    """Runs forward passes of a stage, for micro-batches that every stage looks up by number.
 
-    It also stands between torch's pipelining and what shards or replicates the stage. Left to
-    itself pipelining would keep FSDP2's weights and gradients whole from a stage's first backward
-    to its last, so that nothing of them were sharded; here they are reduced as `settings` say.
+    It also controls when the wrapper of the stage reduces gradients. By default torch's pipelining
+    keeps FSDP2's weights and gradients unsharded from a stage's first backward to its last. Here
+    they are reduced as `settings` require.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class StageModule(nn.Module):
         update: Update,
         sent_as: torch.dtype,
     ) -> None:
-        """Takes the micro-batches of a step.
+        """Stores the micro-batches of a step.
 
         Args:
             inputs: Keyword arguments of the model, on its device.
-            weights: Of each micro-batch's mean loss in backward.
-            update: Knows how the loss is scaled.
+            weights: Weight of each micro-batch's mean loss in backward.
+            update: Scales the loss.
             sent_as: Type of the hidden states between stages.
         """
         self._inputs, self._weights = inputs, weights
@@ -67,15 +67,15 @@ class StageModule(nn.Module):
         self.parts = []
 
     def unload(self) -> None:
-        """Forgets the micro-batches."""
+        """Drops the micro-batches."""
         self._inputs, self._update = (), None
 
     def forward(self, *received: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        """Hidden states for the next stage; in the last stage the weighted loss.
+        """Returns hidden states for the next stage; in the last stage the weighted loss.
 
         Args:
-            received: Hidden states of the stage before; nothing in the first.
-            number: Of the micro-batch, in a tensor of one element on the CPU.
+            received: Hidden states of the previous stage; nothing in the first.
+            number: Index of the micro-batch, in a tensor of one element on the CPU.
         """
         index = int(number)
         self._passage.enter(received[0] if received else None)
@@ -94,34 +94,34 @@ class StageModule(nn.Module):
         return result
 
     def _without_sync(self) -> contextlib.AbstractContextManager[object]:
-        """DDP prepares for a reduction in forward, but other backward passes may come first."""
+        # DDP prepares for a reduction in forward, but other backward passes may come first
         if isinstance(self.module, DistributedDataParallel):
             return self.module.no_sync()
         return contextlib.nullcontext()
 
     def _before_backward(self, index: int, _: torch.Tensor) -> None:
-        last = index == len(self._inputs) - 1  # every schedule takes them in their order
-        if isinstance(self.module, DistributedDataParallel) and last:
-            # as torch's own pipelining does: it is no part of DDP's interface
+        is_last = index == len(self._inputs) - 1  # every schedule keeps the order of micro-batches
+        if isinstance(self.module, DistributedDataParallel) and is_last:
+            # not part of DDP's interface, but torch's own pipelining does the same
             self.module.reducer.prepare_for_backward([])
         if isinstance(self.module, FSDPModule):
-            self.module.set_is_last_backward(last)
-            self.module.set_requires_gradient_sync(last or self._settings.sync_every_pass)
-            self.module.set_requires_all_reduce(last)  # over replicas, once a step
+            self.module.set_is_last_backward(is_last)
+            self.module.set_requires_gradient_sync(is_last or self._settings.sync_every_pass)
+            self.module.set_requires_all_reduce(is_last)  # over replicas, once a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedWeights:
     """Weights that the first and the last stage both have, kept equal by equal gradients."""
 
-    weights: tuple[nn.Parameter, ...]  # of this rank, in an order on which both ranks agree
-    peer: int  # the other rank, by its number in `group`
+    weights: tuple[nn.Parameter, ...]  # of this rank, in the same order on both ranks
+    peer: int  # the other rank's index in `group`
     group: dist.ProcessGroup
-    device: torch.device  # where ranks talk; gradients may lie in host memory
+    device: torch.device  # device of the communication; gradients may lie in host memory
 
     @torch.no_grad()
     def add_up(self) -> None:
-        """Gives both copies the sum of their gradients; both ranks call it together."""
+        """Sets both copies' gradients to their sum; both ranks call it together."""
         for weight in self.weights:
             if not weight.requires_grad:
                 continue

@@ -18,16 +18,16 @@ def state_bytes(
     settings: TorchSettings,
     device: torch.device,
 ) -> StateBytes:
-    """What weights, gradients and optimizer states take after a step.
+    """Returns bytes of weights, gradients and optimizer states after a step.
 
-    Gradients take as much as the weights that have one, and with DDP twice that unless they are
-    views of its buckets. What was offloaded to another device is not counted.
+    Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
+    views of its buckets. State offloaded to another device does not count.
     """
-    apart = settings.wrapper == "ddp" and not settings.gradient_as_bucket_view
+    has_own_buckets = settings.wrapper == "ddp" and not settings.gradient_as_bucket_view
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     return StateBytes(
         weights=_bytes(module.parameters(), device),
-        gradients=_bytes(trained, device) * (2 if apart else 1),
+        gradients=_bytes(trained, device) * (2 if has_own_buckets else 1),
         optimizer_states=_bytes(
             (
                 value

@@ -1,4 +1,4 @@
-"""Engine `torch` without a pipeline: accumulation, gradient averaging, update."""
+"""Engine `torch` without a pipeline: accumulation, gradient reduction, update."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from workers.parallel.compile import forget_compiled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchTraining(AbstractTraining):
-    """A whole model on each tensor group of ranks, under DDP, FSDP2 or alone."""
+    """A whole model on each tensor group of ranks, under DDP, FSDP2 or no wrapper."""
 
     module: nn.Module
     update: Update
     settings: TorchSettings
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
-    counts: bool  # whether this rank's loss counts: of the ranks that split a block, one does
-    writes: bool = True  # whether this rank has a part in checkpoints: of replicas, one does
+    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
+    writes: bool = True  # this rank writes checkpoints: true for one of the replicas
 
     def step(
         self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
@@ -46,7 +46,7 @@ class TorchTraining(AbstractTraining):
                 with watch.during("forward"), autocast(self.settings, self.device):
                     part = loss_of(self.module(**inputs)) * (batch.targets / targets)
                 with watch.during("backward"):
-                    # the ranks' gradients are averaged, the parts of the loss add up
+                    # times `data`: gradients are averaged over ranks, while loss parts add up
                     self.update.scale(part * self.data).backward()
             parts.append(part.detach())
         with watch.during("optimizer"):
@@ -71,13 +71,13 @@ class TorchTraining(AbstractTraining):
         return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
 
     def close(self) -> None:
-        """Beyond tensors there is what was compiled, which guards hold on to."""
+        """Drops compiled code, whose guards hold tensors."""
         if self.settings.compile:
             forget_compiled()
 
     @contextlib.contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:
-        """Reduces gradients in this pass if the settings want it, else keeps them for the last."""
+        """Reduces gradients in this pass or accumulates them for the last, by the settings."""
         sync = last or self.settings.sync_every_pass
         if isinstance(self.module, DistributedDataParallel) and not sync:
             with self.module.no_sync():
@@ -92,7 +92,7 @@ class TorchTraining(AbstractTraining):
 def autocast(
     settings: TorchSettings, device: torch.device
 ) -> contextlib.AbstractContextManager[object]:
-    """Autocast where the sharding does not set the precision itself."""
+    """Returns the autocast context; disabled under FSDP2, which sets the precision itself."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)
     enabled = dtype is not None and settings.wrapper != "fsdp2"
     return torch.autocast(device.type, dtype=dtype, enabled=enabled)

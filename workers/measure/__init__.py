@@ -1,1 +1,1 @@
-"""How fast whole optimizer steps are, under which conditions, and how sure that is."""
+"""Measurements of whole optimizer steps: speed, its confidence, and machine conditions."""

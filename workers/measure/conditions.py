@@ -1,4 +1,4 @@
-"""What the machine does while steps are measured: host by psutil, NVIDIA GPUs by NVML."""
+"""Machine conditions while steps are measured: the host by psutil, NVIDIA GPUs by NVML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.memory.nvml import nvml_device
 
 SAMPLE_SECONDS = 0.25
 
-# Reasons for lower clocks that make a measurement doubtful. Idle and application clocks do not.
+# Throttle reasons that distort a measurement. Idle and application clocks do not.
 # Source: NVML API reference, nvmlClocksEventReasons.
 _THROTTLES = {
     "power cap": "nvmlClocksThrottleReasonSwPowerCap",
@@ -39,10 +39,10 @@ class _Samples:
 
 
 class ConditionsSampler:
-    """Samples in a thread of its own, from `begin` to the end of its context.
+    """Samples in its own thread, from `begin` to the end of the context.
 
-    The thread starts with the context and not with the sampling: a thread takes memory, and
-    samples may begin when a limit is in force.
+    The thread starts with the context, before sampling: a thread takes memory, and sampling may
+    begin while a memory limit is enforced.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -54,7 +54,7 @@ class ConditionsSampler:
     @classmethod
     @contextlib.contextmanager
     def running(cls, device: torch.device) -> Iterator[Self]:
-        """A sampler that is ready to begin while the context is open."""
+        """Opens a sampler that is ready to begin until the context ends."""
         sampler = cls(device)
         sampler._thread.start()
         try:
@@ -65,11 +65,11 @@ class ConditionsSampler:
             sampler._thread.join()
 
     def begin(self) -> None:
-        """Samples from now on."""
+        """Starts sampling."""
         self._begun.set()
 
     def read(self) -> Conditions:
-        """What was sampled so far."""
+        """Returns means over the samples so far, and the peak of device memory."""
         samples = self._samples
         return Conditions(
             host_cpu_percent=_mean(samples.cpu),

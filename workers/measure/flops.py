@@ -1,4 +1,4 @@
-"""How many floating-point operations a step takes, counted and not derived from a formula."""
+"""Floating-point operations of a step, counted operator by operator."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _PROBE_REPEATS = 5
 
 
 def forward_flops_per_token(spec: SweepSpec) -> float | None:
-    """FLOPs of one forward pass for each token of a sample of mean length.
+    """Returns FLOPs of a forward pass per token, for a sample of mean length.
 
-    Counted once per process with tensors that have no values, so that it costs no trial any time
-    or memory. None for a model that cannot run so, such as one that looks at its tensors' values.
+    Counted once per process on fake tensors, so that no trial pays time or memory for it. None
+    for a model that cannot run on fake tensors, for example because it branches on their values.
     """
     return _flops_per_token(spec.model_dump_json(), backward=False)
 
 
 def training_flops_per_token(spec: SweepSpec) -> float | None:
-    """FLOPs of forward and backward for each token of a sample of mean length, None as above.
+    """Returns FLOPs of forward and backward per token, for a sample of mean length.
 
-    What is recomputed does not count. With adapters backward is counted and not taken as twice
-    forward: frozen weights need no gradients, so that a frozen matmul has one of its size.
+    Recomputation does not count. Backward is twice forward, except with adapters, where it is
+    counted: a frozen matmul has no weight gradient. None as in `forward_flops_per_token`.
     """
     if spec.train.method == "lora":
         return _flops_per_token(spec.model_dump_json(), backward=True)
@@ -70,10 +70,10 @@ def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
 def peak_flops(
     device: torch.device, precision: Precision, group: dist.ProcessGroup | None
 ) -> float | None:
-    """FLOP/s that one rank could reach in dense matmuls; None if nobody knows.
+    """Returns the peak FLOP/s of one rank in dense matmuls; None if unknown.
 
-    On CUDA the data sheet's figure; on CPU measured, all ranks at the same time since they share
-    the machine.
+    On CUDA it is the data sheet's figure. On a CPU it is measured, on all ranks at the same time
+    because they share the machine.
     """
     if device.type == "cuda":
         return dense_peak_flops(torch.cuda.get_device_name(device), precision)
@@ -84,12 +84,12 @@ def peak_flops(
 
 @functools.cache
 def _measured_cpu_peak(precision: Precision) -> float:
-    """The fastest of some square matmuls with this process's threads, in FLOP/s."""
+    """FLOP/s of the fastest of several square matmuls."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    left = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
+    square = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
     seconds = []
     for _ in range(_PROBE_REPEATS):
         started = time.perf_counter()
-        torch.mm(left, left)
+        torch.mm(square, square)
         seconds.append(time.perf_counter() - started)
     return 2 * _PROBE_SIZE**3 / min(seconds)

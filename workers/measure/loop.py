@@ -1,7 +1,7 @@
-"""Whole optimizer steps, timed between barriers until their median is known well enough.
+"""Times whole optimizer steps between barriers, until their median is precise enough.
 
-Well enough is less where a rival, the best plan so far, is faster beyond doubt, and more where the
-two are close.
+Measuring ends early if the incumbent (the best plan so far) is clearly faster. It needs more
+precision if the two are close.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from workers.measure.stopwatch import PHASES, AbstractStopwatch
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import total
 
-# Shorter steps are timed several at once, so that the barriers do not count for much.
+# Several short steps share one window, so that barriers add little to the time.
 MIN_WINDOW_SECONDS = 0.1
 STOP = 0
-BEATEN = -1  # stop, since the rival is faster
-# Windows after which an interval that lies on one side of the rival's settles it (five on the same
-# side of a median by chance: 3 %), or one that is so much slower
-_SETTLED, _EARLY, _FAR = 5, 3, 1.25
-_TIE = 0.5  # of the wanted interval, where it overlaps the rival's
+BEATEN = -1  # stop, since the incumbent is faster
+# Windows after which the plan is beaten if its interval lies above the incumbent's (five on the
+# same side of a median by chance: 3 %), and windows after which it is beaten if every step took
+# longer than the incumbent's by this factor
+_MIN_WINDOWS, _EARLY_WINDOWS, _EARLY_FACTOR = 5, 3, 1.25
+_TIE_FACTOR = 0.5  # narrows the target interval while it overlaps the incumbent's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Some steps that were timed together; seconds are per step."""
+    """Steps that were timed together; seconds are per step."""
 
     steps: int
     seconds: float
     phases: tuple[float, ...]  # in the order of PHASES
     tokens: float  # per step, all ranks
-    compile_seconds: float  # of all its steps and ranks together
+    compile_seconds: float  # sum over its steps and all ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All that was timed: the first `warmup` windows do not count.
+    """All timed windows; the first `warmup` windows do not count.
 
-    Windows in which something was compiled stand in front, whenever they were; `losses` and
-    `seconds_by_step` are in the order of the steps. `beaten` says that it ended because the rival
-    was faster.
+    Windows with compilation come first, whenever they ran. `losses` and `seconds_by_step` are in
+    the order of the steps. `beaten` is set if measuring ended because the incumbent is faster.
     """
 
     windows: tuple[Window, ...]
@@ -91,15 +91,18 @@ def measure_steps(
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
-    All ranks run the same steps: rank 0 decides from its clock, the others are told.
+    All ranks run the same steps: rank 0 decides by its clock and tells the others.
 
     Args:
         training: The model and its optimizer.
-        feed: Gives this rank's input of a step; its time counts as data.
-        objective: How exactly to measure, and for how long at most.
-        group: The ranks that train together, None if there is one.
-        watch: Told which phase is under way; its clock times the windows.
-        incumbent: Seconds of a step of the best plan so far, None if there is none to beat.
+        feed: Returns this rank's input of a step; its time counts as data.
+        objective: The target precision and the caps.
+        group: The ranks that train together, None for a single rank.
+        watch: Records the current phase; its clock times the windows.
+        incumbent: Seconds per step of the best plan so far, None if there is none.
+
+    Returns:
+        The series, or `Diverged` if a loss is not finite.
     """
     windows: list[Window] = []
     losses: list[float] = []
@@ -108,17 +111,18 @@ def measure_steps(
     while steps > STOP:
         window, parts = _timed(training, feed, len(losses), steps, group, watch)
         windows.append(window)
-        wanted = _next_steps(windows, objective, incumbent) if lead else STOP
-        steps_told, *summed = total([float(wanted), *parts], group, training.device)
+        # summed over ranks, with zeros from all but rank 0
+        decision = _next_steps(windows, objective, incumbent) if lead else STOP
+        next_steps, *summed = total([float(decision), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
             if not math.isfinite(loss):
                 return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
-        steps = int(steps_told)
-    compiling, calm = _apart(windows)
-    warmup = len(compiling) + warmup_length([window.seconds for window in calm])
+        steps = int(next_steps)
+    compiling, regular = _split_by_compilation(windows)
+    warmup = len(compiling) + warmup_length([window.seconds for window in regular])
     return Series(
-        windows=(*compiling, *calm),
+        windows=(*compiling, *regular),
         losses=tuple(losses),
         seconds_by_step=tuple(w.seconds for w in windows for _ in range(w.steps)),
         warmup=warmup,
@@ -134,18 +138,18 @@ def _timed(
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
 ) -> tuple[Window, list[float]]:
-    """Times so many steps from step `first` on; also returns this rank's parts of the losses."""
+    """Times `steps` steps from step `first`; also returns this rank's parts of the losses."""
     parts, tokens = [], 0
-    _meet(group, watch)
+    synchronize_ranks(group, watch)
     watch.read()
     compiled = compile_seconds()
     started = watch.clock()
     for step in range(first, first + steps):
         with watch.during("data"):
-            given = feed(step)
-        parts.append(training.step(given.batches, given.targets, watch))
-        tokens += given.tokens
-    _meet(group, watch)
+            samples = feed(step)
+        parts.append(training.step(samples.batches, samples.targets, watch))
+        tokens += samples.tokens
+    synchronize_ranks(group, watch)
     seconds = (watch.clock() - started) / steps
     spent = watch.read()
     window = Window(
@@ -158,7 +162,7 @@ def _timed(
     return window, [part.item() for part in parts]
 
 
-def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
+def synchronize_ranks(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
     """Waits for the device, then for the other ranks."""
     watch.synchronize()
     if group is not None:
@@ -168,36 +172,35 @@ def _meet(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
 def _next_steps(
     windows: Sequence[Window], objective: ObjectiveSpec, incumbent: Estimate | None
 ) -> int:
-    """How many steps the next window takes, or STOP, or BEATEN."""
-    compiling, calm = _apart(windows)
-    seconds = [window.seconds for window in calm or compiling]
+    """Returns the number of steps of the next window, or STOP, or BEATEN."""
+    compiling, regular = _split_by_compilation(windows)
+    seconds = [window.seconds for window in regular or compiling]
     done = sum(window.steps for window in windows)
-    spent = sum(window.seconds * window.steps for window in calm)
+    spent = sum(window.seconds * window.steps for window in regular)
     steady = seconds[warmup_length(seconds) :]
-    if incumbent is not None and calm and _is_beaten(steady, incumbent):
+    if incumbent is not None and regular and _is_beaten(steady, incumbent):
         return BEATEN
     if len(steady) >= objective.min_steps:
-        known = median_estimate(steady)
-        tie = incumbent is not None and known.overlaps(incumbent)
-        if known.relative_half_width <= objective.interval * (_TIE if tie else 1.0):
+        estimate = median_estimate(steady)
+        tie = incumbent is not None and estimate.overlaps(incumbent)
+        if estimate.relative_half_width <= objective.interval * (_TIE_FACTOR if tie else 1.0):
             return STOP
         if spent >= objective.max_seconds:
             return STOP
-    # a plan too slow for min_steps within max_seconds still gets a second look
+    # a plan too slow for min_steps within max_seconds still gets a second window
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(seconds) > 1):
         return STOP
-    wanted = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
-    return max(1, min(wanted, objective.max_steps - done))
+    steps = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
+    return max(1, min(steps, objective.max_steps - done))
 
 
 def _is_beaten(steady: Sequence[float], incumbent: Estimate) -> bool:
     fastest = min(steady)
-    if len(steady) >= _SETTLED and median_estimate(steady).low > incumbent.high:
+    if len(steady) >= _MIN_WINDOWS and median_estimate(steady).low > incumbent.high:
         return True
-    return len(steady) >= _EARLY and fastest > _FAR * incumbent.high
+    return len(steady) >= _EARLY_WINDOWS and fastest > _EARLY_FACTOR * incumbent.high
 
 
-def _apart(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
-    """The windows in which something was compiled, on whichever rank, and the others."""
+def _split_by_compilation(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
     compiling = [window for window in windows if window.compile_seconds > 0]
     return compiling, [window for window in windows if window.compile_seconds == 0]

@@ -1,4 +1,4 @@
-"""When a series of step times has become steady, and what its median is worth.
+"""Warm-up detection in a series of step times, and the confidence interval of its median.
 
 Pure arithmetic on seconds: no clock, no device.
 """
@@ -16,11 +16,11 @@ CONFIDENCE = 0.95
 
 
 def warmup_length(seconds: Sequence[float]) -> int:
-    """How many observations at the start are warm-up.
+    """Returns the number of warm-up observations at the start.
 
-    The marginal standard error rule: cut where the standard error of the rest's mean is least,
-    at most half of the series. Compilation, first allocations and cold caches stand out from
-    what follows and are cut; a steady series keeps all of it.
+    The marginal standard error rule: cut where the standard error of the mean of the rest is
+    least, at most half of the series. This removes compilation, first allocations and cold
+    caches, and nothing from a steady series.
 
     Source:
         K. P. White Jr., "An effective truncation heuristic for bias reduction in simulation
@@ -38,10 +38,10 @@ def warmup_length(seconds: Sequence[float]) -> int:
 
 
 def median_estimate(seconds: Sequence[float]) -> Estimate:
-    """The median and its distribution-free 95 % confidence interval, in seconds.
+    """Returns the median and its distribution-free 95 % confidence interval, in seconds.
 
-    The interval lies between two order statistics, chosen by the binomial distribution; below
-    6 observations no such pair reaches 95 %, and it spans all of them.
+    The interval lies between two order statistics, chosen by the binomial distribution. Below
+    6 observations no pair reaches 95 %, and the interval spans all of them.
 
     Raises:
         ValueError: If there is no observation.
@@ -60,7 +60,7 @@ def median_estimate(seconds: Sequence[float]) -> Estimate:
 
 @functools.cache
 def _skipped(count: int) -> int:
-    """How many observations may be left out at each end and still cover the median."""
+    """Number of observations to leave out at each end; the rest still covers the median."""
     tail = 0.0
     for skipped in range(count):
         tail += math.comb(count, skipped) / 2**count

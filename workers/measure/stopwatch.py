@@ -1,4 +1,4 @@
-"""Seconds by phase of a training step, on a clock that belongs to the device."""
+"""Stopwatches: seconds by phase of a training step, on the clock of the device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PHASES = ("data", "forward", "backward", "optimizer")
 
 
 class AbstractStopwatch(ABC):
-    """Adds up seconds by phase until `read` empties it.
+    """Adds up seconds by phase until `read` resets them.
 
-    `phase` is what is under way, `clock` what time it is on the host, in seconds.
+    `phase` is the current phase; `clock` returns the host's time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -30,15 +30,15 @@ class AbstractStopwatch(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Waits until the device has done all that it was given."""
+        """Waits until the device has finished all work."""
 
     @abstractmethod
     def read(self) -> dict[str, float]:
-        """Seconds by phase since the last `read`; the device must be synchronized."""
+        """Returns seconds by phase since the last `read`; the device must be synchronized."""
 
     @contextlib.contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """Counts what happens inside towards a phase."""
+        """Counts the time inside the context towards a phase."""
         self.phase = name
         self._start(name)
         yield
@@ -46,7 +46,7 @@ class AbstractStopwatch(ABC):
 
 
 class HostStopwatch(AbstractStopwatch):
-    """For a device that computes while Python waits (CPU)."""
+    """Stopwatch for the CPU, which computes while Python waits."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(clock)
@@ -68,7 +68,7 @@ class HostStopwatch(AbstractStopwatch):
 
 
 class CudaStopwatch(AbstractStopwatch):
-    """For CUDA, which computes after Python has gone on: events on the stream."""
+    """Stopwatch for CUDA, which computes asynchronously: events on the stream."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -95,5 +95,5 @@ class CudaStopwatch(AbstractStopwatch):
 
 
 def stopwatch_for(device: torch.device) -> AbstractStopwatch:
-    """The stopwatch of a device."""
+    """Returns the stopwatch of a device."""
     return CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()

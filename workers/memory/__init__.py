@@ -1,1 +1,1 @@
-"""Memory of a rank: limits, peaks, what was given back, and errors that say it ran out."""
+"""Memory of a rank: limits, peaks, residuals, and out-of-memory errors."""

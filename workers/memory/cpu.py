@@ -1,14 +1,14 @@
-"""Memory of a CPU rank: a budget of resident memory that torch's allocator really runs into.
+"""Memory meter of a CPU rank: a budget of resident memory, enforced on torch's allocator.
 
-`RLIMIT_DATA` bounds the private writable memory of the process: an allocation past it fails with
-an error and the process goes on. It counts address space, and that of a warm process has holes
-where earlier trials were, which can be used again and are not resident. So the bound is what the
-process holds when the trial starts plus the budget, and a trial that fits it by way of holes is
-held to the budget by its resident peak (`AbstractMeter.check`).
+`RLIMIT_DATA` bounds the private writable memory of the process. An allocation beyond it fails,
+and the process continues. The limit counts address space. In a warm process that includes holes
+from earlier trials, which are not resident and can be reused. The limit is therefore the
+address space at the start of the trial plus the budget. A trial that fits only by reusing holes
+is caught by its resident peak (`AbstractMeter.check`).
 
-The resident peak is VmHWM, which the kernel resets on request. Glibc's thresholds stay as they
-are, since a lower mmap threshold was measured to halve the speed of small models; memory is given
-back by `malloc_trim` after each trial instead.
+The resident peak is VmHWM, which the kernel resets on request. Glibc's thresholds stay: a lower
+mmap threshold was measured to halve the speed of small models. `malloc_trim` returns memory
+after each trial instead.
 
 Source: setrlimit(2), proc(5) (status, clear_refs), malloc_trim(3).
 """
@@ -27,17 +27,17 @@ from workers.memory.meter import NEARLY_FULL, AbstractMeter, Peak
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
-_MACHINE_SHARE = 0.9  # of the free memory, where no budget is given: leaves room for the system
+_MACHINE_SHARE = 0.9  # of the free memory if there is no budget; the rest is for the system
 
 
 class CpuMeter(AbstractMeter):
-    """Resident memory above the worker's baseline, held under a budget."""
+    """Meters resident memory above the worker's baseline, under a budget."""
 
     def __init__(self, budget_bytes: int | None, local_world_size: int) -> None:
-        """Looks at the machine.
+        """Sets the limit and takes the baseline.
 
         Args:
-            budget_bytes: Bytes a trial may use; None: an equal share of the free memory.
+            budget_bytes: Bytes that a trial may use; None for an equal share of the free memory.
             local_world_size: Ranks on this machine.
         """
         free = int(psutil.virtual_memory().available * _MACHINE_SHARE / local_world_size)
@@ -46,42 +46,42 @@ class CpuMeter(AbstractMeter):
         self.open()
 
     def open(self) -> None:
-        _trim()  # what is free is given back before the limit is in force: it is no part of this
-        self._ground_bytes = _status("VmData")
-        self._baseline_bytes = _status("VmRSS")
+        _trim()  # freed memory must not count in the baseline
+        self._baseline_data_bytes = _status("VmData")
+        self._baseline_resident_bytes = _status("VmRSS")
 
     @property
     def limit_bytes(self) -> int:
         return self._budget_bytes
 
     def _enforce(self) -> None:
-        _give_back()
+        _release()
         _CLEAR_REFS.write_text(_RESET_PEAK)
-        _set_soft_limit(self._ground_bytes + self._budget_bytes)
+        _set_soft_limit(self._baseline_data_bytes + self._budget_bytes)
 
     def _lift(self) -> None:
         _set_soft_limit(None)
 
     def held(self) -> int:
-        return max(_status("VmRSS") - self._baseline_bytes, 0)
+        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
 
     def nearly_full(self) -> bool:
-        # the limit that an allocation meets is of address space, which need not be resident
-        used = _status("VmData") - self._ground_bytes
+        # an allocation fails at the limit of address space, which need not be resident
+        used = _status("VmData") - self._baseline_data_bytes
         return used > NEARLY_FULL * self.limit_bytes or super().nearly_full()
 
     def peak(self) -> Peak:
-        resident = max(_status("VmHWM") - self._baseline_bytes, 0)
+        resident = max(_status("VmHWM") - self._baseline_resident_bytes, 0)
         return Peak(
             held_bytes=resident,
             reserved_bytes=resident,
             allocated_bytes=None,
-            outside_bytes=self._baseline_bytes,
+            outside_bytes=self._baseline_resident_bytes,
         )
 
     def close(self) -> int:
-        _give_back()
-        return max(_status("VmRSS") - self._baseline_bytes, 0)
+        _release()
+        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
 
 
 def _set_soft_limit(limit_bytes: int | None) -> None:
@@ -93,14 +93,13 @@ def _set_soft_limit(limit_bytes: int | None) -> None:
 
 
 def _status(field: str) -> int:
-    """A memory field of /proc/self/status in bytes."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * 1024  # the file has KiB
     raise OSError(f"/proc/self/status has no {field}")
 
 
-def _give_back() -> None:
+def _release() -> None:
     gc.collect()
     _trim()
 

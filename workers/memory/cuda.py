@@ -1,4 +1,4 @@
-"""Memory of a CUDA rank: torch's caching allocator, and what lies outside it."""
+"""Memory meter of a CUDA rank: torch's caching allocator and memory outside it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from workers.memory.meter import AbstractMeter, Peak
 
 
 class CudaMeter(AbstractMeter):
-    """Reserved memory plus context and communication buffers, on one CUDA device."""
+    """Meters reserved memory plus context and communication buffers on one CUDA device."""
 
     def __init__(self, budget_bytes: int | None, device: torch.device) -> None:
-        """Looks at the device.
+        """Sets the limit.
 
         Args:
-            budget_bytes: Bytes of the device this rank may use; None: all of them.
+            budget_bytes: Bytes of the device that this rank may use; None for all of them.
             device: A CUDA device with an index.
         """
         self._device = device
@@ -34,9 +34,9 @@ class CudaMeter(AbstractMeter):
 
     def _enforce(self) -> None:
         torch.cuda.synchronize(self._device)
-        _give_back()
+        _release()
         torch.cuda.reset_peak_memory_stats(self._device)
-        # what lies outside the allocator counts too, so that it is taken off the allocator's part
+        # memory outside the allocator counts too, so the allocator gets the rest of the budget
         share = max(self._budget_bytes - self._outside(), 1) / self._total_bytes
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self._device)
 
@@ -58,15 +58,15 @@ class CudaMeter(AbstractMeter):
         torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
     def close(self) -> int:
-        _give_back()
+        _release()
         return max(torch.cuda.memory_allocated(self._device) - self._baseline_bytes, 0)
 
     def _outside(self) -> int:
-        """Device memory in use that is not this allocator's: context, NCCL, other processes."""
+        # context, NCCL and other processes
         free, total = torch.cuda.mem_get_info(self._device)
         return max(total - free - torch.cuda.memory_reserved(self._device), 0)
 
 
-def _give_back() -> None:
+def _release() -> None:
     gc.collect()
     torch.cuda.empty_cache()

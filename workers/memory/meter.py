@@ -1,4 +1,4 @@
-"""How much memory a trial takes on a device, and whether it gives it back."""
+"""Interface of memory meters: limit, peak and residual of a trial on one rank."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-NEARLY_FULL = 0.8  # share of the limit beyond which a vague error is read as out of memory
+NEARLY_FULL = 0.8  # share of the limit above which a vague error counts as out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The most memory held since the last reset, in bytes.
+    """Peak memory since the last reset, in bytes.
 
-    `held_bytes` is what counts against the limit; `allocated_bytes` is None where the
-    allocator does not count; `outside_bytes` is what lies outside the allocator.
+    `held_bytes` counts against the limit. `allocated_bytes` is None if the allocator does not
+    count. `outside_bytes` is memory outside the allocator.
     """
 
     held_bytes: int
@@ -25,34 +25,34 @@ class Peak:
 
 
 class OverLimit(MemoryError):
-    """More memory was held than the limit allows."""
+    """Raised after a trial held more memory than the limit."""
 
     def __init__(self, wanted_bytes: int, limit_bytes: int) -> None:
         self.wanted_bytes = wanted_bytes
-        super().__init__(f"held {wanted_bytes} bytes, the limit is {limit_bytes}")
+        super().__init__(f"held {wanted_bytes} bytes, but the limit is {limit_bytes}")
 
 
 class AbstractMeter(ABC):
-    """Memory of one rank on one kind of device.
+    """Meters the memory of one rank on one kind of device.
 
-    A trial calls, in this order: `open`, `enforced` around its steps once the model is in place,
-    in there `check` and `peak`, and in any case `close`.
+    A trial calls `open`, then `enforced` around its steps once the model is built, inside it
+    `check` and `peak`, and always `close` at the end.
     """
 
     @abstractmethod
     def open(self) -> None:
-        """Takes the baseline that the trial starts from."""
+        """Takes the baseline of a trial."""
 
     @property
     @abstractmethod
     def limit_bytes(self) -> int:
-        """The most that a trial may hold, in bytes."""
+        """Memory limit of a trial, in bytes."""
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
-        """Resets the peak and holds what happens inside to the limit.
+        """Resets the peak and enforces the limit inside the context.
 
-        The limit is off again before anybody handles an error, which takes memory too.
+        The limit is lifted before an error is handled, because that takes memory too.
         """
         self._enforce()
         try:
@@ -68,21 +68,21 @@ class AbstractMeter(ABC):
 
     @abstractmethod
     def held(self) -> int:
-        """Bytes held now that count against the limit."""
+        """Returns the bytes held now that count against the limit."""
 
     def nearly_full(self) -> bool:
-        """Whether so much of the limit is used that an error which names no reason may be it."""
+        """Returns True if an error without a clear reason may be out of memory."""
         return self.held() > NEARLY_FULL * self.limit_bytes
 
     @abstractmethod
     def peak(self) -> Peak:
-        """The most that was held since `enforced` was entered."""
+        """Returns the peak since `enforced` was entered."""
 
     def check(self) -> None:
-        """Compares the peak with the limit, for what the allocator itself let pass.
+        """Checks the peak against the limit, for memory that the allocator did not refuse.
 
         Raises:
-            OverLimit: If more was held than the limit allows.
+            OverLimit: If the peak is above the limit.
         """
         wanted_bytes = self.peak().held_bytes
         if wanted_bytes > self.limit_bytes:
@@ -90,4 +90,4 @@ class AbstractMeter(ABC):
 
     @abstractmethod
     def close(self) -> int:
-        """Gives free memory back; returns what did not come back since `open`, in bytes."""
+        """Releases free memory; returns the residual since `open`, in bytes."""

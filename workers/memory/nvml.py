@@ -1,7 +1,8 @@
-"""NVIDIA's management library (NVML), opened for the length of a block.
+"""NVIDIA's management library (NVML), opened for the duration of a context.
 
-It tells of GPUs what CUDA does not: memory in use by whomever, power, utilisation, clocks. Nothing
-else opens it. Importing this module imports no torch: processes that hold none ask too.
+It reports what CUDA does not: memory in use by all processes, power, utilisation and clocks. No
+other module opens it. Importing this module does not import torch, since processes without torch
+use it too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NvmlDevice(NamedTuple):
-    """One GPU: the library to ask, and what it calls the device."""
+    """One GPU: the library, and its handle of the device."""
 
     library: Any
     handle: Any
@@ -25,7 +26,7 @@ class NvmlDevice(NamedTuple):
 
 @contextlib.contextmanager
 def nvml() -> Iterator[Any | None]:
-    """The library, initialised; None on a machine without NVIDIA's driver."""
+    """Yields the initialised library; None on a machine without NVIDIA's driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # no driver, no GPU
@@ -39,9 +40,9 @@ def nvml() -> Iterator[Any | None]:
 
 @contextlib.contextmanager
 def nvml_device(device: torch.device) -> Iterator[NvmlDevice | None]:
-    """The GPU that torch calls `device`; None of a CPU, of AMD, and where NVML does not know it.
+    """Yields the GPU of a torch device; None for a CPU, for AMD, or if NVML does not know it.
 
-    CUDA and NVML number devices differently, and `CUDA_VISIBLE_DEVICES` hides some: the UUID is
+    CUDA and NVML number devices differently, and `CUDA_VISIBLE_DEVICES` hides some. The UUID is
     the same for both.
     """
     import torch
@@ -50,10 +51,10 @@ def nvml_device(device: torch.device) -> Iterator[NvmlDevice | None]:
         yield None
         return
     with nvml() as library:
-        yield None if library is None else _known(library, device)
+        yield None if library is None else _find(library, device)
 
 
-def _known(library: Any, device: torch.device) -> NvmlDevice | None:
+def _find(library: Any, device: torch.device) -> NvmlDevice | None:
     import torch
 
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -1,7 +1,7 @@
-"""Out-of-memory errors: which exception is one, and how many bytes it wanted.
+"""Recognizes out-of-memory errors and reads the bytes that they wanted.
 
-Each allocator says it in its own way. The texts are of torch 2.11 to 2.13 (`CUDACachingAllocator`,
-`alloc_cpu.cpp`) and NumPy 2 (`_ArrayMemoryError`); each has a test that makes the real one.
+Each allocator has its own text. These are from torch 2.11 to 2.13 (`CUDACachingAllocator`,
+`alloc_cpu.cpp`) and NumPy 2 (`_ArrayMemoryError`). Each has a test that provokes the real error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _VAGUE = ("could not create a primitive", "could not execute a primitive")  # on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryWanted:
-    """What an allocation asked for when it failed; `asked_bytes` is None if nobody said.
+    """Memory that a failed allocation wanted.
 
-    `total_bytes` is all that was wanted, where that is known and not only the last request.
+    `asked_bytes` is the failed request, None if the error does not state it. `total_bytes` is
+    set instead if the total is known.
     """
 
     where: Literal["device", "host"]
@@ -38,15 +39,15 @@ class MemoryWanted:
 def memory_wanted(
     error: BaseException, device: torch.device, *, nearly_full: bool
 ) -> MemoryWanted | None:
-    """What the error wanted, or None if it is not out of memory.
+    """Returns the memory that an error wanted, None if it is not out of memory.
 
-    On a CPU device the host's memory is the device's: it is what the budget limits.
+    On a CPU device, host memory is device memory: the budget limits it.
 
     Args:
-        error: What was raised.
-        device: Where training runs.
-        nearly_full: Whether little was left of the limit; some texts say "could not" alone, and
-            mean memory only then.
+        error: The exception.
+        device: The device of the training.
+        nearly_full: The limit was almost reached. Some errors only say "could not", and mean
+            memory only then.
     """
     text = str(error)
     host: Literal["device", "host"] = "device" if device.type == "cpu" else "host"

@@ -1,10 +1,10 @@
-"""torch's picture of a GPU's memory at the moment in which a rank ran out of it.
+"""torch's snapshot of GPU memory at the moment when a rank runs out of it.
 
-Taken when the allocator gives up, before anything is freed; nothing is recorded before that, so
-that steps cost what they cost without. It says which segments there are and what lies in them,
-and not who allocated it: a history would take time in each step that is measured.
+The snapshot is taken when the allocator fails, before anything is freed. Nothing is recorded
+before that, so steps take no extra time. It lists segments and blocks without the stacks that
+allocated them: recording a history would slow down every measured step.
 
-The file is a pickle, which https://pytorch.org/memory_viz shows. Nothing here reads it.
+The file is a pickle, which https://pytorch.org/memory_viz displays. Plimsoll does not read it.
 
 Source: torch.cuda.memory._dump_snapshot, torch._C._cuda_attachOutOfMemoryObserver (torch 2.13).
 """
@@ -21,22 +21,22 @@ _Observer = Callable[[int, int, int, int], None]  # device, bytes asked for, in 
 
 
 class OomSnapshots:
-    """Keeps one for each trial, if told where to; on a CPU there is nothing to picture."""
+    """Writes a snapshot for each trial that runs out of GPU memory, if the request names a file."""
 
     def __init__(self, dump: Callable[[str], None] | None = None) -> None:
-        """Watches nothing yet.
+        """Prepares snapshots; `watch` starts them.
 
         Args:
-            dump: Writes a snapshot to a file; torch's own if None.
+            dump: Writes a snapshot to a file; None for torch's own function.
         """
         self._dump = dump or torch.cuda.memory._dump_snapshot
         self._file: Path | None = None
 
     def watch(self, attach: Callable[[_Observer], None] | None = None) -> None:
-        """Has the allocator tell when it gives up; once in a process, for it never stops telling.
+        """Observes failures of the allocator; once per process, since it cannot be detached.
 
         Args:
-            attach: Takes the observer; the allocator's own if None.
+            attach: Registers the observer; None for the allocator's own function.
         """
         attach = attach or getattr(torch._C, "_cuda_attachOutOfMemoryObserver", None)
         if attach is not None:
@@ -44,9 +44,9 @@ class OomSnapshots:
 
     @contextlib.contextmanager
     def armed(self, stem: str | None, rank: int) -> Iterator[None]:
-        """Within the block, memory that runs out leaves `stem.rank-N.pickle`; None: nothing.
+        """Writes `stem.rank-N.pickle` if memory runs out inside the context; None: no file.
 
-        On a host without the study's folder nothing is left either: nobody would find it.
+        A host without the study's folder writes nothing either, since the file would be lost.
         """
         self._file = None if stem is None else Path(f"{stem}.rank-{rank}.pickle")
         try:
@@ -55,13 +55,13 @@ class OomSnapshots:
             self._file = None
 
     def settle(self, stem: str | None, rank: int, *, kept: bool) -> None:
-        """Removes what this rank left, unless it is of the rank that the outcome names."""
+        """Deletes this rank's snapshot unless it is `kept`: only the outcome's rank keeps its own."""
         if stem is not None and not kept:
             with contextlib.suppress(OSError):
                 Path(f"{stem}.rank-{rank}.pickle").unlink(missing_ok=True)
 
     def _ran_out(self, device: int, asked: int, used: int, free: int) -> None:
-        """Runs inside the allocation that fails: what goes wrong here must not hide that."""
+        # runs inside the failing allocation, whose error must not be replaced by another
         file = self._file
         if file is None:
             return

@@ -1,1 +1,1 @@
-"""What a plan does to a model, applied from outside: the model does not know how it is split."""
+"""Parallelism applied to a model from outside: the model does not know how it is split."""

@@ -1,4 +1,4 @@
-"""The order in which techniques are applied to a model: one short function."""
+"""Applies all techniques of a plan to a model, in their fixed order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def parallelize(
     mesh: Mesh | None,
     device: torch.device,
 ) -> nn.Module:
-    """The model, or a stage of it, as its plan wants it, on `device`.
+    """Applies the plan to a model or a stage of it, on `device`; returns the wrapped module.
 
-    Tensor parallelism comes first, since it replaces weights by slices; then recomputation and
-    compilation, which wrap what a block computes; then sharding, so that a block's weights are
-    gathered around its recomputation. Weights get memory and values after sharding, so that
-    a rank only ever holds its own shards. DDP, which broadcasts real weights, comes last.
+    Tensor parallelism comes first, since it replaces weights by slices. Recomputation and
+    compilation follow, which wrap the computation of a block. Sharding comes next, so that a
+    block's weights are gathered around its recomputation. Weights get memory and values after
+    sharding, so that a rank only ever holds its own shards. DDP comes last, since it broadcasts
+    real weights.
     """
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks that are recomputed in backward."""
+"""Activation checkpointing: recomputes blocks in backward."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _NAMES = (
 
 Policy = Callable[..., CheckpointPolicy]
 _COLLECTIVES = "_c10d_functional"
-_BACK = methodcaller("back")
+_RESTORE = methodcaller("restore")
 _Results = dict[Any, deque[Any]]  # by operator, in the order of calls
-_Keeper = Callable[[torch.Tensor], "_Held"]
+_Saver = Callable[[torch.Tensor], "_Saved"]
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
 def kept_operators() -> frozenset[Any]:
-    """The operators whose results are kept, as far as this process knows them by now."""
+    """Returns the operators whose results are saved, among those registered in this process."""
     return frozenset(_existing())
 
 
@@ -63,11 +63,11 @@ def _existing() -> Iterator[Any]:
 
 
 def keep_policy() -> Policy:
-    """What `create_selective_checkpoint_contexts` asks for each operator of a block."""
-    kept = kept_operators()
+    """Returns the policy of saved operators for `create_selective_checkpoint_contexts`."""
+    saved = kept_operators()
 
     def policy(_: object, operator: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
-        if operator in kept:
+        if operator in saved:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -75,52 +75,52 @@ def keep_policy() -> Policy:
 
 
 def keep_on_device() -> Contexts:
-    """The contexts of a block's forward pass and of its recomputation (`context_fn`)."""
-    return _contexts(_OnDevice)
+    """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`)."""
+    return _contexts(_SavedOnDevice)
 
 
 def keep_on_host() -> Contexts:
-    """The same, with what is kept in host memory meanwhile."""
-    return _contexts(_OnHost)
+    """Returns the same contexts, with saved tensors in host memory."""
+    return _contexts(_SavedOnHost)
 
 
-def _contexts(keeper: _Keeper) -> Contexts:
+def _contexts(saver: _Saver) -> Contexts:
     results: _Results = defaultdict(deque)
     operators = kept_operators()
-    return _Keeping(operators, results, keeper), _Giving(operators, results)
+    return _SavingMode(operators, results, saver), _RestoringMode(operators, results)
 
 
-class _Keeping(TorchDispatchMode):
-    def __init__(self, operators: frozenset[Any], results: _Results, keeper: _Keeper) -> None:
+class _SavingMode(TorchDispatchMode):
+    def __init__(self, operators: frozenset[Any], results: _Results, saver: _Saver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._operators, self._results, self._keeper = operators, results, keeper
-        self._shared: dict[int, list[_Held]] = defaultdict(list)  # by storage
+        self._operators, self._results, self._saver = operators, results, saver
+        self._by_storage: dict[int, list[_Saved]] = defaultdict(list)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for tensor in _changed(func, args, kwargs):
-            for held in self._shared.pop(_storage(tensor), ()):
-                held.part_from_it()
+        for tensor in _mutated(func, args, kwargs):
+            for saved in self._by_storage.pop(_storage_id(tensor), ()):
+                saved.detach_from_storage()
         result = func(*args, **kwargs)
         if func in self._operators:
-            if func.namespace == _COLLECTIVES:  # still under way
+            if func.namespace == _COLLECTIVES:  # asynchronous
                 torch.ops._c10d_functional.wait_tensor(result)
-            self._results[func].append(tree_map_only(torch.Tensor, self._keep, result))
+            self._results[func].append(tree_map_only(torch.Tensor, self._save, result))
         return result
 
     def __exit__(self, *error: Any) -> None:
-        self._shared.clear()  # else it would hold on to what the recomputation is done with
+        self._by_storage.clear()  # else tensors would outlive their recomputation
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def _keep(self, tensor: torch.Tensor) -> _Held:
-        held = self._keeper(tensor.detach())
-        self._shared[_storage(tensor)].append(held)
-        return held
+    def _save(self, tensor: torch.Tensor) -> _Saved:
+        saved = self._saver(tensor.detach())
+        self._by_storage[_storage_id(tensor)].append(saved)
+        return saved
 
 
-class _Giving(TorchDispatchMode):
+class _RestoringMode(TorchDispatchMode):
     def __init__(self, operators: frozenset[Any], results: _Results) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operators, self._results = operators, results
@@ -130,62 +130,61 @@ class _Giving(TorchDispatchMode):
     ) -> Any:
         if func not in self._operators:
             return func(*args, **(kwargs or {}))
-        return tree_map_only(_Held, _BACK, self._results[func].popleft())
+        return tree_map_only(_Saved, _RESTORE, self._results[func].popleft())
 
 
-class _Held(ABC):
-    """A tensor that waits for the recomputation."""
-
-    @abstractmethod
-    def back(self) -> torch.Tensor:
-        """The tensor where it was."""
+class _Saved(ABC):
+    """A tensor saved for the recomputation."""
 
     @abstractmethod
-    def part_from_it(self) -> None:
-        """Called before the storage that the tensor had is written to."""
+    def restore(self) -> torch.Tensor:
+        """Returns the tensor on its original device."""
+
+    @abstractmethod
+    def detach_from_storage(self) -> None:
+        """Prepares for a write to the tensor's original storage."""
 
 
-class _OnDevice(_Held):
-    """Shares its storage with the block for as long as nobody writes to it."""
+class _SavedOnDevice(_Saved):
+    """Shares its storage with the block until an operator writes to it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
 
-    def back(self) -> torch.Tensor:
+    def restore(self) -> torch.Tensor:
         return self._tensor
 
-    def part_from_it(self) -> None:
+    def detach_from_storage(self) -> None:
         self._tensor = self._tensor.clone()
 
 
-class _OnHost(_Held):
-    """A copy in host memory, page-locked where a device copies from it."""
+class _SavedOnHost(_Saved):
+    """A copy in host memory, page-locked if the tensor comes from a device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._device = tensor.device
         self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
         self._tensor.copy_(tensor, non_blocking=tensor.is_cuda)
 
-    def back(self) -> torch.Tensor:
+    def restore(self) -> torch.Tensor:
         return self._tensor.to(self._device, non_blocking=True)
 
-    def part_from_it(self) -> None:
+    def detach_from_storage(self) -> None:
         pass
 
 
-def _changed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that an operator writes to, as its schema says."""
+def _mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operator writes to, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return
-    for place, argument in enumerate(schema.arguments):
+    for index, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    """Tells storages apart that are alive."""
+def _storage_id(tensor: torch.Tensor) -> int:
     address: int = tensor.untyped_storage()._cdata
     return address
 
@@ -193,12 +192,12 @@ def _storage(tensor: torch.Tensor) -> int:
 def checkpoint_blocks(
     module: nn.Module, blocks: tuple[nn.Module, ...], settings: CheckpointSettings
 ) -> tuple[nn.Module, ...]:
-    """Wraps the chosen blocks inside `module`; returns all blocks as they now stand in it.
+    """Wraps the chosen blocks inside `module`; returns all blocks, wrapped or not.
 
-    Offloading goes around recomputation: what it moves is what the recomputation starts from,
-    a block's input, and what selective checkpointing keeps besides.
+    Offloading wraps recomputation: it moves a block's input, from which the recomputation
+    starts, and the tensors that selective checkpointing saves.
     """
-    picked = {id(blocks[index]) for index in settings.blocks}
+    chosen = {id(blocks[index]) for index in settings.blocks}
     wrapped: dict[int, nn.Module] = {}
     options = _options(settings)
 
@@ -207,9 +206,9 @@ def checkpoint_blocks(
         wrapped[id(block)] = offload_wrapper(recomputed) if settings.offload else recomputed
         return wrapped[id(block)]
 
-    if picked:
+    if chosen:
         apply_activation_checkpointing(
-            module, checkpoint_wrapper_fn=wrap, check_fn=lambda block: id(block) in picked
+            module, checkpoint_wrapper_fn=wrap, check_fn=lambda block: id(block) in chosen
         )
     return tuple(wrapped.get(id(block), block) for block in blocks)
 
@@ -217,6 +216,6 @@ def checkpoint_blocks(
 def _options(settings: CheckpointSettings) -> dict[str, Any]:
     if settings.mode == "full":
         return {}
-    if settings.compiled:  # the compiler understands torch's own contexts alone
+    if settings.compiled:  # the compiler supports only torch's own contexts
         return {"context_fn": partial(create_selective_checkpoint_contexts, keep_policy())}
     return {"context_fn": keep_on_host if settings.offload else keep_on_device}

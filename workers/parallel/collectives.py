@@ -1,7 +1,7 @@
-"""What tensor ranks say to each other in forward and backward, as functions of autograd.
+"""Collectives of tensor ranks in forward and backward, as autograd functions.
 
-Each is named by what it does in forward; its backward is the transpose. A group is known by its
-name alone, so that no model and no autograd graph keeps a process group open.
+Each is named by its effect in forward; its backward is the transpose. Groups are referenced by
+name, so that no model and no autograd graph keeps a process group alive.
 
 Source:
     Shoeybi et al. 2019, arXiv:1909.08053, section 3 (f is `copied`, g is `summed`); Korthikanti
@@ -19,14 +19,14 @@ from torch.distributed.distributed_c10d import GroupName
 
 from workers.process_groups import Mesh
 
-# their names before torch 2.13, which warns of them
+# torch 2.13 renamed both, and warns when the old names are called
 _gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor
 _scatter = getattr(collectives, "reduce_scatter_single", None) or collectives.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRanks:
-    """The ranks that split each block, and which of them this one is."""
+    """The ranks that split each block, and this rank's index among them."""
 
     group: GroupName  # the name of the process group
     size: int
@@ -34,7 +34,7 @@ class TensorRanks:
 
     @classmethod
     def of(cls, mesh: Mesh) -> TensorRanks:
-        """Those of this rank's part of the mesh."""
+        """Returns the tensor ranks of this rank's replica and stage."""
         return cls(
             group=mesh.devices.get_group("tensor").group_name,
             size=mesh.size("tensor"),
@@ -42,57 +42,57 @@ class TensorRanks:
         )
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks."""
-        return _ready(collectives.all_reduce(tensor.contiguous(), "sum", self.group))
+        """Sums a tensor over the ranks."""
+        return _wait(collectives.all_reduce(tensor.contiguous(), "sum", self.group))
 
     def all_gather(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """The ranks' tensors side by side along `dim`."""
-        return _ready(_gather(tensor.contiguous(), dim % tensor.dim(), self.group))
+        """Concatenates the ranks' tensors along `dim`."""
+        return _wait(_gather(tensor.contiguous(), dim % tensor.dim(), self.group))
 
     def reduce_scatter(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """This rank's slice along `dim` of the sum over the ranks."""
-        return _ready(_scatter(tensor.contiguous(), "sum", dim % tensor.dim(), self.group))
+        """Returns this rank's slice along `dim` of the sum over the ranks."""
+        return _wait(_scatter(tensor.contiguous(), "sum", dim % tensor.dim(), self.group))
 
     def slice(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """This rank's slice along `dim`."""
+        """Returns this rank's slice along `dim`."""
         return tensor.chunk(self.size, dim)[self.rank].contiguous()
 
 
 def copied(tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
-    """The tensor itself; its gradients, to which each rank adds a part, are summed."""
+    """Returns the tensor itself; its gradients are summed over the ranks."""
     return _apply(_Copied, tensor, ranks)
 
 
 def summed(tensor: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
-    """The sum over the ranks, with which each of them does the same."""
+    """Sums over the ranks, which then all compute the same with it; the gradient is unchanged."""
     return _apply(_Summed, tensor, ranks)
 
 
 def sliced(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
-    """This rank's slice of what all have; the slices' gradients are gathered."""
+    """Returns this rank's slice of a tensor that all ranks have; gradients are gathered."""
     return _apply(_Sliced, tensor, ranks, dim)
 
 
 def gathered(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
-    """All slices, with which each rank does another part: gradients are summed, then cut."""
+    """Gathers slices for ranks that each compute a different part; gradients: reduce-scatter."""
     return _apply(_Gathered, tensor, ranks, dim, True)
 
 
 def gathered_alike(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
-    """All slices, with which each rank does the same: gradients are only cut."""
+    """Gathers slices for ranks that all compute the same; gradients are sliced."""
     return _apply(_Gathered, tensor, ranks, dim, False)
 
 
 def summed_slice(tensor: torch.Tensor, ranks: TensorRanks, dim: int) -> torch.Tensor:
-    """This rank's slice of the sum over the ranks; the slices' gradients are gathered."""
+    """Returns this rank's slice of the sum over the ranks; gradients are gathered."""
     return _apply(_SummedSlice, tensor, ranks, dim)
 
 
-def _ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Waits at once: work that nobody waits for would keep its process group alive."""
+def _wait(tensor: torch.Tensor) -> torch.Tensor:
+    # at once, since pending work keeps its process group alive
     if isinstance(tensor, collectives.AsyncCollectiveTensor):
         return tensor.wait()
-    return tensor  # compiled code waits by itself
+    return tensor  # compiled code inserts its own waits
 
 
 def _apply(function: Any, *arguments: Any) -> torch.Tensor:

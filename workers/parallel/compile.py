@@ -1,4 +1,4 @@
-"""Compilation of each block by itself, so that its time stays bounded by one block's."""
+"""Compilation block by block, which bounds its time: equal blocks share compiled code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 _WARMUP_SIZE = 8
-_LEAST_CAPABILITY = (7, 0)  # of a CUDA device, for Triton
+_MIN_CAPABILITY = (7, 0)  # of a CUDA device, for Triton
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
 @cache
 def load_compiler(device: torch.device) -> None:
-    """Compiles next to nothing, so that what the compiler loads is no part of a trial's memory."""
+    """Compiles a tiny function, so that what the compiler loads is not in a trial's memory."""
 
     def compute(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x @ x).sum()
@@ -35,43 +35,45 @@ def load_compiler(device: torch.device) -> None:
 
 
 def compile_blocks(blocks: tuple[nn.Module, ...]) -> None:
-    """Compiles each block in place, at its first call; equal blocks share what was compiled.
+    """Marks each block for compilation at its first call; equal blocks share compiled code.
 
-    Torch compiles for the first width that it meets, and at the second once more for any width.
+    Torch compiles for the first input shape, and once more for any shape when a second one comes.
     """
-    forget_compiled()  # also what a trial left that failed before it could
+    forget_compiled()  # a failed trial may have left compiled code
     for block in blocks:
         block.compile()
 
 
 def in_one_piece(forward: Forward) -> Forward:
-    """Keeps DDP from having what is compiled inside `forward` cut at its buckets.
+    """Keeps the compiler from splitting graphs inside `forward` at DDP's buckets.
 
-    That is for models that are compiled as a whole, and cannot cut what is recomputed. Blocks are
-    small enough for their gradients to be reduced while other blocks compute.
+    Splitting is meant for models that are compiled as a whole, and fails on recomputation. Blocks
+    are small enough for their gradients to be reduced while other blocks compute.
     """
     patched: Forward = torch._dynamo.config.patch(optimize_ddp=False)(forward)
     return patched
 
 
 def compile_seconds() -> float:
-    """Seconds spent on compiling, forward and backward, since the blocks were marked for it."""
-    if "torch._dynamo" not in sys.modules:  # takes a second to load
+    """Returns seconds of compilation, forward and backward, since `compile_blocks`."""
+    if "torch._dynamo" not in sys.modules:  # its import takes a second
         return 0.0
     return float(torch._dynamo.utils.calculate_time_spent()["total_wall_time"])
 
 
 def forget_compiled() -> None:
-    """Drops what was compiled, and with it what its guards hold; callable at any time."""
+    """Drops compiled code and the tensors that its guards hold; callable at any time."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
 
 
 def compile_lack(device: torch.device) -> str | None:
-    """Why this machine cannot compile for a device, None if it can; nothing is built.
+    """Returns the reason why this machine cannot compile for a device, None if it can.
+
+    It builds nothing.
 
     Source: `torch._inductor.cpp_builder` (g++ or $CXX), Triton's `runtime/build.py` (gcc, clang
-    or $CC); what both build includes Python.h.
+    or $CC); both include Python.h.
     """
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         return "torch.compile needs Python.h: install python3-dev"
@@ -85,8 +87,8 @@ def compile_lack(device: torch.device) -> str | None:
 def _cuda_lack(device: torch.device) -> str | None:
     if find_spec("triton") is None:
         return "torch.compile needs Triton on CUDA: install triton"
-    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
-        return "torch.compile needs a CUDA device of compute capability 7.0 or more"
+    if torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
+        return "torch.compile needs a CUDA device of compute capability 7.0 or higher"
     compilers = (os.environ["CC"],) if os.environ.get("CC") else ("gcc", "clang")
     if not any(map(shutil.which, compilers)):
         return "torch.compile needs a C compiler on CUDA: install gcc"

@@ -1,4 +1,4 @@
-"""Replicas that average their gradients: DistributedDataParallel."""
+"""Data-parallel replicas by DistributedDataParallel, with optional gradient compression."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from workers.parallel.compile import in_one_piece
 from workers.parallel.split_modules import localize
 from workers.process_groups import Mesh
 
-# The first steps go uncompressed, since DDP arranges its buckets anew after the first one. Torch
-# waits 1000 steps by default, longer than is measured here; 2 is the least that it takes.
+# DDP rebuilds its buckets after the first step, so the first steps are uncompressed. Torch's
+# default is 1000 steps, longer than a measurement; its minimum is 2.
 _UNCOMPRESSED_STEPS = 2
-_RANK = 1  # of the matrices that stand for a gradient; torch's default
+_RANK = 1  # of the matrices that approximate a gradient; torch's default
 
 
 def compress_gradients(
     replicas: DistributedDataParallel, compression: Compression, group: dist.ProcessGroup
 ) -> None:
-    """Lets the replicas average their gradients over `group` in a compressed form.
+    """Registers compression for the gradients that the replicas average over `group`.
 
-    PowerSGD keeps what it left out of a gradient for the next step, which takes as much memory
-    as the gradients do.
+    PowerSGD keeps the compression error for the next step, which takes as much memory as the
+    gradients.
 
     Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for
     Distributed Optimization".
@@ -54,8 +54,8 @@ def compress_gradients(
 def replicate(
     module: nn.Module, settings: TorchSettings, mesh: Mesh, device: torch.device
 ) -> nn.Module:
-    """The module in each data rank, on `device`, with gradients averaged."""
-    localize(module)  # DDP knows no DTensor
+    """Wraps the module in DDP over the data ranks, on `device`."""
+    localize(module)  # DDP does not support DTensor
     replicas = DistributedDataParallel(
         module,
         device_ids=[device] if device.type == "cuda" else None,

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer states split over ranks: DeepSpeed's ZeRO.
+"""Sharding of weights, gradients and optimizer states by DeepSpeed's ZeRO.
 
 Importing this module imports DeepSpeed: see `deepspeed_features.load_deepspeed`.
 """
@@ -44,11 +44,11 @@ def make_engine(
     optimizer_of: OptimizerMaker,
     scheduler_of: SchedulerMaker | None,
 ) -> Engine:
-    """The model as its plan wants it, in DeepSpeed's engine.
+    """Applies the plan to the model and makes DeepSpeed's engine; a `ZeroWorld` must be open.
 
-    Recomputation and compilation come first, as under engine `torch`; DeepSpeed then converts
-    the weights, splits them and hooks into the modules. A `ZeroWorld` must be open. AutoTP cuts
-    whole weights, which lie in host memory until each rank has its slices on the device.
+    Recomputation and compilation come first, as under engine `torch`. DeepSpeed then converts
+    the weights, splits them and hooks into the modules. AutoTP splits whole weights, which stay
+    in host memory until each rank has its slices on the device.
     """
     blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
     if settings.compile:
@@ -66,13 +66,13 @@ def make_engine(
         config=settings.config,
     )
     if settings.tensor > 1:
-        # ranks that split a block must drop the same of what they share
+        # dropout must be the same on all ranks that split a block
         torch.manual_seed(groups.get_data_parallel_rank())
     return engine
 
 
 def optimizer_maker(settings: DeepSpeedSettings, train: TrainSpec) -> OptimizerMaker:
-    """How a plan's optimizer is made: on the host where its states lie there."""
+    """Returns the function that makes a plan's optimizer: on the host if its states are there."""
 
     def on_host(module: nn.Module) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(
@@ -90,17 +90,17 @@ def optimizer_maker(settings: DeepSpeedSettings, train: TrainSpec) -> OptimizerM
 
 
 class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no types
-    """DeepSpeed's collectives over one group; it opens no other."""
+    """DeepSpeed's collectives over one existing group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        # not TorchBackend's own: that joins the default group, and compiles an extension for
-        # ranks of one machine that shares memory between them
+        # skips TorchBackend.__init__, which joins the default group and compiles an extension
+        # for collectives over shared memory
         Backend.__init__(self)
         self.world = group
         self.shm_comm_op = None
         self.has_all_reduce_coalesced = has_all_reduce_coalesced()
         self.has_coalescing_manager = has_coalescing_manager()
-        # torch 2.13 renamed them, and warns at each call of the old names
+        # torch 2.13 renamed both, and warns when the old names are called
         self.all_gather_function = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         self.reduce_scatter_function = getattr(
             dist, "reduce_scatter_single", dist.reduce_scatter_tensor
@@ -117,7 +117,7 @@ class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no type
         return self.world
 
     def new_group(self, ranks: Any) -> dist.ProcessGroup:
-        assert list(ranks) == list(range(self.get_world_size())), "of all ranks, or there is a bug"
+        assert list(ranks) == list(range(self.get_world_size())), "a group of all ranks"
         return self.world
 
     def get_rank(self, group: Any = None) -> int:
@@ -148,43 +148,43 @@ class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no type
 
 
 class ZeroWorld:
-    """The world of one engine, from its making until it is closed."""
+    """DeepSpeed's global state for one engine; `close` restores what was before."""
 
     def __init__(self, mesh: Mesh | None, device: torch.device) -> None:
-        """Lets DeepSpeed see the trial's ranks; a rank alone gets a group of its own."""
-        self._own = mesh is None and not dist.is_initialized()
-        if self._own:
+        """Points DeepSpeed to the trial's ranks; a single rank gets its own group."""
+        self._owns_group = mesh is None and not dist.is_initialized()
+        if self._owns_group:
             backend = "nccl" if device.type == "cuda" else "gloo"
-            store = dist.HashStore()  # type: ignore[attr-defined]  # it is documented
+            store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not typed
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         group = dist.group.WORLD if mesh is None else mesh.group
         assert group is not None
         if mesh is not None and mesh.size("tensor") > 1:
-            _name_groups(mesh)
+            _set_tensor_groups(mesh)
         self._linear = torch.nn.functional.linear
         self._local_rank = os.environ.get(_LOCAL_RANK)
         os.environ[_LOCAL_RANK] = str(device.index or 0)
         comm.cdb = TrialBackend(group)
 
     def close(self) -> None:
-        """Takes back all that DeepSpeed keeps in its modules and torch's, and with it the group."""
-        torch.nn.functional.linear = self._linear  # ZeRO-3 puts its own there, for good
+        """Clears the state that DeepSpeed keeps in its own and torch's modules, with the group."""
+        torch.nn.functional.linear = self._linear  # ZeRO-3 replaces it and never restores it
         groups._release_process_group_references(None)
         comm.cdb = None
         set_autotp_mode(training=False)
         debug.debug_clear_module_and_param_names()
         partition_parameters.shutdown_init_context()
-        _forget_modules()
+        _clear_module_caches()
         if self._local_rank is None:
             os.environ.pop(_LOCAL_RANK, None)
         else:
             os.environ[_LOCAL_RANK] = self._local_rank
-        if self._own:
+        if self._owns_group:
             dist.destroy_process_group()
 
 
-def _name_groups(mesh: Mesh) -> None:
-    """Has DeepSpeed take the mesh's groups for AutoTP; it opens its own where it finds none.
+def _set_tensor_groups(mesh: Mesh) -> None:
+    """Makes AutoTP use the mesh's groups; without them DeepSpeed opens its own.
 
     Source:
         deepspeed/utils/groups.py:_init_tp_mesh_device (0.19.8).
@@ -194,16 +194,15 @@ def _name_groups(mesh: Mesh) -> None:
     groups._DATA_PARALLEL_GROUP = mesh.data_group
 
 
-def _forget_modules() -> None:
-    """Empties what holds modules of ZeRO-3, and with them the engine.
+def _clear_module_caches() -> None:
+    """Empties what references modules of ZeRO-3, and so the engine.
 
-    One is the list of modules whose forward is under way, which is not emptied when it fails.
-    The others are caches of the coordinator: methods under `lru_cache`, whose keys hold it, some
-    inside another decorator.
+    One is the stack of modules in forward, which DeepSpeed does not empty after a failure. The
+    others are `lru_cache` methods of the coordinator, some of them inside another decorator.
     """
     parameter_offload.FWD_MODULE_STACK.clear()
     for member in vars(PartitionedParameterCoordinator).values():
-        inside = [cell.cell_contents for cell in getattr(member, "__closure__", None) or ()]
-        for function in (member, *inside):
+        wrapped = [cell.cell_contents for cell in getattr(member, "__closure__", None) or ()]
+        for function in (member, *wrapped):
             if hasattr(function, "cache_clear"):
                 function.cache_clear()

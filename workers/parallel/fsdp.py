@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer states split over ranks: FSDP2."""
+"""Sharding of weights, gradients and optimizer states by FSDP2."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def shard(
     settings: TorchSettings,
     mesh: Mesh,
 ) -> nn.Module:
-    """Splits each block, then what is left, over the data ranks, in place.
+    """Shards each block, then the remaining weights, over the data ranks, in place.
 
-    Hybrid shard splits over the ranks of a replica, and averages gradients over the replicas.
+    Hybrid shard splits over the ranks of a replica and averages gradients over the replicas.
     """
     devices = _data_ranks(mesh)
     for part in (*blocks, module):
@@ -52,7 +52,7 @@ def _precision(settings: TorchSettings) -> MixedPrecisionPolicy:
 
 
 def _offload(settings: TorchSettings, device: str) -> OffloadPolicy:
-    """Host memory is pinned for the copies of a device; a CPU makes none and has no pinning."""
     if not settings.offload:
         return OffloadPolicy()
+    # without a device there are no copies that pinned memory could speed up
     return CPUOffloadPolicy(pin_memory=settings.pin_memory and device != "cpu")

@@ -1,4 +1,4 @@
-"""The stack of blocks cut into stages: each a copy of the model that keeps its own part."""
+"""Pipeline stages: copies of the model that each keep their own blocks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from workers.process_groups import Mesh
 
 Splits = tuple[tuple[str, str], ...]  # modules by name, and the style in which each is split
 
-_ADAPTED = "base_model.model."  # where peft puts the model that it adapts
+_PEFT_PREFIX = "base_model.model."  # where peft puts the adapted model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage as it is cut: its own blocks in the model's own module, and how it is entered."""
+    """A stage: a copy of the model with its own blocks, and the passage of hidden states."""
 
     index: int
     is_last: bool
@@ -44,16 +44,16 @@ class Stage:
 def cut(
     model: BuiltModel, stack: Stack, settings: PipelineSettings, rank: int, splits: Splits = ()
 ) -> list[Stage]:
-    """The stages of a rank of the pipeline, which share no more than values with `model`.
+    """Returns the stages of a pipeline rank, which share only values with `model`.
 
-    All names of parameters stay as they were. What a stage lacks is let go of as soon as nothing
-    holds `model` any more.
+    Names of parameters stay. Weights that a stage lacks are freed once nothing references
+    `model` any more.
 
     Args:
         model: The whole model.
         stack: Its parts.
-        settings: Which blocks are of which stage.
-        rank: Of the ranks of the pipeline.
+        settings: The blocks of each stage.
+        rank: Index among the ranks of the pipeline.
         splits: How tensor ranks split the modules of the whole model.
     """
     model = replace(model, tensor_plan=splits)
@@ -65,10 +65,10 @@ def cut(
 
 
 def stage_settings(settings: TorchSettings, blocks: StageBlocks) -> TorchSettings:
-    """The settings for a model that has these blocks alone."""
+    """Returns the settings of a model that has only these blocks."""
     chosen = set(settings.checkpoint.blocks)
-    here = tuple(place for place, block in enumerate(blocks) if block in chosen)
-    return replace(settings, checkpoint=replace(settings.checkpoint, blocks=here))
+    local = tuple(index for index, block in enumerate(blocks) if block in chosen)
+    return replace(settings, checkpoint=replace(settings.checkpoint, blocks=local))
 
 
 def _cut(
@@ -78,11 +78,12 @@ def _cut(
     module = copy.deepcopy(model.module, {id(value): value for value in values})
     passage = Passage()
     own = tuple(module.get_submodule(stack.blocks[block]) for block in blocks)
-    acts = {blocks[0] - 1: lambda _: passage.received(), blocks[-1] + 1: passage.leave}
-    for place, name in enumerate(stack.blocks):
-        if place not in blocks:
+    # the placeholder before the stage's blocks receives, the one behind them ends the pass
+    actions = {blocks[0] - 1: lambda _: passage.received(), blocks[-1] + 1: passage.leave}
+    for index_in_stack, name in enumerate(stack.blocks):
+        if index_in_stack not in blocks:
             block = module.get_submodule(name)
-            module.set_submodule(name, Passing(block, stack.form, acts.get(place)))
+            module.set_submodule(name, Passing(block, stack.form, actions.get(index_in_stack)))
     for name in stack.before if index > 0 else ():
         module.set_submodule(name, Zeros(passage))
     for name in stack.behind if not is_last else ():
@@ -98,11 +99,11 @@ def _cut(
 
 
 def _present(module: nn.Module, model: BuiltModel) -> Splits:
-    """Of the model's splits those of modules that the stage has; patterns are left as they are."""
+    """The model's splits of modules that the stage has; patterns stay."""
     weights = tuple(name for name, _ in module.named_parameters())
     whole = dict(model.module.named_modules())
     return tuple(
-        (name.removeprefix(_ADAPTED), style)  # as patterns name them
+        (name.removeprefix(_PEFT_PREFIX), style)  # patterns have no prefix
         for name, style in model.tensor_plan
         if name not in whole or any(weight.startswith(f"{name}.") for weight in weights)
     )
@@ -114,7 +115,7 @@ def build_pipeline(
     """Applies a plan with a pipeline to the model and makes its optimizer.
 
     Raises:
-        NoStackError: If the model cannot be cut into stages; rules refuse that beforehand.
+        NoStackError: If the model cannot be cut into stages; rules refuse such plans earlier.
     """
     pipeline = settings.pipeline
     assert pipeline is not None
@@ -151,10 +152,7 @@ def build_pipeline(
 
 
 def _named_splits(model: BuiltModel, settings: TorchSettings) -> Splits:
-    """How tensor ranks split the whole model, module by module.
-
-    A stage by itself does not show it: which weights are tied is to be seen in the whole alone.
-    """
+    # from the whole model, since a stage does not show which weights are tied
     if settings.tensor == 1:
         return model.tensor_plan
     plan = tensor_plan(model.module, dict(model.tensor_plan))
@@ -178,7 +176,7 @@ def _tied_weights(
     mesh: Mesh,
     device: torch.device,
 ) -> TiedWeights | None:
-    """What this rank shares with the other end of the pipeline, None if nothing."""
+    """Weights that this rank shares with the other end of the pipeline, None without any."""
     group: dist.ProcessGroup = mesh.devices.get_group("pipeline")
     for stage in stages:
         weights = dict(stage.model.module.named_parameters())
@@ -194,7 +192,7 @@ def _tied_weights(
 
 
 def _sent_as(settings: TorchSettings) -> torch.dtype | None:
-    """FSDP2 computes all of a block in one precision; autocast leaves what flows between blocks."""
+    # FSDP2 computes whole blocks in one precision; autocast does not cast between blocks
     if settings.wrapper != "fsdp2":
         return None
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)

@@ -1,8 +1,8 @@
-"""Modules of which each tensor rank holds a slice; they take the place of whole ones.
+"""Modules split over tensor ranks, which replace whole modules.
 
-Their weights keep the names that they had. torch's own styles (`ColwiseParallel` and kin) compute
-on DTensors, which DistributedDataParallel cannot hold, and know nothing but `nn.Linear` and
-`nn.Embedding`; these compute on local slices, whether a weight is a DTensor or a plain tensor.
+Their weights keep their names. torch's own styles (`ColwiseParallel` and others) compute on
+DTensors, which DistributedDataParallel does not support, and only handle `nn.Linear` and
+`nn.Embedding`. These modules compute on local slices, for DTensors and plain tensors alike.
 """
 
 from __future__ import annotations
@@ -29,27 +29,34 @@ from workers.parallel.collectives import (
     summed_slice,
 )
 
-Entrance = Literal["whole", "tokens", "ready"]  # of an input: all of it, some tokens, or cared for
-TOKENS = -2  # the dimension of tokens, in rows of them or not
-_LAYOUT = "_plimsoll_slice_of"  # of a parameter: the mesh and the placements it was split by
+Entrance = Literal["whole", "tokens", "ready"]  # an input: whole, a slice of tokens, or prepared
+TOKENS = -2  # the dimension of tokens, with or without a batch dimension
+_LAYOUT = "_plimsoll_slice_of"  # attribute of a parameter: its mesh and placements
 
 
 def enter(tensor: torch.Tensor, entrance: Entrance, ranks: TensorRanks) -> torch.Tensor:
-    """The whole input, of which each rank's slice of a projection makes another use."""
+    """Prepares an input for projections that are split over ranks.
+
+    Args:
+        tensor: The input.
+        entrance: "tokens" gathers slices of tokens, "whole" sums gradients over the ranks, and
+            "ready" does nothing because a region around the projection has done it.
+        ranks: The ranks that split the projection.
+    """
     if entrance == "tokens":
         return gathered(tensor, ranks, TOKENS)
     return copied(tensor, ranks) if entrance == "whole" else tensor
 
 
 def local(weight: torch.Tensor) -> torch.Tensor:
-    """This rank's slice of a weight."""
+    """Returns this rank's slice of a weight."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 class _Projection(nn.Module):
-    """What row and column projections share.
+    """Base of row and column projections.
 
-    `transposed` says that the weight's first dimension are its inputs, as in GPT-2's Conv1D.
+    `transposed` is set if the weight's first dimension are inputs, as in GPT-2's Conv1D.
     """
 
     weight: nn.Parameter
@@ -63,13 +70,13 @@ class _Projection(nn.Module):
         self.transposed = not isinstance(whole, nn.Linear)
 
     def local_weight(self) -> torch.Tensor:
-        """This rank's slice, outputs first."""
+        """Returns this rank's slice, outputs first."""
         weight = local(self.weight)
         return weight.t() if self.transposed else weight
 
 
 class ColumnProjection(_Projection):
-    """A linear projection of which each rank computes some outputs."""
+    """A linear projection whose outputs are split over ranks."""
 
     def __init__(
         self, whole: nn.Module, ranks: TensorRanks, *, entrance: Entrance, gathers: bool
@@ -79,16 +86,16 @@ class ColumnProjection(_Projection):
         self.gathers = gathers
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The outputs of this rank, or of all."""
+        """Returns the outputs of this rank, or of all ranks if it `gathers`."""
         bias = None if self.bias is None else local(self.bias)
         outputs = linear(enter(inputs, self.entrance, self.ranks), self.local_weight(), bias)
         return gathered_alike(outputs, self.ranks, -1) if self.gathers else outputs
 
 
 class RowProjection(_Projection):
-    """A linear projection of which each rank takes some inputs; the ranks' outputs are summed.
+    """A linear projection whose inputs are split over ranks, with outputs summed over ranks.
 
-    With `tokens` each rank gets the sums of its own tokens alone.
+    With `tokens` each rank gets the sums of its own tokens only.
     """
 
     def __init__(self, whole: nn.Module, ranks: TensorRanks, *, cuts: bool, tokens: bool) -> None:
@@ -97,7 +104,7 @@ class RowProjection(_Projection):
         self.tokens = tokens
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The whole outputs, of all tokens or of this rank's."""
+        """Returns the whole outputs, for all tokens or for this rank's tokens."""
         parts = linear(sliced(inputs, self.ranks, -1) if self.cuts else inputs, self.local_weight())
         if self.tokens:
             outputs = summed_slice(parts, self.ranks, TOKENS)
@@ -105,13 +112,13 @@ class RowProjection(_Projection):
             outputs = summed(parts, self.ranks)
         if self.bias is None:
             return outputs
-        # a rank that has some tokens has a part of the bias's gradient
+        # a rank with a slice of tokens computes only a part of the bias gradient
         bias = copied(self.bias, self.ranks) if self.tokens else self.bias
         return outputs + bias.to(outputs.dtype)
 
 
 class VocabularyEmbedding(nn.Module):
-    """An embedding of which each rank has some rows; for tokens of other rows it gives 0."""
+    """An embedding whose rows are split over ranks; it gives 0 for tokens of other ranks."""
 
     def __init__(self, whole: nn.Embedding, ranks: TensorRanks) -> None:
         super().__init__()
@@ -125,32 +132,32 @@ class VocabularyEmbedding(nn.Module):
         self.scale_grad_by_freq = whole.scale_grad_by_freq
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The rows of all tokens."""
-        places = tokens - self.first
-        elsewhere = (places < 0) | (places >= self.rows)
-        found = embedding(
-            places.masked_fill(elsewhere, 0),
+        """Returns the rows of all tokens."""
+        local_rows = tokens - self.first
+        is_remote = (local_rows < 0) | (local_rows >= self.rows)
+        vectors = embedding(
+            local_rows.masked_fill(is_remote, 0),
             local(self.weight),
             self.padding_idx,
             scale_grad_by_freq=self.scale_grad_by_freq,
         )
-        return summed(found.masked_fill(elsewhere[..., None], 0), self.ranks)
+        return summed(vectors.masked_fill(is_remote[..., None], 0), self.ranks)
 
 
 class HeadEmbedding(nn.Module):
-    """An embedding with one number per head, of which each rank has those of its heads."""
+    """An embedding with one number per head, split by heads."""
 
     def __init__(self, whole: nn.Embedding) -> None:
         super().__init__()
         self.weight = whole.weight
 
     def forward(self, places: torch.Tensor) -> torch.Tensor:
-        """The numbers of this rank's heads."""
+        """Returns the numbers of this rank's heads."""
         return embedding(places, local(self.weight))
 
 
 class _SummedGradients:
-    """Mixed into a module whose weights each rank uses on other tokens or heads."""
+    """Mixin for a module whose weights each rank uses on different tokens or heads."""
 
     tensor_ranks: TensorRanks
 
@@ -161,18 +168,18 @@ class _SummedGradients:
     @contextmanager
     def _copied_weights(self) -> Iterator[None]:
         weights: dict[str, Any] = self._parameters  # type: ignore[attr-defined]
-        kept = dict(weights)
-        for name, weight in kept.items():
+        originals = dict(weights)
+        for name, weight in originals.items():
             if weight is not None:
                 weights[name] = copied(weight, self.tensor_ranks)
         try:
             yield
         finally:
-            weights.update(kept)
+            weights.update(originals)
 
 
 def sum_gradients(module: nn.Module, ranks: TensorRanks) -> None:
-    """Lets a whole module's gradients be summed over the ranks, in place."""
+    """Makes backward sum an unsplit module's gradients over the ranks, in place."""
     module.__class__ = _with_summed_gradients(type(module))  # type: ignore[arg-type]
     module.tensor_ranks = ranks  # type: ignore[assignment]
 
@@ -183,7 +190,7 @@ def _with_summed_gradients(kind: Any) -> type[nn.Module]:
 
 
 def localize(module: nn.Module) -> None:
-    """Makes plain parameters of all DTensors, which share their memory, in place."""
+    """Replaces all DTensors by plain parameters that share their memory, in place."""
 
     def plain(weight: nn.Parameter) -> nn.Parameter:
         if not isinstance(weight, DTensor):
@@ -196,9 +203,14 @@ def localize(module: nn.Module) -> None:
 
 
 def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
-    """A weight, or `values` laid out as it is (its gradient), as the DTensor it is a slice of.
+    """Returns the DTensor of which a weight is a slice, undoing `localize`.
 
-    What is no slice, or is a DTensor already, is given back as it is.
+    Args:
+        weight: A parameter.
+        values: A tensor with the weight's layout, such as its gradient, to use instead of it.
+
+    Returns:
+        A DTensor; the tensor itself if it is not a slice or already a DTensor.
     """
     values = weight if values is None else values
     layout: tuple[DeviceMesh, tuple[Placement, ...]] | None = getattr(weight, _LAYOUT, None)
@@ -208,12 +220,12 @@ def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> 
 
 
 def replace_weights(module: nn.Module, replacement: Callable[[nn.Parameter], nn.Parameter]) -> None:
-    """Puts another parameter in the place of each, wherever it stands: what is tied stays tied."""
-    known: dict[int, nn.Parameter] = {}
-    kept = []  # an id is of use as long as what it is the id of lives
+    """Replaces each parameter of a module and its submodules; tied weights stay tied."""
+    replacements: dict[int, nn.Parameter] = {}
+    originals = []  # keeps the old parameters alive, so that no id is reused
     for part in module.modules():
         for name, weight in part._parameters.items():
             if weight is not None:
-                kept.append(weight)
-                known.setdefault(id(weight), replacement(weight))
-                part._parameters[name] = known[id(weight)]
+                originals.append(weight)
+                replacements.setdefault(id(weight), replacement(weight))
+                part._parameters[name] = replacements[id(weight)]

@@ -1,16 +1,16 @@
-"""Blocks split over tensor ranks: tensor parallelism, and the sequence beside it.
+"""Tensor parallelism: blocks split over tensor ranks, optionally with sequence parallelism.
 
-A weight that is split becomes a DTensor over the mesh's dimension "tensor", with one placement
-`Shard(dim)` and an even split; all other weights stay plain tensors, equal on every tensor rank,
-and so do their gradients. Names of weights stay as they were. It works on the meta device too:
-each DTensor then has a meta slice, to be filled with the slice of the whole values.
+A split weight becomes a DTensor over the mesh's dimension "tensor", with one placement
+`Shard(dim)` and an even split. All other weights stay plain tensors, equal on every tensor rank,
+and so do their gradients. Names of weights stay. It works on the meta device too: each DTensor
+then has a meta slice, which is filled later with its slice of the whole values.
 
-Where one projection holds several (GPT-2's query, key and value), each rank has its share of
-each of them, side by side. The DTensor is the whole weight in another order, which `split_order`
-makes out of the original order and `original_order` undoes; `models.initial.name_source` is told
-where its pieces come from. For all other weights both do nothing.
+Some projections are packed (GPT-2's query, key and value). Each rank then has its share of each
+part, side by side, and the DTensor is the whole weight in another order. `split_order` makes this
+order and `original_order` undoes it; `deferred_init.name_source` records the source of each
+piece. For all other weights both do nothing.
 
-DistributedDataParallel holds no DTensors: see `slices.localize`.
+DistributedDataParallel does not support DTensors: see `split_modules.localize`.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ _STATES = ("hidden_states", "key_value_states", "encoder_hidden_states")  # inpu
 def split_sequence(
     module: nn.Module, blocks: tuple[nn.Module, ...], plan: TensorPlan, ranks: TensorRanks
 ) -> None:
-    """Cuts the sequence before the first block and gathers it behind the last, in place.
+    """Slices the sequence before the first block and gathers it after the last, in place.
 
-    The weights of what works on some tokens, such as norms, get a part of their gradient on
-    each rank: it is summed.
+    Weights that work on a slice of tokens, such as norms, get a partial gradient on each rank,
+    which backward then sums.
     """
     names = {id(part): name for name, part in module.named_modules()}
-    taken = {name for name, _ in plan.splits} | set(plan.summed)
+    covered = {name for name, _ in plan.splits} | set(plan.summed)
     for block in blocks:
         for part in block.modules():
-            if part._parameters and names[id(part)] not in taken:
+            if part._parameters and names[id(part)] not in covered:
                 sum_gradients(part, ranks)
 
     def cut(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,7 +86,7 @@ def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None
     """Splits the projections of the model over the tensor ranks, in place.
 
     Raises:
-        CannotSplitError: If the model has no plan; rules refuse that beforehand.
+        CannotSplitError: If the model has no tensor plan; rules refuse such plans earlier.
     """
     module, ranks = model.module, TensorRanks.of(mesh)
     plan = tensor_plan(module, dict(model.tensor_plan))
@@ -101,20 +101,20 @@ def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None
         for count in LOCAL_COUNTS.get(type(part).__name__, ()):
             setattr(part, count, getattr(part, count) // ranks.size)
     _split_modules(module, plan, mesh.devices["tensor"], ranks, tokens=tokens)
-    # ranks that split a block must drop the same of what they share
+    # dropout must be the same on all ranks that split a block
     torch.manual_seed(mesh.place.data)
 
 
 def split_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
-    """The whole values of a weight of `owner`, in the order in which ranks split them."""
+    """Returns the whole values of a weight of `owner`, in the order in which ranks split them."""
     parts, ranks = _packing(owner)
-    return _swap_halves(owner, whole, parts, ranks)
+    return _transpose_packing(owner, whole, parts, ranks)
 
 
 def original_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
-    """The whole values of a weight of `owner`, in the order of the model that is not split."""
+    """Returns the whole values of a weight of `owner`, in the order of the unsplit model."""
     parts, ranks = _packing(owner)
-    return _swap_halves(owner, whole, ranks, parts)
+    return _transpose_packing(owner, whole, ranks, parts)
 
 
 def _split_modules(
@@ -125,10 +125,10 @@ def _split_modules(
     for name, style in (*plan.splits, *plan.vocabulary):
         whole = module.get_submodule(name)
         if (name, style) in plan.vocabulary and whole.get_parameter("weight").shape[0] % ranks.size:
-            continue  # rows of tied weights are as many: none of them is split
-        ready = any(name.startswith(f"{region}.") for region in plan.regions)
-        inside = (name, style) in plan.splits
-        entrance: Entrance = "ready" if ready else "tokens" if tokens and inside else "whole"
+            continue  # rows do not split evenly, nor do those of tied weights
+        in_region = any(name.startswith(f"{region}.") for region in plan.regions)
+        in_block = (name, style) in plan.splits
+        entrance: Entrance = "ready" if in_region else "tokens" if tokens and in_block else "whole"
         replaced[id(whole)] = _split_module(whole, style, ranks, entrance, tokens=tokens)
         parts = PARTS.get(style, 1)
         replaced[id(whole)].packing = (parts, ranks.size)  # type: ignore[assignment]
@@ -157,7 +157,7 @@ def _split_module(
 
 
 def _split_dim(whole: nn.Module, key: str, style: Style) -> int | None:
-    """The dimension along which a weight is split; None if each rank has all of it."""
+    """Dimension along which a weight is split; None if each rank has the whole weight."""
     if style == "heads":
         return 1
     if projection_sizes(whole) is None:
@@ -171,8 +171,8 @@ def _split_dim(whole: nn.Module, key: str, style: Style) -> int | None:
 def _slice(
     whole: torch.Tensor, dim: int, mesh: DeviceMesh, ranks: TensorRanks, trains: bool
 ) -> nn.Parameter:
-    mine = ranks.slice(whole, dim).clone()  # not a view, which would keep the whole alive
-    split = DTensor.from_local(mine, mesh, [Shard(dim)], run_check=False)
+    local = ranks.slice(whole, dim).clone()  # a view would keep the whole alive
+    split = DTensor.from_local(local, mesh, [Shard(dim)], run_check=False)
     return nn.Parameter(split, requires_grad=trains)
 
 
@@ -181,17 +181,18 @@ def _packing(owner: nn.Module) -> tuple[int, int]:
     return packing
 
 
-def _swap_halves(owner: nn.Module, whole: torch.Tensor, outer: int, inner: int) -> torch.Tensor:
-    """Outputs that lie by `outer`, then by `inner`, laid by `inner`, then by `outer`."""
+def _transpose_packing(
+    owner: nn.Module, whole: torch.Tensor, outer: int, inner: int
+) -> torch.Tensor:
     if outer == 1 or inner == 1:
         return whole
     dim = _output_dim(owner, whole.dim())
-    halves: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))
-    return halves.transpose(dim, dim + 1).flatten(dim, dim + 2)
+    pieces: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))
+    return pieces.transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 
 def _name_pieces(owner: nn.Module, key: str, shape: tuple[int, ...]) -> None:
-    """Says where in the original weight each piece of a packed one comes from."""
+    """Records the place in the original weight of each piece of a packed one."""
     parts, size = _packing(owner)
     if parts == 1:
         return

@@ -1,1 +1,1 @@
-"""Measurements of the machine: what the device, its links, host and drive can do."""
+"""Measurements of the machine: rates of the device, its links, the host and a drive."""

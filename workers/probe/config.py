@@ -1,4 +1,4 @@
-"""How much is measured: the sizes, and the time that they may take."""
+"""Configuration of a probe (sizes and times), and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from search_spaces.hardware.device import CollectivePoint, MatmulPoint, MatmulPr
 
 KIB, MIB = 2**10, 2**20
 Shape = tuple[int, int, int]
-"""rows, columns and inner dimension of a matmul."""
+"""Rows, columns and inner dimension of a matmul."""
 
 _TALL: tuple[Shape, ...] = ((2048, 512, 512), (4096, 256, 1024), (512, 4096, 512))
 _TALL_CUDA: tuple[Shape, ...] = (
@@ -27,11 +27,12 @@ _TALL_CUDA: tuple[Shape, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """What one probe measures.
+    """Sizes and times of one probe.
 
-    All ranks measure at the same time, as they train at the same time: what they share, each
-    gets a part of. A point is repeated for `point_seconds`, and its fastest repeat counts. Shapes
-    are measured from the smallest on, and the rest left out where one takes far longer than that.
+    All ranks measure at the same time, as they train at the same time, so each gets its part of
+    shared resources. A point is repeated for `point_seconds`, and its fastest repeat counts.
+    Shapes are measured in order of size. If one takes far longer than `point_seconds`, the
+    larger ones are skipped.
     """
 
     device_type: Literal["cpu", "cuda"]
@@ -43,20 +44,20 @@ class ProbeConfig:
     copy_bytes: int
     collective_bytes: tuple[int, ...]
     file_bytes: int
-    file_seconds: float  # writing and reading stop there, whatever the drive
+    file_seconds: float  # limit for writing, and for reading
     adam_elements: int
     timeout_seconds: float  # of the whole probe
 
 
 def default_config() -> ProbeConfig:
-    """What tells enough of this machine: its CUDA devices, or else two ranks of a core each."""
+    """Returns the configuration for this machine: all CUDA devices, or two ranks of one core."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cores = os.cpu_count() or 1
     if not devices:
         return ProbeConfig(
             device_type="cpu",
             ranks=2,
-            threads=1,  # `cluster.cpus_per_worker` at rest
+            threads=1,  # default of `cluster.cpus_per_worker`
             shapes=(*((side, side, side) for side in (64, 128, 256, 512, 1024, 1536)), *_TALL),
             precisions=("fp32", "bf16", "fp16"),
             point_seconds=0.2,
@@ -88,8 +89,8 @@ def default_config() -> ProbeConfig:
 class ProbeResult:
     """Rates that one rank reached while its peers measured the same.
 
-    Bandwidths of copies count bytes read and bytes written. None stands for what the device does
-    not have, such as a bus between a CPU and itself.
+    Bandwidths of copies count bytes read plus bytes written. None stands for a feature that the
+    device does not have, such as a bus between a CPU and its host.
     """
 
     device_name: str
@@ -106,11 +107,9 @@ class ProbeResult:
     collective_points: tuple[CollectivePoint, ...]
     nvme_write_bytes_per_second: float
     nvme_read_bytes_per_second: float
-    past_page_cache: bool  # whether files were read and written around the page cache
+    past_page_cache: bool  # direct I/O: files were read and written around the page cache
     cpu_adam_elements_per_second: float
 
     def matmul_peak(self, precision: str) -> float:
-        """The most FLOP/s of any shape; 0.0 if the precision was not measured."""
-        return max(
-            (rate for found, *_, rate in self.matmul_points if found == precision), default=0
-        )
+        """Returns the highest FLOP/s of any shape; 0.0 if the precision was not measured."""
+        return max((rate for name, *_, rate in self.matmul_points if name == precision), default=0)

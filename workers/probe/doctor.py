@@ -1,4 +1,4 @@
-"""What this machine can and cannot do, with the remedy: for `plimsoll doctor` and for the rules."""
+"""Optional features of this machine, and remedies: for `plimsoll doctor` and for the rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """Something that plans may need; `lack` says why it is missing, None if it is there."""
+    """A feature that plans may need; `lack` is the reason why it is missing, None if present."""
 
     name: str
     serves: str  # which knobs need it
@@ -35,19 +35,20 @@ class Feature:
 
 
 def survey(device_type: str) -> tuple[Feature, ...]:
-    """Looks at what is installed for "cpu" or "cuda"; builds and starts nothing."""
+    """Checks which features are installed for "cpu" or "cuda"; builds and starts nothing."""
     device = torch.device(device_type)
     return tuple(
-        Feature(name=name, serves=serves, lack=look(device)) for name, serves, look in _FEATURES
+        Feature(name=name, serves=serves, lack=lack_of(device))
+        for name, serves, lack_of in _FEATURES
     )
 
 
 def cuda_devices() -> tuple[str, ...]:
-    """The CUDA devices that torch sees, with their memory; none on a machine without."""
-    found = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
-    return tuple(f"{device.name}, {device.total_memory / GIB:.0f} GiB" for device in found)
+    """Returns name and memory of each CUDA device that torch sees."""
+    devices = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
+    return tuple(f"{device.name}, {device.total_memory / GIB:.0f} GiB" for device in devices)
 
 
 def lacks(device_type: str) -> tuple[tuple[str, str], ...]:
-    """The features that are missing, each with the reason: `ClusterFacts.lacks`."""
-    return tuple((found.name, found.lack) for found in survey(device_type) if found.lack)
+    """Returns the missing features, each with the reason, for `ClusterFacts.lacks`."""
+    return tuple((feature.name, feature.lack) for feature in survey(device_type) if feature.lack)

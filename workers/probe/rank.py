@@ -1,4 +1,4 @@
-"""What each rank of a probe does, in a process of its own."""
+"""Runs a probe in one process per rank."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from workers.probe.rates import (
     matmul_points,
     transfer_rates,
 )
-from workers.probe.storage import DriveRates, drive_rates
+from workers.probe.storage import drive_rates
 
 FINDINGS = TypeAdapter(ProbeResult)
 _POLL_SECONDS = 1.0
 
 
-def measure(rank: int, effort: ProbeConfig, drive: Path, exchange: Path) -> None:
-    """Measures beside its peers; the first rank writes its findings to `exchange`."""
-    torch.set_num_threads(effort.threads)
-    device = torch.device("cuda", rank) if effort.device_type == "cuda" else torch.device("cpu")
+def measure(rank: int, config: ProbeConfig, drive: Path, exchange: Path) -> None:
+    """Measures at the same time as its peers; rank 0 writes its result to `exchange`."""
+    torch.set_num_threads(config.threads)
+    device = torch.device("cuda", rank) if config.device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with _group(rank, effort, exchange):
-        findings = _measured(effort, device, drive)
+    with _group(rank, config, exchange):
+        result = _measured(config, device, drive)
     if rank == 0:
-        (exchange / "findings.json").write_bytes(FINDINGS.dump_json(findings))
+        (exchange / "findings.json").write_bytes(FINDINGS.dump_json(result))
 
 
 @contextlib.contextmanager
-def _group(rank: int, effort: ProbeConfig, exchange: Path) -> Iterator[None]:
-    if effort.ranks == 1:
+def _group(rank: int, config: ProbeConfig, exchange: Path) -> Iterator[None]:
+    if config.ranks == 1:
         yield
         return
     dist.init_process_group(
-        "nccl" if effort.device_type == "cuda" else "gloo",
+        "nccl" if config.device_type == "cuda" else "gloo",
         init_method=(exchange / "store").as_uri(),
         rank=rank,
-        world_size=effort.ranks,
-        timeout=datetime.timedelta(seconds=effort.timeout_seconds),
+        world_size=config.ranks,
+        timeout=datetime.timedelta(seconds=config.timeout_seconds),
     )
     try:
         yield
@@ -67,28 +67,29 @@ def _group(rank: int, effort: ProbeConfig, exchange: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _measured(effort: ProbeConfig, device: torch.device, drive: Path) -> ProbeResult:
-    """Each kind together with the peers; those who are ahead wait."""
-    cuda = device.type == "cuda"
+def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeResult:
+    # barriers before each kind, so that all ranks measure the same at the same time
+    is_cuda = device.type == "cuda"
     host = torch.device("cpu")
     context = _context_bytes(device)
-    _meet(effort)
-    points = matmul_points(effort, device)
-    _meet(effort)
-    bandwidth = copy_bandwidth(effort, device)
-    host_bandwidth = copy_bandwidth(effort, host) if cuda else bandwidth
-    _meet(effort)
-    pinned = transfer_rates(effort, device, pinned=True) if cuda else None
-    pageable = transfer_rates(effort, device, pinned=False) if cuda else None
-    launch = launch_seconds(effort, device)
-    _meet(effort)
-    adam = adam_rate(effort)
-    collectives = collective_points(effort, device)
-    rates = _drive(effort, drive)
+    _barrier(config)
+    points = matmul_points(config, device)
+    _barrier(config)
+    bandwidth = copy_bandwidth(config, device)
+    host_bandwidth = copy_bandwidth(config, host) if is_cuda else bandwidth
+    _barrier(config)
+    pinned = transfer_rates(config, device, pinned=True) if is_cuda else None
+    pageable = transfer_rates(config, device, pinned=False) if is_cuda else None
+    launch = launch_seconds(config, device)
+    _barrier(config)
+    adam = adam_rate(config)
+    collectives = collective_points(config, device)
+    _barrier(config)
+    rates = drive_rates(drive, file_bytes=config.file_bytes, most_seconds=config.file_seconds)
     return ProbeResult(
-        device_name=torch.cuda.get_device_name(device) if cuda else "cpu",
-        memory_bytes=_memory_bytes(device, effort),
-        multiprocessors=_multiprocessors(device, effort),
+        device_name=torch.cuda.get_device_name(device) if is_cuda else "cpu",
+        memory_bytes=_memory_bytes(device, config),
+        multiprocessors=_multiprocessors(device, config),
         context_bytes=context,
         power_watts=_power_watts(device),
         matmul_points=points,
@@ -105,34 +106,29 @@ def _measured(effort: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     )
 
 
-def _drive(effort: ProbeConfig, drive: Path) -> DriveRates:
-    _meet(effort)
-    return drive_rates(drive, file_bytes=effort.file_bytes, most_seconds=effort.file_seconds)
-
-
-def _meet(effort: ProbeConfig) -> None:
-    if effort.ranks > 1:
+def _barrier(config: ProbeConfig) -> None:
+    if config.ranks > 1:
         dist.barrier()
 
 
-def _memory_bytes(device: torch.device, effort: ProbeConfig) -> int:
+def _memory_bytes(device: torch.device, config: ProbeConfig) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     cores = psutil.cpu_count() or 1
     total: int = psutil.virtual_memory().total
-    return total * effort.threads // max(cores, effort.threads)
+    return total * config.threads // max(cores, config.threads)
 
 
-def _multiprocessors(device: torch.device, effort: ProbeConfig) -> int:
+def _multiprocessors(device: torch.device, config: ProbeConfig) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
-    return effort.threads
+    return config.threads
 
 
 def _context_bytes(device: torch.device) -> int:
-    """What the device holds beside PyTorch's tensors, of whatever process; 0 on a CPU.
+    """Device memory outside PyTorch's allocator, of all processes; 0 on a CPU.
 
-    NCCL's buffers are left out: they come with the first collective.
+    Excludes NCCL's buffers, which come with the first collective.
     """
     if device.type != "cuda":
         return 0
@@ -143,7 +139,7 @@ def _context_bytes(device: torch.device) -> int:
 
 
 def _power_watts(device: torch.device) -> float | None:
-    """The limit in force; None where nobody tells."""
+    """Enforced power limit in watts; None if it is unknown."""
     with nvml_device(device) as gpu:
         if gpu is None:
             return None
@@ -153,35 +149,35 @@ def _power_watts(device: torch.device) -> float | None:
             return None
 
 
-def probe_ranks(effort: ProbeConfig, *, drive: Path) -> ProbeResult:
-    """Measures with real processes, one for each rank; none of them outlives the call.
+def probe_ranks(config: ProbeConfig, *, drive: Path) -> ProbeResult:
+    """Measures in one process per rank; no process outlives the call.
 
     Args:
-        effort: What is measured, and how long at most.
-        drive: A folder on the drive whose speed counts; a file is written there and deleted.
+        config: Configuration of the probe.
+        drive: A folder on the drive to measure; a file is written there and deleted.
 
     Raises:
-        ClusterError: If the folder cannot be used, a rank fails or time runs out.
+        ClusterError: If the folder cannot be used, a rank fails or the probe times out.
     """
     if not drive.is_dir():
-        raise ClusterError(f"{drive} is no folder; name one on the drive to be measured")
+        raise ClusterError(f"{drive} is not a folder; name a folder on the drive to measure")
     with tempfile.TemporaryDirectory(prefix="plimsoll-probe-") as name:
         exchange = Path(name)
-        with _spawned(effort, drive.absolute(), exchange) as ranks:
-            _join(ranks, effort.timeout_seconds)
+        with _spawned(config, drive.absolute(), exchange) as ranks:
+            _join(ranks, config.timeout_seconds)
         return FINDINGS.validate_json((exchange / "findings.json").read_bytes())
 
 
 @contextlib.contextmanager
-def _spawned(effort: ProbeConfig, drive: Path, exchange: Path) -> Iterator[ProcessContext]:
+def _spawned(config: ProbeConfig, drive: Path, exchange: Path) -> Iterator[ProcessContext]:
     ranks: ProcessContext = spawn(
-        measure, args=(effort, drive, exchange), nprocs=effort.ranks, join=False, daemon=True
+        measure, args=(config, drive, exchange), nprocs=config.ranks, join=False, daemon=True
     )
     try:
         yield ranks
     finally:
         for process in ranks.processes:
-            process.kill()  # does nothing to one that has ended
+            process.kill()  # does nothing if it has ended
             process.join()
 
 
@@ -191,8 +187,8 @@ def _join(ranks: ProcessContext, timeout_seconds: float) -> None:
         while not ranks.join(timeout=_POLL_SECONDS):
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"the probe was not done after {timeout_seconds:.0f} s;"
-                    " run it again when nothing else keeps the machine busy"
+                    f"the probe did not finish within {timeout_seconds:.0f} s;"
+                    " run it again when the machine is idle"
                 )
     except ProcessRaisedException as error:
         cause = str(error).strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What a device does alone: matmuls, copies, launches, and Adam on the host."""
+"""Rates of a device: matmuls, copies, launches, collectives, and Adam on the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from search_spaces.hardware.device import Collective, CollectivePoint, MatmulPoint, MatmulPrecision
 from workers.probe.config import ProbeConfig
 
-_LEAST_SECONDS = 1e-3  # shorter repeats are bundled, so that the clock's own cost does not count
+_MIN_SECONDS = 1e-3  # shorter repeats are timed together, so that the clock costs little
 _TOO_SLOW = 5  # times the budget of a point: larger shapes would take minutes
 _LAUNCHES = 2000
 
@@ -32,91 +32,91 @@ def best_seconds(
     budget_seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds of one call, from the fastest of the repeats that fit the budget.
+    """Returns seconds per call, from the fastest repeat within the budget.
 
-    The first call, in which libraries start, does not count.
+    The first call does not count: it loads libraries.
     """
     action()
     best = spent = _seconds_of(action, device, clock, calls=1)
-    calls = max(math.ceil(_LEAST_SECONDS / max(best, 1e-9)), 1)
+    calls = max(math.ceil(_MIN_SECONDS / max(best, 1e-9)), 1)
     while spent < budget_seconds:
         seconds = _seconds_of(action, device, clock, calls=calls)
         best, spent = min(best, seconds / calls), spent + seconds
     return best
 
 
-def matmul_points(effort: ProbeConfig, device: torch.device) -> tuple[MatmulPoint, ...]:
-    """FLOP/s of each shape in each precision that the device has; values are random.
+def matmul_points(config: ProbeConfig, device: torch.device) -> tuple[MatmulPoint, ...]:
+    """Returns FLOP/s of each shape in each precision that the device has, on random values.
 
-    Source: matmuls of zeros draw less power and run faster than those that train (H. He,
+    Source: matmuls of zeros draw less power and run faster than real ones (H. He,
     "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024).
     """
     return tuple(
         point
-        for precision in effort.precisions
+        for precision in config.precisions
         if _has(precision, device)
-        for point in _points_of(precision, effort, device)
+        for point in _points_of(precision, config, device)
     )
 
 
-def copy_bandwidth(effort: ProbeConfig, device: torch.device) -> float:
-    """Bytes read and written each second while a large tensor is copied on one device."""
-    source = torch.ones(effort.copy_bytes // 4, device=device)
+def copy_bandwidth(config: ProbeConfig, device: torch.device) -> float:
+    """Returns bytes read plus written per second while a large tensor is copied on a device."""
+    source = torch.ones(config.copy_bytes // 4, device=device)
     target = torch.empty_like(source)
-    seconds = best_seconds(lambda: target.copy_(source), device, effort.point_seconds)
+    seconds = best_seconds(lambda: target.copy_(source), device, config.point_seconds)
     return 2 * source.nbytes / seconds
 
 
 def transfer_rates(
-    effort: ProbeConfig, device: torch.device, *, pinned: bool
+    config: ProbeConfig, device: torch.device, *, pinned: bool
 ) -> tuple[float, float]:
-    """Bytes each second from host to device, and back."""
-    host = torch.ones(effort.copy_bytes // 4, pin_memory=pinned)
-    there = torch.empty_like(host, device=device)
+    """Returns bytes per second from host to device, and back."""
+    host = torch.ones(config.copy_bytes // 4, pin_memory=pinned)
+    on_device = torch.empty_like(host, device=device)
 
     def to_device() -> torch.Tensor:
-        return there.copy_(host, non_blocking=pinned)
+        return on_device.copy_(host, non_blocking=pinned)
 
     def to_host() -> torch.Tensor:
-        return host.copy_(there, non_blocking=pinned)
+        return host.copy_(on_device, non_blocking=pinned)
 
-    up = best_seconds(to_device, device, effort.point_seconds)
-    return host.nbytes / up, host.nbytes / best_seconds(to_host, device, effort.point_seconds)
+    up = best_seconds(to_device, device, config.point_seconds)
+    return host.nbytes / up, host.nbytes / best_seconds(to_host, device, config.point_seconds)
 
 
-def launch_seconds(effort: ProbeConfig, device: torch.device) -> float:
-    """From one operator to the next in eager PyTorch, where they do next to nothing."""
+def launch_seconds(config: ProbeConfig, device: torch.device) -> float:
+    """Returns seconds per operator in eager PyTorch, for operators with almost no work."""
     number = torch.zeros(1, device=device)
 
     def many() -> None:
         for _ in range(_LAUNCHES):
             number.add_(1.0)
 
-    return best_seconds(many, device, effort.point_seconds) / _LAUNCHES
+    return best_seconds(many, device, config.point_seconds) / _LAUNCHES
 
 
-def adam_rate(effort: ProbeConfig) -> float:
-    """Parameters that fused AdamW updates each second on the host, states and all in fp32."""
-    weight = torch.nn.Parameter(torch.zeros(effort.adam_elements))
+def adam_rate(config: ProbeConfig) -> float:
+    """Returns parameters per second that fused AdamW updates on the host, all in fp32."""
+    weight = torch.nn.Parameter(torch.zeros(config.adam_elements))
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.AdamW([weight], fused=True)
     host = torch.device("cpu")
-    return effort.adam_elements / best_seconds(optimizer.step, host, effort.point_seconds)
+    return config.adam_elements / best_seconds(optimizer.step, host, config.point_seconds)
 
 
 def _points_of(
-    precision: MatmulPrecision, effort: ProbeConfig, device: torch.device
+    precision: MatmulPrecision, config: ProbeConfig, device: torch.device
 ) -> Iterator[MatmulPoint]:
     dtype = _DTYPES[precision]
     with _tf32(precision == "tf32"):
-        for rows, columns, inner in sorted(effort.shapes, key=math.prod):
+        for rows, columns, inner in sorted(config.shapes, key=math.prod):
             left = torch.randn(rows, inner, device=device).to(dtype)
             right = torch.randn(inner, columns, device=device).to(dtype)
             target = torch.empty(rows, columns, device=device, dtype=dtype)
             multiply = _multiplication(left, right, target)
-            seconds = best_seconds(multiply, device, effort.point_seconds)
+            seconds = best_seconds(multiply, device, config.point_seconds)
             yield precision, rows, columns, inner, 2 * rows * columns * inner / seconds
-            if seconds > _TOO_SLOW * effort.point_seconds:
+            if seconds > _TOO_SLOW * config.point_seconds:
                 return
 
 
@@ -163,31 +163,31 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def collective_points(effort: ProbeConfig, device: torch.device) -> tuple[CollectivePoint, ...]:
-    """Seconds of each collective at each size, the fastest of some repeats; none for one rank.
+def collective_points(config: ProbeConfig, device: torch.device) -> tuple[CollectivePoint, ...]:
+    """Returns seconds of each collective at each size, the fastest of several repeats.
 
-    All ranks of the default process group have to call it. The size is that of the whole tensor:
-    what is reduced, what is gathered, what is scattered.
+    All ranks of the default process group call it together; a single rank has no points. The size
+    is that of the whole tensor: reduced, gathered or scattered.
     """
-    ranks = effort.ranks
+    ranks = config.ranks
     if ranks == 1:
         return ()
-    found: list[CollectivePoint] = []
-    for size in effort.collective_bytes:
+    points: list[CollectivePoint] = []
+    for size in config.collective_bytes:
         for name, action in _actions(size // 4 // ranks, ranks, device):
-            found.append((name, ranks, size // 4 // ranks * ranks * 4, _best(action, device)))
-    return tuple(found)
+            points.append((name, ranks, size // 4 // ranks * ranks * 4, _best(action, device)))
+    return tuple(points)
 
 
 def bus_bandwidth(points: tuple[CollectivePoint, ...]) -> float | None:
-    """Bytes each second that a rank sends and receives in the largest all-reduce.
+    """Returns the bus bandwidth of the largest all-reduce in bytes per second; None without one.
 
     Source: nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2 (n - 1) / n.
     """
-    reduced = [point for point in points if point[0] == "all_reduce"]
-    if not reduced:
+    all_reduces = [point for point in points if point[0] == "all_reduce"]
+    if not all_reduces:
         return None
-    _, ranks, size, seconds = max(reduced, key=lambda point: point[2])
+    _, ranks, size, seconds = max(all_reduces, key=lambda point: point[2])
     return 2 * (ranks - 1) / ranks * size / seconds
 
 
@@ -196,7 +196,7 @@ def _actions(
 ) -> tuple[tuple[Collective, Callable[[], object]], ...]:
     whole = torch.zeros(elements * ranks, device=device)
     part = torch.zeros(elements, device=device)
-    # torch renamed two of them, and warns where they are called as before
+    # torch 2.13 renamed both, and warns when the old names are called
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     return (

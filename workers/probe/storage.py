@@ -1,4 +1,4 @@
-"""How fast a drive is written and read, around the page cache where the file system lets one."""
+"""Write and read rates of a drive, with direct I/O if the file system supports it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CHUNK_BYTES = 2**23
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriveRates:
-    """`past_page_cache` is whether direct I/O was used.
+    """Rates of a drive; `past_page_cache` is set if direct I/O was used.
 
-    Where a file system has none (tmpfs), writing ends with fsync and the kernel is asked to forget
-    the file before it is read, which it need not do.
+    Without direct I/O (tmpfs), writing ends with fsync, and the kernel is asked to drop the file
+    from the page cache before it is read. It may ignore that.
     """
 
     write_bytes_per_second: float
@@ -37,13 +37,13 @@ def drive_rates(
     """Writes a file to a folder, reads it back and deletes it.
 
     Args:
-        folder: Where; it must exist.
-        file_bytes: Size of the file, cut to whole chunks, one at least.
-        most_seconds: When writing, and then reading, stops before the file's end.
-        clock: What time it is, in seconds.
+        folder: An existing folder on the drive.
+        file_bytes: Size of the file, rounded down to whole chunks, at least one.
+        most_seconds: Time limit for writing, and again for reading.
+        clock: Returns the time in seconds.
 
     Raises:
-        OSError: If the folder cannot be written to or has no room.
+        OSError: If the folder is not writable or has no space.
     """
     with tempfile.TemporaryDirectory(prefix="plimsoll-probe-", dir=folder) as inside:
         path = Path(inside) / "file"
@@ -77,7 +77,7 @@ def _rate(
     most_seconds: float,
     clock: Callable[[], float],
 ) -> tuple[float, int]:
-    """Bytes each second, and how many chunks were moved."""
+    """Returns bytes per second, and the number of chunks that were moved."""
     started, moved, done = clock(), 0, 0
     while done < chunks and clock() - started < most_seconds:
         moved += move()
@@ -88,7 +88,7 @@ def _rate(
 
 @contextmanager
 def _aligned_chunk() -> Iterator[mmap.mmap]:
-    """Direct I/O needs memory at the start of a page, filled so that no drive compresses it."""
+    # direct I/O needs page-aligned memory; random bytes, so that the drive cannot compress them
     with mmap.mmap(-1, CHUNK_BYTES) as chunk:
         chunk.write(os.urandom(CHUNK_BYTES))
         yield chunk

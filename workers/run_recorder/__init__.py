@@ -1,1 +1,1 @@
-"""Records how any script trains: what its processes do, without a change to the script."""
+"""Records how an unmodified script trains: wrappers, steps, losses and failures."""

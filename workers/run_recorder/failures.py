@@ -1,6 +1,6 @@
-"""Writes a process's uncaught exception down, so that a failed run can name its first error.
+"""Records a process's uncaught exception, so that a failed run can name its first error.
 
-Uses the standard library alone: what failed may be an import.
+Uses only the standard library, since the failure may be an import.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-_LAUNCHERS = ("torchrun", "accelerate")  # which raise too once a rank has failed
-_LONGEST = 1000  # characters of a message
+_LAUNCHERS = ("torchrun", "accelerate")  # they raise too once a rank has failed
+_MAX_CHARACTERS = 1000  # of a message
 
 
 def record_failures(folder: Path) -> None:
-    """Has an uncaught exception of this process written to a file in `folder`."""
+    """Makes this process write an uncaught exception to a file in `folder`."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -34,14 +34,14 @@ def record_failures(folder: Path) -> None:
 def _failure(error: BaseException) -> dict[str, object]:
     """Fields of `search_spaces.settings.observed_run.ObservedFailure`."""
     rank = int(os.environ.get("RANK", "0"))
-    of_ranks = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError
-    if of_ranks:
-        rank = min(of_ranks)
-        error = of_ranks[rank]
+    by_rank = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError
+    if by_rank:
+        rank = min(by_rank)
+        error = by_rank[rank]
         error = getattr(error, "_base_exc", error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    message = " ".join(str(error).split())[:_LONGEST]
+    message = " ".join(str(error).split())[:_MAX_CHARACTERS]
     return {
         "at": time.time(),
         "rank": rank,

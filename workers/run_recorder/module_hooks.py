@@ -1,4 +1,4 @@
-"""How a process trains, told by its living modules: looked at for one step, then left alone."""
+"""Settings of a training process, observed by hooks on its modules for one step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from search_spaces.settings.observed_run import ObservedSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrappers:
-    """The wrapper in the words of a plan. `units` are the modules that it shards by themselves."""
+    """The wrapper in terms of a plan; `units` are the modules that it shards individually."""
 
     wrapper: Literal["none", "ddp", "fsdp2", "deepspeed"]
     zero_stage: int = 0
@@ -34,7 +34,7 @@ class Wrappers:
 
 
 def wrappers_of(modules: Iterable[nn.Module]) -> Wrappers:
-    """What is around these modules, each of which is looked at."""
+    """Returns the wrapper of these modules."""
     units: list[nn.Module] = []
     replicated = False
     for module in modules:
@@ -49,7 +49,7 @@ def wrappers_of(modules: Iterable[nn.Module]) -> Wrappers:
 
 
 def _is_engine(module: nn.Module) -> bool:
-    # whoever has an engine has imported DeepSpeed, which nobody else should have to
+    # a process with an engine has imported DeepSpeed; no other process should import it
     engine = sys.modules.get("deepspeed.runtime.engine")
     return engine is not None and isinstance(module, engine.DeepSpeedEngine)
 
@@ -67,7 +67,7 @@ def _of_deepspeed(engine: Any) -> Wrappers:
 
 
 def _of_fsdp(units: tuple[Any, ...]) -> Wrappers:
-    # torch tells these nowhere else: _fully_shard/_fsdp_param_group.py
+    # private, but the only source: _fully_shard/_fsdp_param_group.py
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
     groups = [group for group in groups if group is not None]
     offloaded = any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)
@@ -83,84 +83,82 @@ def _of_fsdp(units: tuple[Any, ...]) -> Wrappers:
 
 @dataclass(slots=True)
 class ModuleHooks:
-    """Hooks on the modules of this process, for the length of a step."""
+    """Hooks on the modules of this process for one step."""
 
     in_backward: Callable[[], bool]
     roots: list[nn.Module]
     compiled: list[nn.Module]
     handles: list[RemovableHandle] = field(default_factory=list)
-    ran: set[int] = field(default_factory=set)  # whose forward ran, before backward
-    again: dict[int, nn.Module] = field(default_factory=dict)  # and those whose ran in backward
-    rows: int | None = None
+    ran: set[int] = field(default_factory=set)  # modules whose forward ran outside backward
+    again: dict[int, nn.Module] = field(default_factory=dict)  # and in backward
+    rows: int | None = None  # batch dimension of the first tensor input
     dtypes: Counter[torch.dtype] = field(default_factory=Counter)
 
     @classmethod
     def begin(cls, in_backward: Callable[[], bool]) -> Self:
-        """Looks on from now; `in_backward` tells whether a call of backward is under way.
+        """Registers hooks; `in_backward` returns True while backward runs.
 
-        What is compiled is left alone inside: hooks would have it compiled once more.
+        Compiled modules get no hooks inside, which would trigger a recompilation.
         """
         roots = list(_roots())
         compiled = [module for root in roots for module in root.modules() if _is_compiled(module)]
-        shut = {id(inner) for module in compiled for inner in module.modules()}
-        looking = cls(in_backward, roots, compiled)
+        inside_compiled = {id(inner) for module in compiled for inner in module.modules()}
+        hooks = cls(in_backward, roots, compiled)
         for root in roots:
-            looking.handles.append(
-                root.register_forward_pre_hook(looking._called, with_kwargs=True)
-            )
+            hooks.handles.append(root.register_forward_pre_hook(hooks._on_root, with_kwargs=True))
             for module in root.modules():
-                if id(module) not in shut:
-                    looking._watch(module)
-        return looking
+                if id(module) not in inside_compiled:
+                    hooks._watch(module)
+        return hooks
 
     def _watch(self, module: nn.Module) -> None:
-        self.handles.append(module.register_forward_pre_hook(self._entered))
+        self.handles.append(module.register_forward_pre_hook(self._on_forward))
         if isinstance(module, nn.Linear):
-            self.handles.append(module.register_forward_hook(self._gave))
+            self.handles.append(module.register_forward_hook(self._on_linear_output))
 
-    def _called(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = (*args, *kwargs.values())
-        tensors = (value for value in given if isinstance(value, torch.Tensor) and value.dim())
+    def _on_root(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = (*args, *kwargs.values())
+        tensors = (value for value in values if isinstance(value, torch.Tensor) and value.dim())
         if self.rows is None and (first := next(tensors, None)) is not None:
             self.rows = len(first)
 
-    def _entered(self, module: nn.Module, _: object) -> None:
+    def _on_forward(self, module: nn.Module, _: object) -> None:
         if self.in_backward():
             self.again[id(module)] = module
         else:
             self.ran.add(id(module))
 
-    def _gave(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
+    def _on_linear_output(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
         self.dtypes[output.dtype] += 1
 
     def end(self, optimizer: torch.optim.Optimizer) -> ObservedSettings:
-        """What was seen; takes the hooks away."""
+        """Removes the hooks and returns the observed settings."""
         for handle in self.handles:
             handle.remove()
-        started = dist.is_available() and dist.is_initialized()
-        wrapping = wrappers_of(module for root in self.roots for module in root.modules())
+        has_group = dist.is_available() and dist.is_initialized()
+        wrappers = wrappers_of(module for root in self.roots for module in root.modules())
         return ObservedSettings(
-            rank=dist.get_rank() if started else int(os.environ.get("RANK", "0")),
-            ranks=dist.get_world_size() if started else 1,
-            wrapper=wrapping.wrapper,
-            zero_stage=wrapping.zero_stage,
-            replicas=wrapping.replicas,
-            offload_parameters=wrapping.offload_parameters,
-            offload_optimizer=wrapping.offload_optimizer,
-            wrapped=_counted(wrapping.units),
-            recomputed=_counted(self._recomputed()),
+            rank=dist.get_rank() if has_group else int(os.environ.get("RANK", "0")),
+            ranks=dist.get_world_size() if has_group else 1,
+            wrapper=wrappers.wrapper,
+            zero_stage=wrappers.zero_stage,
+            replicas=wrappers.replicas,
+            offload_parameters=wrappers.offload_parameters,
+            offload_optimizer=wrappers.offload_optimizer,
+            wrapped=_counts_by_class(wrappers.units),
+            recomputed=_counts_by_class(self._recomputed()),
             compiled=len(self.compiled),
             rows=self.rows,
             compute=_dtype_name(self.dtypes),
             attention=_attention(self.roots),
-            optimizer=_optimizer_words(optimizer),
+            optimizer=_optimizer_name(optimizer),
         )
 
     def _recomputed(self) -> Iterator[nn.Module]:
-        """The outermost modules whose forward ran again, and wrappers inside what is compiled."""
+        """Yields the outermost recomputed modules, and wrappers inside compiled modules."""
         again = dict(self.again)
         for root in self.roots:
-            self._lift(root, again)
+            self._add_parents(root, again)
         inner = {
             id(part) for module in again.values() for part in module.modules() if part is not module
         }
@@ -168,30 +166,30 @@ class ModuleHooks:
         for module in self.compiled:
             yield from (part for part in module.modules() if isinstance(part, CheckpointWrapper))
 
-    def _lift(self, module: nn.Module, again: dict[int, nn.Module]) -> None:
-        """Counts a module as run again if all of its parts were that had run: bottom up.
+    def _add_parents(self, module: nn.Module, again: dict[int, nn.Module]) -> None:
+        """Adds modules whose children were all recomputed, bottom up.
 
-        Where the forward itself is recomputed, as in transformers' layers, no hook is called.
+        If only the forward method is recomputed, as in transformers' layers, the module's own
+        hook is not called.
         """
         parts = list(module.children())
         for part in parts:
-            self._lift(part, again)
+            self._add_parents(part, again)
         ran = [id(part) for part in parts if id(part) in self.ran]
         if ran and id(module) in self.ran and all(part in again for part in ran):
             again[id(module)] = module
 
 
 def _roots() -> Iterator[nn.Module]:
-    """Modules with weights to train that are part of no other one."""
-    # by type alone: asking some objects for their class imports or computes things
-    alive = [each for each in gc.get_objects() if _is_module(each)]
-    inner = {id(child) for module in alive for child in module._modules.values()}
-    for module in alive:
+    modules = [each for each in gc.get_objects() if _is_module(each)]
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    for module in modules:
         if id(module) not in inner and any(weight.requires_grad for weight in module.parameters()):
             yield module
 
 
 def _is_module(thing: object) -> bool:
+    # by type, since reading `__class__` of some lazy objects imports or computes something
     return issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
 
 
@@ -200,15 +198,15 @@ def _is_compiled(module: nn.Module) -> bool:
     return compiled is not None or isinstance(module, torch._dynamo.OptimizedModule)
 
 
-def _counted(modules: Iterable[nn.Module]) -> tuple[tuple[str, int], ...]:
+def _counts_by_class(modules: Iterable[nn.Module]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(Counter(_class_name(module) for module in modules).items()))
 
 
 def _class_name(module: nn.Module) -> str:
-    """Its own class, without what wraps it and without the one that FSDP2 makes of it."""
     if isinstance(module, CheckpointWrapper):
         return _class_name(module._checkpoint_wrapped_module)
     name = type(module).__name__
+    # FSDP2 replaces the class by a subclass of FSDPModule and the original
     sharded = name.startswith("FSDP") and len(type(module).__bases__) == 2
     return type(module).__bases__[1].__name__ if sharded else name
 
@@ -219,15 +217,15 @@ def _dtype_name(dtypes: Counter[torch.dtype]) -> str | None:
 
 
 def _attention(roots: Iterable[nn.Module]) -> str | None:
-    """What transformers' configuration says, of the outermost module that has one."""
+    """Attention of transformers' configuration, from the outermost module that has one."""
     for root in roots:
         for module in root.modules():
-            found = getattr(getattr(module, "config", None), "_attn_implementation", None)
-            if isinstance(found, str):
-                return found
+            attention = getattr(getattr(module, "config", None), "_attn_implementation", None)
+            if isinstance(attention, str):
+                return attention
     return None
 
 
-def _optimizer_words(optimizer: torch.optim.Optimizer) -> str:
-    ways = [way for way in ("fused", "foreach") if optimizer.defaults.get(way)]
-    return " ".join([type(optimizer).__name__, *ways])
+def _optimizer_name(optimizer: torch.optim.Optimizer) -> str:
+    modes = [mode for mode in ("fused", "foreach") if optimizer.defaults.get(mode)]
+    return " ".join([type(optimizer).__name__, *modes])

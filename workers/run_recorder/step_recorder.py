@@ -1,7 +1,7 @@
-"""What happens in a process that trains: backward passes and optimizer steps, written as they come.
+"""Records backward passes and optimizer steps of a training process as they happen.
 
-Nothing of the script is changed. Backward is seen where all of torch's ways to it meet; steps by
-torch's own hook for all optimizers, that of DeepSpeed's inner one included.
+The script stays unmodified. Backward is observed in `torch.autograd.backward`, which all calls
+reach. Steps are observed by torch's hook for all optimizers, including DeepSpeed's inner one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from workers.run_recorder.module_hooks import ModuleHooks
 
 _Arguments = tuple[Any, ...]
 
-_LOOKED_AT = 1  # the step whose forward passes are looked at: the second, after all lazy set-up
+_OBSERVED_STEP = 1  # forward passes are observed in the second step, after lazy set-up
 
 
 def record_steps(_: ModuleType) -> None:
-    """Begins to watch this process; called when it has imported torch."""
+    """Starts recording in this process; called after the import of torch."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         StepRecorder(Path(folder)).begin()
 
 
 class StepRecorder:
-    """Watches the steps of one process; its file comes with the first."""
+    """Records the steps of one process; its file is created at the first step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,11 +43,11 @@ class StepRecorder:
         self._passes = 0
         self._loss: torch.Tensor | None = None
         self._scale = 1.0
-        self._inside = False  # of a call of backward, of whichever thread
-        self._looking: ModuleHooks | None = None
+        self._in_backward = False  # in any thread
+        self._hooks: ModuleHooks | None = None
 
     def begin(self) -> None:
-        """From now on."""
+        """Starts recording."""
         wrapt.wrap_function_wrapper(torch.autograd, "backward", self._backward)
         wrapt.wrap_function_wrapper(GradScaler, "scale", self._scaled)
         register_optimizer_step_post_hook(self._stepped)
@@ -59,18 +59,18 @@ class StepRecorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        if self._inside:  # recomputation that calls it once more
+        if self._in_backward:  # a nested call, by recomputation
             return backward(*args, **kwargs)
         self._passes += 1
         loss = args[0] if args else kwargs.get("tensors")
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             value = loss.detach().float().reshape(()) / self._scale
             self._loss = value if self._loss is None else self._loss + value
-        self._inside = True
+        self._in_backward = True
         try:
             return backward(*args, **kwargs)
         finally:
-            self._inside = False
+            self._in_backward = False
 
     def _scaled(
         self, scale: Callable[..., Any], scaler: Any, args: _Arguments, kwargs: dict[str, Any]
@@ -80,7 +80,7 @@ class StepRecorder:
         return scaled
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._passes == 0:  # the same step still, of another group of weights
+        if self._passes == 0:  # still the same step, by the optimizer of other weights
             return
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -88,14 +88,14 @@ class StepRecorder:
         self._write(ObservedStep(at=time.monotonic(), passes=self._passes, loss=loss))
         self._steps += 1
         self._passes, self._loss = 0, None
-        if self._steps == _LOOKED_AT:
-            self._looking = ModuleHooks.begin(lambda: self._inside)
-        elif self._looking is not None:
-            self._write(self._looking.end(optimizer))
-            self._looking = None
+        if self._steps == _OBSERVED_STEP:
+            self._hooks = ModuleHooks.begin(lambda: self._in_backward)
+        elif self._hooks is not None:
+            self._write(self._hooks.end(optimizer))
+            self._hooks = None
 
-    def _write(self, seen: Observed) -> None:
+    def _write(self, event: Observed) -> None:
         if self._file is None:
             path = self._folder / f"{os.uname().nodename}-{os.getpid()}.jsonl"
             self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._file.write(OBSERVED.dump_json(seen).decode() + "\n")
+        self._file.write(OBSERVED.dump_json(event).decode() + "\n")

@@ -63,5 +63,5 @@ def test_a_plan_for_another_number_of_ranks_is_refused_in_a_sentence(
 
     assert caught.value.code == 2
     written = capsys.readouterr()
-    assert written.err.startswith("the plan needs 2 ranks and 1 were started; use: torchrun")
+    assert written.err.startswith("the plan needs 2 ranks, but 1 were started; use: torchrun")
     assert not written.out

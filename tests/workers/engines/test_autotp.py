@@ -1,4 +1,4 @@
-"""Blocks split over tensor ranks by DeepSpeed's AutoTP: losses are those of the whole model."""
+"""Blocks split over tensor ranks by DeepSpeed's AutoTP give the losses of the whole model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str, Any]]:
-    """This rank's parts of the losses over steps of clipped SGD, and weights it does not split."""
+    """Runs clipped SGD; returns this rank's parts of the losses, and its unsplit weights."""
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
     from search_spaces.settings.render import render_deepspeed

@@ -1,4 +1,4 @@
-"""Engine `deepspeed` on real ranks: it trains what the plain loop trains, and leaves nothing."""
+"""Engine `deepspeed` on real ranks: it trains as a plain loop does and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_bf16_learns(pair: Group, zero_stage: int) -> None:
 
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
-    """By how much one step of SGD with rate 1 moves each weight, made whole by DeepSpeed."""
+    """Change of each weight by one step of SGD with rate 1, gathered by DeepSpeed."""
     plan = request.plan
     load_engine(plan, worker.device)
     import deepspeed
@@ -176,7 +176,7 @@ def test_engines_in_turn_leave_nothing_to_each_other(pair: Group) -> None:
 
 
 def _left_behind(worker: Worker) -> tuple[str, ...]:
-    """What of DeepSpeed is alive in this process that belongs to a plan."""
+    """Names DeepSpeed's objects of a plan that are alive in this process."""
     import gc
 
     from deepspeed.comm import comm
@@ -229,7 +229,7 @@ OFFLOADED = a_request(
 
 
 def _out_of_date(_: Worker) -> str:
-    """What ninja would still have to do for DeepSpeed's Adam, by the environment's own records."""
+    """Output of a dry run of the environment's ninja for DeepSpeed's Adam."""
     folder = cpp_extension._get_build_directory("cpu_adam", verbose=False)
     ninja = Path(sys.executable).with_name("ninja")
     return subprocess.run(
@@ -240,7 +240,7 @@ def _out_of_date(_: Worker) -> str:
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 @pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
 def test_what_is_compiled_is_known_to_the_environments_ninja(alone: Group) -> None:
-    """Not to one that the machine has beside it: they would compile again in turns."""
+    """Another ninja on the machine would recompile in turns with the environment's."""
     alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
 
     assert alone.call(_out_of_date) == ["ninja: no work to do.\n"]
@@ -253,7 +253,7 @@ def _load_again(_: Worker) -> None:
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 @pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
 def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
-    """Another environment on the machine may take minutes, in the middle of a trial of ours."""
+    """Another environment on the machine may compile for minutes in the middle of a trial."""
     alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
     folder = Path(cpp_extension._get_build_directory("cpu_adam", verbose=False))
 
@@ -265,7 +265,7 @@ def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
 @pytest.mark.thorough
 @pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
 def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> None:
-    """torch's lock, which DeepSpeed itself meets when its ranks do."""
+    """DeepSpeed itself meets torch's lock when its ranks connect."""
     compiled = Path(cpp_extension._get_build_directory("deepspeed_shm_comm", verbose=False))
     shutil.copytree(compiled, tmp_path / compiled.name)
     (tmp_path / compiled.name / "lock").touch()
@@ -299,7 +299,7 @@ def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
 @pytest.mark.timeout(2 * BUILD_SECONDS + 60)
 @pytest.mark.skipif(nvme_lack() is not None, reason=str(nvme_lack()))
 def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
-    """On weights of some MiB: DeepSpeed leaves what is smaller than a request where it is."""
+    """Weights take some MiB, since DeepSpeed does not move tensors smaller than a request."""
     wide = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4000}
     spec = a_spec(
         model={**LLAMA, "config": {**LLAMA["config"], **wide}},

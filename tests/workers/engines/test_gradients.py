@@ -1,7 +1,7 @@
-"""The norm of the gradient is that of the whole model's, however it is split.
+"""The norm of the gradient is that of the whole model, however the model is split.
 
-SGD with a rate of 1 moves the weights by the gradient as it was clipped, so that what they move
-tells the norm by which it was divided.
+SGD with a rate of 1 moves the weights by the clipped gradient, so the change of the weights shows
+the norm by which it was divided.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def clipped_reference(max_norm: float) -> dict[str, torch.Tensor]:
 
 
 def _whole(weight: torch.Tensor) -> torch.Tensor:
-    """A weight with the slices and shards of all ranks."""
+    """Gathers a weight from the slices and shards of all ranks."""
     found = as_distributed(weight)
     return (found.full_tensor() if isinstance(found, DTensor) else found).detach().clone()
 
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
-    """By how much one step of SGD moves each weight."""
+    """Change of each weight by one step of SGD."""
     mesh, spec = worker.group.lend(30.0, request.plan), request.spec
     model = build(spec.model, spec.train, attention="eager")
     source = batch_source(model, spec)
@@ -101,7 +101,7 @@ def test_the_clipped_gradient_is_that_of_one_process(
 
 
 def _norm_by_stage(worker: Worker, request: TrialRequest, *, left_out: bool) -> float:
-    """Two stages: each has a weight of its own, and both have one that is tied."""
+    """Norm over two stages, which each have their own weight and share a tied one."""
     mesh = worker.group.lend(30.0, request.plan)
     assert mesh is not None
     own, tied = torch.zeros(2), torch.zeros(1)

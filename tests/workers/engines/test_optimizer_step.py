@@ -1,4 +1,4 @@
-"""Clipping, schedule and fp16 in training: the losses of a plain loop, and overflow for all."""
+"""Clipping, schedule and fp16: losses are those of a plain loop; all ranks skip an overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers of a plan: the same weights however they are split, and the states they keep."""
+"""Optimizers of a plan: the same update however weights are split, and their states."""
 
 from __future__ import annotations
 

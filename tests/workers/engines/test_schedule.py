@@ -1,4 +1,4 @@
-"""The learning rate, against values by hand and against transformers."""
+"""The learning rate, against values computed by hand and against transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine does while steps are measured: real samples of this one."""
+"""Machine conditions while steps are measured: real samples of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work() -> None:
 
 
 def sampled(device: torch.device = CPU, meanwhile: Callable[[], None] = rest) -> Conditions:
-    """What is known after the first sample, however long that takes to come."""
+    """Reads conditions after the first sample, however long that takes."""
     with ConditionsSampler.running(device) as sampler:
         sampler.begin()
         while (conditions := sampler.read()).host_memory_percent is None:
@@ -75,7 +75,7 @@ def test_its_thread_ends_with_it() -> None:
 
 
 def test_a_gpu_without_a_driver_is_no_reason_to_fail() -> None:
-    """Where there is a driver, the samples are real; where there is none, there are none."""
+    """Samples are real on a machine with a driver, and absent on others."""
     conditions = sampled(torch.device("cuda", 0))
 
     assert conditions.host_memory_percent is not None

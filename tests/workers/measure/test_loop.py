@@ -1,6 +1,6 @@
-"""The measuring loop on real training steps: when it stops, what it times together, what adds up.
+"""The measuring loop on real training steps: when it stops, its windows, and consistent sums.
 
-The clock is moved by hand: a step takes what its input is said to take, on any machine.
+The clock is controlled by the test: a step takes the time that its input states, on any machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def training() -> TorchTraining:
 
 
 class Clock:
-    """Seconds that pass only when told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,7 +75,7 @@ def always(seconds: float) -> Takes:
 
 
 def growing(seconds: float) -> Takes:
-    """Each takes a trifle longer than the one before, so that no interval has no width."""
+    """Each step takes slightly longer than the one before, so that intervals have a width."""
     return lambda step: seconds * (1 + 1e-6 * step)
 
 
@@ -163,7 +163,7 @@ def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> 
 
 
 def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
-    """The interval of few steps spans all of them: one as fast as the rival leaves it open."""
+    """The interval of few steps spans all of them, including one as fast as the incumbent."""
     takes = [0.25, 0.2] * 4
     series = measure(takes.__getitem__, incumbent=RIVAL, interval=0.01, min_steps=6, max_steps=8)
 
@@ -172,7 +172,7 @@ def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
 
 
 def test_near_ties_are_measured_to_half_the_interval() -> None:
-    """Ten steps alternate by 10 %: half the width is 5 %, which is enough unless it is a tie."""
+    """Ten steps alternate by 10 %: a half width of 5 % is enough unless it is a tie."""
 
     def takes(step: int) -> float:
         return 0.2 if step % 2 else 0.22
@@ -186,7 +186,7 @@ def test_near_ties_are_measured_to_half_the_interval() -> None:
 
 
 def test_steps_in_which_something_was_compiled_are_told_apart() -> None:
-    """Step 3 meets a new width, say; what torch counts as compilation is no speed of the plan."""
+    """Step 3 compiles, as for a new input shape; compilation does not count as speed."""
 
     def takes(step: int) -> float:
         if step != 3:
@@ -261,7 +261,7 @@ def test_a_loss_that_is_no_number_ends_it_at_its_step() -> None:
 
 
 def _steps_of(worker: Worker, slow_rank: int) -> tuple[int, tuple[int, ...], tuple[float, ...]]:
-    """Measures with one rank whose input is slow; steps, windows and losses as this rank saw it."""
+    """Measures with slow input on one rank; returns steps, windows and losses of this rank."""
     takes = growing(1 / 64 if worker.ranks.rank == slow_rank else 1 / 512)
     mesh = worker.group.lend(30.0, a_plan())
     assert mesh is not None
@@ -303,7 +303,7 @@ def test_what_is_reported_of_a_trial_is_consistent(pair: Group) -> None:
 
 
 def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
-    """Nothing trains as fast as the rival; the other rank stops with the first."""
+    """No plan is as fast as this incumbent; both ranks stop together."""
     rival = Estimate(value=1e-6, low=1e-6, high=1e-6)
     spec = a_spec(objective={"interval": 1e-6, "max_steps": 1000})
     outcome = pair.run(replace(a_request(spec), incumbent=rival))
@@ -314,7 +314,7 @@ def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
 
 
 def test_padding_counts_for_nothing(alone: Group) -> None:
-    """One sample in eight is long, so that padded 4,096 places stand for 568 tokens."""
+    """One sample in eight is long: a padded batch has 4,096 positions for 568 tokens."""
     spec = a_spec(data={"lengths": {8: 7, 512: 1}}, train={"sequence_length": 512})
     padded, packed = (
         alone.run(a_request(spec, data=1, micro_batch=8, batching=batching))

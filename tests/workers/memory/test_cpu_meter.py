@@ -1,4 +1,4 @@
-"""The CPU meter in a process of its own: resident peaks, the line, and what comes back."""
+"""The CPU meter in a separate process: resident peaks, the limit and residuals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_peak_of_a_trial_before_does_not_count(alone: Group) -> None:
 
 
 def _peak_after_free_memory(_: Worker) -> int:
-    """Of 16 MiB, where the process still holds what nobody uses when the trial begins."""
+    """Peak of a 16 MiB tensor in a process with unused free memory at the start of the trial."""
     meter = CpuMeter(BUDGET_BYTES, 1)
     pieces = _fill(2 * BUDGET_BYTES // PIECE_BYTES)
     last = pieces[-1]  # on top of the heap: what lies below stays, and is free
@@ -61,14 +61,14 @@ def _peak_after_free_memory(_: Worker) -> int:
 
 
 def test_what_was_free_when_the_trial_began_is_not_taken_off_its_peak(alone: Group) -> None:
-    """As in fresh workers, which begin with what their start has left."""
+    """Fresh workers begin with free memory left by their start."""
     (peak_bytes,) = alone.call(_peak_after_free_memory)
 
     assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
 
 
 def _beyond(_: Worker) -> tuple[str, bool]:
-    """What an allocation beyond the budget says, and whether one works when the line is off."""
+    """Error of an allocation beyond the budget, and True if it works once the limit is off."""
     meter = CpuMeter(BUDGET_BYTES, 1)
     said = ""
     try:
@@ -87,7 +87,7 @@ def test_an_allocation_beyond_the_budget_fails_and_the_process_lives(alone: Grou
 
 
 def _by_way_of_holes(_: Worker) -> int | None:
-    """Fills holes of an earlier trial beyond the budget; the bytes wanted, if the check minds."""
+    """Fills holes of an earlier trial beyond the budget; returns the wanted bytes if refused."""
     pieces = _fill(3 * BUDGET_BYTES // PIECE_BYTES)
     last = pieces[-1]  # on top of the heap: what lies below stays as holes
     del pieces
@@ -144,7 +144,7 @@ def test_without_a_budget_ranks_share_the_free_memory(alone: Group) -> None:
 
 
 def _nearly_full_with(_: Worker, size_bytes: int) -> tuple[bool, int]:
-    """And how many bytes are resident: of memory that nothing was written to, next to none."""
+    """Result of `nearly_full`, and resident bytes, which are few for memory never written to."""
     meter = CpuMeter(8 * BUDGET_BYTES, 1)
     with meter.enforced():
         tensor = torch.empty(size_bytes, dtype=torch.uint8)
@@ -154,7 +154,7 @@ def _nearly_full_with(_: Worker, size_bytes: int) -> tuple[bool, int]:
 
 
 def test_memory_that_is_not_resident_fills_the_limit_too(alone: Group) -> None:
-    """An allocation meets the limit of address space, and oneDNN does not say that it did."""
+    """An allocation fails at the limit of address space, but oneDNN's error does not say so."""
     ((full, held_bytes),) = alone.call(_nearly_full_with, 480 * MIB)
     ((roomy, _),) = alone.call(_nearly_full_with, 128 * MIB)
 

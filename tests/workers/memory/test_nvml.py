@@ -1,4 +1,4 @@
-"""NVML on whatever machine this is; with a GPU, compared with what torch says of it."""
+"""NVML on this machine; with a GPU, compared with torch."""
 
 from __future__ import annotations
 

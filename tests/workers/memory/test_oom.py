@@ -1,6 +1,6 @@
-"""Which errors are out of memory, shown on the real error of each allocator.
+"""Recognition of out-of-memory errors, on the real error of each allocator.
 
-The allocations ask for more address space than any machine has, so that they fail anywhere.
+The allocations request more address space than any machine has, so that they fail everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`memory.snapshot` but for the GPU: an allocator that tells that it gave up, as torch's does."""
+"""Tests `memory.snapshot` with a fake allocator that reports its failure as torch's does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVES_UP = (0, 2**30, 2**34, 2**20)  # device, asked for, in use, free
 
 
 def watched(dump: Callable[[str], None]) -> tuple[OomSnapshots, Callable[..., None]]:
-    """Snapshots, and what the allocator calls when it gives up."""
+    """Snapshots, and the observer that the allocator calls on failure."""
     told: list[Callable[..., None]] = []
     snapshots = OomSnapshots(dump)
     snapshots.watch(told.append)
@@ -30,7 +30,7 @@ def write(file: str) -> None:
 
 @pytest.fixture
 def stem(tmp_path: Path) -> str:
-    """Of a study whose folder is there, and in it no folder of snapshots yet."""
+    """Stem of snapshots in a study's folder that has no folder of snapshots yet."""
     (tmp_path / "demo").mkdir()
     return str(tmp_path / "demo" / "snapshots" / "trial-3")
 

@@ -55,7 +55,7 @@ ARCHITECTURES = (*_PRESETS, *_FOLDERS)
 
 
 def split_spec(architecture: str, folder: Path, **config: Any) -> SweepSpec:
-    """A sweep over a tiny model; `config` changes its fields."""
+    """Returns a spec of a tiny model; `config` changes its fields."""
     if architecture in _PRESETS:
         model = _PRESETS[architecture]
     else:

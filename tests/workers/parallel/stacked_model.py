@@ -1,4 +1,4 @@
-"""A model of a user's that can be cut into stages, with a fault of choice on one rank."""
+"""A user's model that can be cut into stages, with an optional fault on one rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class Stacked(nn.Module):
-    """Embeddings, blocks and a head that reshapes what it gives."""
+    """Embeddings, blocks and a head that reshapes its output."""
 
     def __init__(self, layers: int, fault_at: int) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class Stacked(nn.Module):
 def make(
     *, layers: int = 4, rank: int | None = None, call: int = 0
 ) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
-    """The model.
+    """Returns the model and its batch maker.
 
     Args:
-        layers: How many blocks.
-        rank: On which the fault is, a block that asks for more memory than there is.
-        call: Of a block, counted from 1, in which it shows; 0: in none.
+        layers: Number of blocks.
+        rank: The rank with the fault: a block that requests more memory than there is.
+        call: Call of a block with the fault, counted from 1; 0 for no fault.
     """
     mine = dist.is_initialized() and dist.get_rank() == rank
 

@@ -1,4 +1,4 @@
-"""Recomputation seen from inside: which blocks run twice, which matmuls, and what is kept."""
+"""Recomputation in detail: blocks and matmuls that run twice, and tensors that are saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL = tuple(range(BLOCKS))
 
 
 class Block(nn.Module):
-    """Attention over rows and two projections with something cheap between them."""
+    """Attention over rows, and two projections with a cheap operator between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def forward_matmuls(self) -> int:
-        """Those of a forward pass: backward has `mm` alone, and more of it where there is more."""
+        """Counts matmuls of forward passes; backward only has `mm`."""
         return self.counts["aten::addmm"]
 
     def attentions(self) -> int:
@@ -79,7 +79,7 @@ def a_stack() -> tuple[nn.Sequential, tuple[Block, ...]]:
 def train_step(
     picked: tuple[int, ...], mode: CheckpointMode = "full", *, offload: bool = False
 ) -> tuple[float, list[torch.Tensor], tuple[Block, ...], Seen]:
-    """Loss, gradients, the blocks, and what backward did."""
+    """Returns the loss, gradients, blocks, and the operators of backward."""
     stack, blocks = a_stack()
     checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=offload))
     loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
@@ -132,7 +132,7 @@ def test_selective_recomputes_no_matmul_and_no_attention(offload: bool) -> None:
 
 
 class Held:
-    """Bytes of distinct tensors that a forward pass leaves behind for backward."""
+    """Bytes of distinct tensors that a forward pass saves for backward."""
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
@@ -146,7 +146,7 @@ class Held:
 
 
 def kept_bytes(picked: tuple[int, ...], mode: CheckpointMode) -> int:
-    """What autograd saves, and what selective checkpointing keeps beside it."""
+    """Returns bytes saved by autograd plus those saved by selective checkpointing."""
     stack, blocks = a_stack()
     weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
     checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=False))
@@ -231,7 +231,7 @@ def test_what_is_only_read_is_not_copied() -> None:
 
 
 class InPlace(nn.Module):
-    """A linear layer as DeepSpeed's ZeRO-3 computes it: the bias goes into the product."""
+    """A linear layer as in DeepSpeed's ZeRO-3, which adds the bias in place."""
 
     def __init__(self) -> None:
         super().__init__()

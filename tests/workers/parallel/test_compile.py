@@ -1,4 +1,4 @@
-"""Compiled blocks: the same training under the same limit, and nothing left of them."""
+"""Compiled blocks train the same under the same memory limit, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _run(worker: Worker, request: TrialRequest, cache: str) -> Outcome:
 
 
 def _left(worker: Worker, request: TrialRequest) -> bool:
-    """Whether a compiled model is still there once it is closed and nobody asks for it."""
+    """Returns True if a compiled model is alive after it was closed and dropped."""
     load_compiler(worker.device)
     mesh = worker.group.lend(30.0, request.plan)
     spec = request.spec
@@ -57,7 +57,7 @@ def _left(worker: Worker, request: TrialRequest) -> bool:
 def test_compiled_blocks_train_the_same_within_the_same_memory(
     alone: Group, tmp_path: Path
 ) -> None:
-    """One rank, since each would run a C++ compiler."""
+    """Uses one rank, since each rank would run a C++ compiler."""
     if lack := compile_lack(CPU):
         pytest.skip(lack)
     knobs = {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}

@@ -1,4 +1,4 @@
-"""DDP: gradients in buckets, and sent in fewer bytes."""
+"""DDP: gradient buckets and gradient compression."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG = a_spec(
 
 
 def _in_buckets(worker: Worker, request: TrialRequest) -> tuple[int, int]:
-    """Gradients that share memory with another one in front of the optimizer, and all of them."""
+    """Counts gradients that share a storage with another one before the optimizer, and all."""
     mesh = worker.group.lend(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="sdpa")
     source = batch_source(model, SPEC)
@@ -106,7 +106,7 @@ def test_powersgd_still_trains(pair: Group) -> None:
 
 
 def _left(worker: Worker, request: TrialRequest) -> bool:
-    """Whether a model is still there once nobody asks for it, after some steps."""
+    """Returns True if a model is alive after some steps, once nothing uses it."""
     mesh = worker.group.lend(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="sdpa")
     source = batch_source(model, SPEC)

@@ -1,4 +1,4 @@
-"""FSDP2: every way to shard trains the same, and shards what it says."""
+"""FSDP2: every sharding trains the same and holds the expected bytes."""
 
 from __future__ import annotations
 

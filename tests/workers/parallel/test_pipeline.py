@@ -1,6 +1,6 @@
 """Pipelines train as one process does: losses, gradients, tied weights, memory, failures.
 
-Ranks are real processes; what they are compared to is one of them that has the whole model, which
+Ranks are real processes. The reference is a single rank with the whole model, which
 `test_same_training` compares to a plain loop.
 """
 
@@ -46,7 +46,7 @@ SMALL = {
 
 
 def llama(blocks: int) -> dict[str, Any]:
-    """Its head is tied to its embedding."""
+    """A model whose head is tied to its embedding."""
     return LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": blocks}}
 
 
@@ -68,7 +68,7 @@ _losses: dict[str, tuple[float, ...]] = {}
 
 
 def losses_of_one(alone: Group, name: str) -> tuple[float, ...]:
-    """Of one rank that has the whole model."""
+    """Outcome of one rank with the whole model."""
     if name not in _losses:
         plan = a_plan(data=1, micro_batch=4)
         outcome = alone.run(TrialRequest(number=0, plan=plan, spec=a_spec(model=MODELS[name])))
@@ -151,7 +151,7 @@ def test_stages_of_two_data_ranks_train_as_one_process_does(
 
 
 def _moved(worker: Worker, plan: Plan, spec: SweepSpec) -> dict[str, Any]:
-    """By how much a step of SGD moves each weight on this rank; sharded ones made whole."""
+    """Change of each weight by one step of SGD on this rank; sharded weights are gathered."""
     mesh = worker.group.lend(30.0, plan)
     model = build(spec.model, spec.train, attention="eager")
     source = batch_source(model, spec)
@@ -173,7 +173,7 @@ def _moved(worker: Worker, plan: Plan, spec: SweepSpec) -> dict[str, Any]:
 
 
 def _in_the_model(name: str) -> str:
-    """A weight's name without the stage, and without what wraps it."""
+    """Name of a weight without its stage and wrappers."""
     wrapped = original_name(name).split(".")
     return ".".join(wrapped[next(i for i, part in enumerate(wrapped) if part in TOP) :])
 

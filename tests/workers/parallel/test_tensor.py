@@ -1,6 +1,6 @@
-"""Blocks split over tensor ranks: losses and gradients are those of the whole model.
+"""Blocks split over tensor ranks give the losses and gradients of the whole model.
 
-The reference is the module of transformers itself, in this process, on all samples at once.
+The reference is the unmodified module of transformers, in this process, on all samples at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ODD_PLAN = {"layers.0": "colwise", "layers.1": "rowwise"}
 
 
 def whole_gradients(spec: SweepSpec) -> dict[str, torch.Tensor]:
-    """Of the mean loss over the first global batch, which one forward pass takes."""
+    """Gradients of the mean loss over the first global batch, in one forward pass."""
     model = build_whole(spec.model, spec.train, attention="sdpa")
     plan = a_plan(data=1, micro_batch=GLOBAL_BATCH)
     (batch,) = batch_source(model, spec).step(plan, 0, 0).batches
@@ -54,7 +54,7 @@ def whole_gradients(spec: SweepSpec) -> dict[str, torch.Tensor]:
 
 
 def moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
-    """By how much one step of SGD moves each weight; slices and shards made whole."""
+    """Change of each weight by one step of SGD; slices and shards are gathered."""
     spec, plan = request.spec, request.plan
     mesh = worker.group.lend(30.0, plan)
     assert mesh is not None

@@ -1,4 +1,4 @@
-"""`workers.probe`: real ranks measure this machine in small, and what becomes of what they find."""
+"""Tests `workers.probe`: a small measurement by real ranks, and devices made from results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_8 = dataclasses.replace(TINY, device_type="cuda", ranks=8)
 
 
 def children() -> set[int | None]:
-    """Processes of this one, among them the ranks that other tests keep warm."""
+    """Child processes, including the warm ranks of other tests."""
     return {process.pid for process in multiprocessing.active_children()}
 
 
@@ -105,13 +105,13 @@ def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="is no folder"):
+    with pytest.raises(ClusterError, match="is not a folder"):
         probe_ranks(TINY, drive=tmp_path / "none")
 
 
 @pytest.mark.parametrize("first", [1e-5, 0.4], ids=["bundled", "long"])
 def test_the_fastest_repeat_counts_and_not_the_first(first: float) -> None:
-    """A clock that only the work moves: calls take less and less, then always the same."""
+    """A clock that only calls advance: they take less and less time, then a constant time."""
     now, calls = [0.0], [0]
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""`workers.probe.storage`: the file that is written, and the clock that ends it."""
+"""Tests `workers.probe.storage`: the file that it writes, and its time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.probe.storage import CHUNK_BYTES, drive_rates
 
 
 class Ticking:
-    """A clock that goes on by a second whenever it is read."""
+    """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""A probe that is over in seconds, and what one may find."""
+"""A probe that takes seconds, and a possible result."""
 
 from __future__ import annotations
 

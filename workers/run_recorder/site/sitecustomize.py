@@ -1,7 +1,7 @@
-"""Found first by each Python process of a witnessed run: Python imports a module of this name.
+"""Start-up hook of each Python process of a recorded run: Python imports a module of this name.
 
-Waits for torch and for an exception that nobody catches, and then does what the machine's own
-module of this name does.
+It registers the recorders for torch and for uncaught exceptions, then runs the machine's own
+`sitecustomize`.
 """
 
 from __future__ import annotations
