@@ -1,4 +1,4 @@
-"""The tables of an answer; they fit 110 columns, and a log without colours."""
+"""The planning report for terminals: its tables fit 110 columns and a log without colours."""
 
 from __future__ import annotations
 
@@ -51,18 +51,19 @@ LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fragmentation": ("F", "black on bright_black"),
     }
 )
-"""A letter for each category, so that a bar can be read without colours."""
+"""Letter and style of each category: the letters keep a bar readable without colours."""
 _OTHER = ("?", "black on white")
-_BAR = 12
+_BAR = 12  # characters
+_INDENT = (0, 0, 0, 2)
 
 
 def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, length: int) -> Text:
-    """A bar of `length` characters that stands for the limit, a letter for each part of the peak.
+    """Draws the peak by category on a bar that represents the limit, with letters for categories.
 
     Args:
         held: Bytes by category.
-        limit: Bytes that the whole bar stands for; a larger peak fills it.
-        line: Bytes at which the load line is drawn.
+        limit: Bytes that the whole bar represents; a larger peak fills it.
+        line: Bytes where the headroom begins, which a mark shows.
         length: Characters.
     """
     bar, ends, total = Text(), [], 0.0
@@ -81,17 +82,15 @@ def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, l
 
 
 def legend() -> Text:
-    """What the letters stand for."""
-    from orchestrator.report.plan_text import category_words
-
-    told = Text()
+    """Explains the letters of the bars."""
+    text = Text()
     for name, (letter, style) in LETTERS.items():
-        told.append(letter, style).append(f" {category_words(name)}  ")
-    return told
+        text.append(letter, style).append(f" {category_words(name)}  ")
+    return text
 
 
 def table(*headers: tuple[str, bool]) -> Table:
-    """A table without side borders; each header says whether its column holds numbers."""
+    """Makes a table without side borders; each header has a flag that marks a column of numbers."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for header, numeric in headers:
         made.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
@@ -99,7 +98,7 @@ def table(*headers: tuple[str, bool]) -> Table:
 
 
 def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: bool) -> Table:
-    """Plans with their forecasts, in the order given."""
+    """Lists plans with their forecasts, in the order of `shown`."""
     made = table(
         *((("#", True),) if numbered else ()),
         ("plan", False),
@@ -111,20 +110,20 @@ def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: 
         ("fits", True),
         ("limited by", False),
     )
-    omit = common_knobs([told.plan for told in shown])
-    for number, told in enumerate(shown, 1):
-        more = f" (and {told.alike - 1:,} alike)" if told.alike > 1 else ""
+    omit = common_knobs([forecast.plan for forecast in shown])
+    for number, forecast in enumerate(shown, 1):
+        more = f" (and {forecast.alike - 1:,} equivalent)" if forecast.alike > 1 else ""
         made.add_row(
             *([str(number)] if numbered else []),
-            Text(expected_words(told, omit=omit) + more),
-            _speed(told.samples_per_second),
-            f"{told.tokens_per_second_per_device:,.0f}",
-            _tight(told.mfu),
-            category_bar(told.held_bytes, planned.limit_bytes, planned.line_bytes, _BAR),
-            gib(told.peak_bytes.value),
-            _tight(told.fits),
-            Text(brief_term(told.limited_by)),
-            style="bold" if told == planned.best else "",
+            Text(expected_words(forecast, omit=omit) + more),
+            _speed(forecast.samples_per_second),
+            f"{forecast.tokens_per_second_per_device:,.0f}",
+            _tight(forecast.mfu),
+            category_bar(forecast.held_bytes, planned.limit_bytes, planned.line_bytes, _BAR),
+            gib(forecast.peak_bytes.value),
+            _tight(forecast.fits),
+            Text(brief_term(forecast.limited_by)),
+            style="bold" if forecast == planned.best else "",
         )
     return made
 
@@ -138,7 +137,7 @@ def _tight(share: float) -> str:
 
 
 def sizes_table(planned: PlanningReport) -> Table:
-    """Counts of devices beside each other."""
+    """Compares device counts."""
     priced = planned.price_per_hour is not None
     made = table(
         ("devices", True),
@@ -150,15 +149,14 @@ def sizes_table(planned: PlanningReport) -> Table:
         *((("per 1e9 tokens", True),) if priced else ()),
         ("best plan", False),
     )
-    able = [size for size in planned.sizes if size.best]
+    smallest = next((size.best[0] for size in planned.sizes if size.best), None)
     for size in planned.sizes:
-        if not size.best:
-            told = size.refusal or "nothing fits"
+        if not size.best or smallest is None:
             blank = ["-"] * (6 if priced else 5)
-            made.add_row(f"{size.ranks:,}", *blank, Text(told))
+            made.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
             continue
-        best, least = size.best[0], able[0].best[0]
-        share = best.tokens_per_second_per_device / least.tokens_per_second_per_device
+        best = size.best[0]
+        share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
         price = size.price_per_billion_tokens
         mark = " *" if size.ranks in planned.price_front else ""
         made.add_row(
@@ -175,19 +173,19 @@ def sizes_table(planned: PlanningReport) -> Table:
 
 
 def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
-    """What has to be turned on at each device size, and what that saves and costs."""
+    """Lists the knob changes that each memory size needs, with what they save and cost."""
     made = table(
         ("limit GiB", True),
         ("samples/s", True),
         ("peak GiB", True),
         ("saves GiB", True),
         ("costs", True),
-        ("turned, as against the fastest plan of all", False),
+        ("changes from the fastest plan", False),
     )
     for size in sizes:
         limit = gib(size.limit_bytes)
         if size.best is None:
-            made.add_row(limit, "-", "-", "-", "-", "nothing fits")
+            made.add_row(limit, "-", "-", "-", "-", "no plan fits")
             continue
         made.add_row(
             limit,
@@ -195,25 +193,25 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
             gib(size.best.peak_bytes.value),
             gib(size.saved_bytes),
             slowdown_words(size.slowdown),
-            _turned(size),
+            _changes(size),
         )
     return made
 
 
-def _turned(size: MemoryBudget) -> Text:
+def _changes(size: MemoryBudget) -> Text:
     assert size.best is not None
     words = expected_words(size.best)
-    return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"nothing: {words}")
+    return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"none: {words}")
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
-    """A plan's seconds or bytes, term by term, with what each consists of."""
+    """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
     made = table(
-        ("takes" if seconds else "holds", False),
+        ("term" if seconds else "category", False),
         ("ms" if seconds else "GiB", True),
         ("share", True),
-        ("corrected", True),
-        ("made of", False),
+        ("correction", True),
+        ("breakdown", False),
     )
     total = sum(term.amount for term in terms)
     for term in sorted(terms, key=lambda term: -term.amount):
@@ -227,12 +225,12 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
             Text("; ".join(quantity_words(quantity) for quantity in term.of)),
         )
     made.add_section()
-    made.add_row("in all", significant(1e3 * total) if seconds else gib(total))
+    made.add_row("total", significant(1e3 * total) if seconds else gib(total))
     return made
 
 
 def quantity_words(quantity: Quantity) -> str:
-    """One figure: `3.2 PFLOP of work`."""
+    """Formats a quantity with its name and unit: `work 3.2 PFLOP`."""
     value, unit = quantity.value, quantity.unit
     if unit == "share":
         return f"{quantity.name} {percent(value)}"
@@ -245,16 +243,13 @@ def quantity_words(quantity: Quantity) -> str:
         if abs(value) >= factor:
             scaled, prefix = value / factor, name
             break
-    told = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
-    apart = " " if prefix and unit[:1].islower() else ""
-    return f"{quantity.name} {told} {prefix}{apart}{unit}".rstrip()
-
-
-_INDENT = (0, 0, 0, 2)
+    figure = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
+    gap = " " if prefix and unit[:1].islower() else ""
+    return f"{quantity.name} {figure} {prefix}{gap}{unit}".rstrip()
 
 
 def render_planned(planned: PlanningReport) -> RenderableType:
-    """The answer first, then what it rests on."""
+    """Renders a planning report: the best plan first, then the alternatives."""
     parts: list[RenderableType] = [Text(answer_sentence(planned), "bold")]
     parts += [Text(f"note: {note}", "yellow") for note in planned.notes]
     if planned.answer.nearest is not None:
@@ -262,29 +257,28 @@ def render_planned(planned: PlanningReport) -> RenderableType:
     if planned.best is not None:
         parts += _plans(planned)
     if len(planned.sizes) > 1:
-        parts += _section("Counts of devices", sizes_table(planned), *map(Text, _sizes(planned)))
+        parts += _section("Device counts", sizes_table(planned), *map(Text, _sizes(planned)))
     if planned.memory_sizes:
-        parts += _section("Device sizes", memory_table(planned.memory_sizes))
+        parts += _section("Memory per device", memory_table(planned.memory_sizes))
     if planned.wasteful:
         lines = [Text(waste_sentence(waste)) for waste in planned.wasteful]
-        parts += _section("Sizes that waste the matrix units", *lines)
-    parts += _section("Ruled out", *map(Text, ruled_out_sentences(planned.answer)))
-    return Group(*parts, Text(f"\n{_took(planned)}", "bright_black"))
+        parts += _section("Tile quantization: sizes that waste the matrix units", *lines)
+    parts += _section("Coverage of the space", *map(Text, ruled_out_sentences(planned.answer)))
+    return Group(*parts, Text(f"\n{_footer(planned)}", "bright_black"))
 
 
 def _plans(planned: PlanningReport) -> Iterator[RenderableType]:
     best = planned.answer.best
-    told: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
-    if len(best) > 1 and (common := common_words([expected.plan for expected in best])):
-        told.append(Text(f"all of these: {common}"))
-    told.append(
-        Text(
-            f"the line: {gib(planned.line_bytes)} of {gib(planned.limit_bytes)} GiB a device;"
-            " fits: probability that the peak stays below the limit"
-        )
-    )
-    yield from _section("Best plans", *told)
-    title = "Speed against memory: no other plan is faster with less"
+    parts: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
+    if len(best) > 1 and (common := common_words([forecast.plan for forecast in best])):
+        parts.append(Text(f"all plans: {common}"))
+    usable, limit = gib(planned.line_bytes), gib(planned.limit_bytes)
+    parts += [
+        Text(f"usable memory: {usable} of {limit} GiB per device"),
+        Text("fits: probability that the peak stays below the limit"),
+    ]
+    yield from _section("Best plans", *parts)
+    title = "Pareto front: no other plan is faster with less memory"
     yield from _section(title, best_table(planned, planned.front, numbered=False))
 
 
@@ -292,45 +286,45 @@ def _sizes(planned: PlanningReport) -> Iterator[str]:
     if fewest := fewest_sentence(planned):
         yield fewest
     if planned.price_front:
-        yield f"* nothing is faster for less, at {planned.price_per_hour:g} a device and hour"
+        yield f"* Pareto-optimal at {planned.price_per_hour:g} per device-hour"
 
 
-def _took(planned: PlanningReport) -> str:
+def _footer(planned: PlanningReport) -> str:
     return (
-        f"{planned.forecast_plans:,} plans forecast, {planned.seconds:.1f} s;"
-        f" coefficients: {planned.provenance}"
+        f"{planned.forecast_plans:,} plans forecast in {planned.seconds:.1f} s;"
+        f" calibration: {planned.provenance}"
     )
 
 
 def render_explained(explained: Breakdown) -> RenderableType:
-    """One plan's arithmetic, term by term."""
-    told = explained.expected
-    stage = f", on the {told.stage} stage of the pipeline" if told.stage else ""
+    """Renders the forecast of one plan term by term."""
+    forecast = explained.expected
+    stage = f" on the {forecast.stage} pipeline stage" if forecast.stage else ""
     parts: list[RenderableType] = [
-        Rule(Text(expected_words(told)), align="left"),
+        Rule(Text(expected_words(forecast)), align="left"),
         Text(
-            f"{significant(told.samples_per_second.value)} samples/s"
-            f" ({interval(told.samples_per_second)}), MFU {percent(told.mfu)};"
-            f" peak {gib(told.peak_bytes.value)} GiB ({gib(told.peak_bytes.low)} to"
-            f" {gib(told.peak_bytes.high)}){stage}; fits with {percent(told.fits)}",
+            f"{significant(forecast.samples_per_second.value)} samples/s"
+            f" ({interval(forecast.samples_per_second)}), MFU {percent(forecast.mfu)};"
+            f" peak {gib(forecast.peak_bytes.value)} GiB ({gib(forecast.peak_bytes.low)} to"
+            f" {gib(forecast.peak_bytes.high)}){stage}; {percent(forecast.fits)} likely to fit",
             "bold",
         ),
     ]
-    parts += _section("Seconds of a step", terms_table(explained.time, seconds=True))
-    if told.recomputed:
-        parts.append(Text(f"  recomputation takes {percent(told.recomputed)} of the computing"))
-    parts += _section("Bytes at the peak", terms_table(explained.memory, seconds=False))
-    doubts = [
-        Text(f"speed: {_doubts(explained.time_doubts, term_words)}"),
-        Text(f"memory: {_doubts(explained.memory_doubts, category_words)}"),
-        Text(f"coefficients: {explained.provenance}; --records of a study narrows them"),
+    parts += _section("Time per step", terms_table(explained.time, seconds=True))
+    if forecast.recomputed:
+        parts.append(Text(f"  recomputation is {percent(forecast.recomputed)} of the compute"))
+    parts += _section("Memory at the peak", terms_table(explained.memory, seconds=False))
+    uncertainty = [
+        Text(f"speed: {_largest(explained.time_doubts, term_words)}"),
+        Text(f"memory: {_largest(explained.memory_doubts, category_words)}"),
+        Text(f"calibration: {explained.provenance}; --records of a study narrows the intervals"),
     ]
-    parts += _section("What makes the intervals as wide as they are", *doubts)
+    parts += _section("Sources of uncertainty", *uncertainty)
     return Group(*parts)
 
 
-def _doubts(doubts: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
-    return ", ".join(f"{words(name)} {percent(share)}" for name, share in doubts[:5])
+def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
+    return ", ".join(f"{words(name)} {percent(share)}" for name, share in shares[:5])
 
 
 def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
