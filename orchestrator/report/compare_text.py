@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -25,9 +24,9 @@ from orchestrator.report.format import gib, plural, spread
 from orchestrator.report.labels import counts_words, lossy_label, plan_words
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import common_knobs, common_words, significant
+from orchestrator.report.sweep_tables import section
 from search_spaces.trial import Estimate
 
-_INDENT = (0, 0, 0, 2)
 _MOST_PAIRS = 12
 
 
@@ -43,14 +42,14 @@ def render_plans(comparison: PlanComparison) -> RenderableType:
     speeds = _speeds(comparison.ratio, comparison.rates_apart, names)
     parts += [Text(line, "bold") for line in (speeds, _peaks(comparison)) if line]
     if comparison.knobs:
-        parts += _section("Knobs", _differences(comparison.knobs, names, value_words))
+        parts += section("Knobs", _differences(comparison.knobs, names, value_words))
     else:
         parts.append(Text("the plans are identical"))
     if comparison.phases:
         phases = _differences(comparison.phases, names, significant)
-        parts += _section("Measured seconds per step", phases)
+        parts += section("Measured seconds per step", phases)
     if comparison.anatomy:
-        parts += _section("Measured GiB at the peak", _differences(comparison.anatomy, names, gib))
+        parts += section("Measured GiB at the peak", _differences(comparison.anatomy, names, gib))
     return Group(*parts)
 
 
@@ -77,11 +76,11 @@ def _peaks(comparison: PlanComparison) -> str:
 def _differences(
     differences: Sequence[Difference], names: tuple[str, str], words: Callable[[Any], str]
 ) -> Table:
-    made = table(("", False), (names[0], False), (names[1], False))
+    grid = table(("", False), (names[0], False), (names[1], False))
     for one in differences:
         sides = ("-" if side is None else words(side) for side in (one.first, one.second))
-        made.add_row(Text(one.name + " (derived)" * one.follows), *map(Text, sides))
-    return made
+        grid.add_row(Text(one.name + " (derived)" * one.follows), *map(Text, sides))
+    return grid
 
 
 def render_studies(comparison: StudyComparison) -> RenderableType:
@@ -110,12 +109,11 @@ def _sections(comparison: StudyComparison, names: tuple[str, str]) -> Iterator[R
         sections.insert(0, ("Best plans: knobs that differ", comparison.winners, same))
     for title, differences, same in sections:
         content = _differences(differences, names, _any) if differences else Text(same)
-        yield from _section(title, content)
-    yield from _section("Plans tried in both", *_common(comparison, names))
+        yield from section(title, content)
+    yield from section("Plans tried in both", *_common(comparison, names))
 
 
 def _names(comparison: StudyComparison) -> tuple[str, str]:
-    """Returns the names of the studies, with (A) and (B) if they are the same."""
     first, second = comparison.first.study, comparison.second.study
     return (f"{first} (A)", f"{second} (B)") if first == second else (first, second)
 
@@ -179,7 +177,7 @@ def _agreement(agreement: Agreement, names: tuple[str, str]) -> Iterator[str]:
 
 
 def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
-    made = table(
+    grid = table(
         ("trials", True),
         ("plan", False),
         (f"{names[0]}\nsamples/s", True),
@@ -190,7 +188,7 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
     omit = common_knobs([pair.plan for pair in pairs])
     for pair in pairs[:_MOST_PAIRS]:
         noise = "" if pair.rates_apart or pair.ratio is None else " ="
-        made.add_row(
+        grid.add_row(
             f"{pair.first.trial}, {pair.second.trial}",
             Text(plan_words(pair.plan, omit=omit) + lossy_label(_lossy(pair))),
             *(Text(_outcome(side)) for side in (pair.first, pair.second)),
@@ -198,12 +196,12 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
             Text(", ".join(map(_peak, (pair.first, pair.second)))),
         )
     if len(pairs) > _MOST_PAIRS:
-        made.add_row("", f"... and {len(pairs) - _MOST_PAIRS} more")
-    return made
+        grid.add_row("", f"... and {len(pairs) - _MOST_PAIRS} more")
+    return grid
 
 
 def _lossy(pair: Pair) -> str:
-    """Joins the lossy settings, which differ if the studies train in different precisions."""
+    # they differ if the studies train in different precisions
     return " or ".join(dict.fromkeys(filter(None, (pair.first.lossy, pair.second.lossy))))
 
 
@@ -213,9 +211,3 @@ def _outcome(side: Measurement) -> str:
 
 def _peak(side: Measurement) -> str:
     return "-" if side.peak_bytes is None else gib(side.peak_bytes)
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -18,11 +17,11 @@ from orchestrator.report.format import gib, plural, spread
 from orchestrator.report.labels import KIND_WORDS, lossy_label, plan_words
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
+from orchestrator.report.sweep_tables import section
 from search_spaces.trial import Estimate
 
 _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
-_INDENT = (0, 0, 0, 2)
 
 
 def value_words(value: object) -> str:
@@ -43,36 +42,36 @@ def ratio_words(ratio: Estimate) -> str:
     return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def room_sentence(won: BestExplanation) -> str:
+def room_sentence(explanation: BestExplanation) -> str:
     """Reports the memory that the best plan leaves free."""
-    free, unused = won.limit_bytes - won.peak_bytes, won.line_bytes - won.peak_bytes
+    peak, limit = explanation.peak_bytes, explanation.limit_bytes
+    free, unused = limit - peak, explanation.line_bytes - peak
     return (
-        f"its peak of {gib(won.peak_bytes)} GiB leaves {gib(free)} of {gib(won.limit_bytes)} GiB"
-        f" per rank free, {100 * free / won.limit_bytes:.0f} %, which is {gib(unused)} GiB more"
-        " than the headroom"
+        f"its peak of {gib(peak)} GiB leaves {gib(free)} of {gib(limit)} GiB per rank free,"
+        f" {100 * free / limit:.0f} %, which is {gib(unused)} GiB more than the headroom"
     )
 
 
-def competitor_sentence(incumbent: Competitor) -> str:
+def competitor_sentence(competitor: Competitor) -> str:
     """Compares the speed of the best plan with one competitor."""
-    if incumbent.ratio is None:
-        return f"no speed comparison: {incumbent.outcome or 'it was not run'}"
-    source = "measured" if incumbent.measured else "forecast"
-    if not incumbent.measured and incumbent.outcome:
-        source += f"; its trial: {incumbent.outcome}"
-    equal = "; statistically equal" if incumbent.equal else ""
-    return f"the best plan has {ratio_words(incumbent.ratio)} its speed ({source}){equal}"
+    if competitor.ratio is None:
+        return f"no speed comparison: {competitor.outcome or 'it was not run'}"
+    source = "measured" if competitor.measured else "forecast"
+    if not competitor.measured and competitor.outcome:
+        source += f"; its trial: {competitor.outcome}"
+    equal = "; statistically equal" if competitor.equal else ""
+    return f"the best plan has {ratio_words(competitor.ratio)} its speed ({source}){equal}"
 
 
-def time_sentences(incumbent: Competitor) -> Iterator[str]:
+def time_sentences(competitor: Competitor) -> Iterator[str]:
     """Says which parts of a step got faster: measured by phase, forecast by term."""
-    if incumbent.phases:
-        best = sum(seconds for _, seconds, _ in incumbent.phases)
-        other = sum(seconds for _, _, seconds in incumbent.phases)
-        parts = _saved(incumbent.phases, lambda name: name)
+    if competitor.phases:
+        best = sum(seconds for _, seconds, _ in competitor.phases)
+        other = sum(seconds for _, _, seconds in competitor.phases)
+        parts = _saved(competitor.phases, lambda name: name)
         yield f"measured: a step takes {_ms(best)} instead of {_ms(other)}: {parts}"
-    if incumbent.terms:
-        yield f"forecast: {_saved(incumbent.terms, term_words)}"
+    if competitor.terms:
+        yield f"forecast: {_saved(competitor.terms, term_words)}"
 
 
 def _saved(seconds: Seconds, words: Callable[[str], str]) -> str:
@@ -144,8 +143,8 @@ def shortage_sentences(shortage: Shortage) -> Iterator[str]:
     )
     if shortage.factor > 1:
         yield (
-            f"that is {100 * (1 - 1 / shortage.factor):.0f} % less than it wanted, so the peaks of"
-            f" other plans below are {shortage.factor:.2f} x their forecast"
+            f"that is {100 * (1 - 1 / shortage.factor):.0f} % less than it wanted, so the forecast"
+            f" peaks of other plans below are scaled by {shortage.factor:.2f}"
         )
 
 
@@ -174,17 +173,20 @@ def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
     )
 
 
-def render_best(won: BestExplanation) -> RenderableType:
+def render_best(explanation: BestExplanation) -> RenderableType:
     """Renders the explanation of the best plan."""
-    parts = [*_head(won.study, won.answer, won.note), Text(room_sentence(won))]
-    if won.lossy:
-        parts.append(Text(won.lossy, "yellow"))
-    for competitor in won.rivals:
+    parts = [
+        *_head(explanation.study, explanation.answer, explanation.note),
+        Text(room_sentence(explanation)),
+    ]
+    if explanation.lossy:
+        parts.append(Text(explanation.lossy, "yellow"))
+    for competitor in explanation.rivals:
         if competitor.role == "baseline":
             parts += _against_baseline(competitor)
-    runners_up = [one for one in won.rivals if one.role == "runner-up"]
+    runners_up = [one for one in explanation.rivals if one.role == "runner-up"]
     if runners_up:
-        parts += _section("Against the runners-up", _runners_up_table(runners_up))
+        parts += section("Against the runners-up", _runners_up_table(runners_up))
     return Group(*parts)
 
 
@@ -196,11 +198,11 @@ def _against_baseline(baseline: Competitor) -> Iterator[RenderableType]:
         parts += [_effects_table(baseline.knob_effects), Text(note)]
     parts += map(Text, time_sentences(baseline))
     words = plan_words(baseline.plan) + lossy_label(baseline.lossy)
-    yield from _section(f"Against the baseline: {words} ({trial})", *parts)
+    yield from section(f"Against the baseline: {words} ({trial})", *parts)
 
 
 def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
-    made = table(
+    grid = table(
         ("knob", False),
         ("best", False),
         ("baseline", False),
@@ -210,17 +212,17 @@ def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
     )
     for effect in knob_effects:
         change = effect.change
-        made.add_row(
+        grid.add_row(
             change.knob,
             Text(value_words(change.ours)),
             Text(value_words(change.theirs)),
             *map(Text, effect_words(effect)),
         )
-    return made
+    return grid
 
 
 def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
-    made = table(
+    grid = table(
         ("trial", True),
         ("speed of the best over it", True),
         ("", False),
@@ -228,14 +230,14 @@ def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
         ("the best has", False),
     )
     for runner_up in runners_up:
-        made.add_row(
+        grid.add_row(
             str(runner_up.trial),
             "-" if runner_up.ratio is None else ratio_words(runner_up.ratio),
             "equal" if runner_up.equal else "",
             "-" if runner_up.peak_bytes is None else gib(runner_up.peak_bytes),
             Text(change_words(runner_up.changes) + lossy_label(runner_up.lossy)),
         )
-    return made
+    return grid
 
 
 def render_trial(trial: TrialExplanation) -> RenderableType:
@@ -246,7 +248,7 @@ def render_trial(trial: TrialExplanation) -> RenderableType:
     if trial.shortage is not None:
         parts += _shortage(trial.shortage)
     if trial.trace:
-        parts += _section("Traceback", Text(trial.trace.rstrip()))
+        parts += section("Traceback", Text(trial.trace.rstrip()))
     return Group(*parts)
 
 
@@ -254,23 +256,23 @@ def _shortage(shortage: Shortage) -> Iterator[RenderableType]:
     memory: list[RenderableType] = [*map(Text, shortage_sentences(shortage))]
     if shortage.held_bytes:
         memory.append(_categories_table(shortage))
-    yield from _section("Memory", *memory)
+    yield from section("Memory", *memory)
     fixes: list[RenderableType] = [Text(fixes_sentence(shortage))]
     if shortage.remedies:
         fixes.append(_fixes_table(shortage))
-    yield from _section("Single-knob changes that would fit", *fixes)
+    yield from section("Single-knob changes that would fit", *fixes)
 
 
 def _categories_table(shortage: Shortage) -> Table:
-    made = table(("forecast by category", False), ("GiB", True), ("share of limit", True))
+    grid = table(("forecast by category", False), ("GiB", True), ("share of limit", True))
     for name, size in sorted(shortage.held_bytes, key=lambda each: -each[1]):
         if size:
-            made.add_row(category_words(name), gib(size), percent(size / shortage.limit_bytes))
-    return made
+            grid.add_row(category_words(name), gib(size), percent(size / shortage.limit_bytes))
+    return grid
 
 
 def _fixes_table(shortage: Shortage) -> Table:
-    made = table(
+    grid = table(
         ("change to", False),
         ("forecast samples/s", True),
         ("measured", True),
@@ -278,8 +280,8 @@ def _fixes_table(shortage: Shortage) -> Table:
         ("fits", True),
     )
     for fix in shortage.remedies:
-        made.add_row(*map(Text, fix_words(fix)))
-    return made
+        grid.add_row(*map(Text, fix_words(fix)))
+    return grid
 
 
 def render_untried(untried: UntriedExplanation) -> RenderableType:
@@ -312,9 +314,3 @@ def _head(study: str, title: str, note: str) -> list[RenderableType]:
     if note:
         parts.append(Text(f"note: there are no forecasts: {note}", "yellow"))
     return parts
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)

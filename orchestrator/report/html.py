@@ -92,18 +92,18 @@ def _environment() -> Environment:
 
 @cache
 def _asset(name: str) -> Markup:
-    """Reads a file of `orchestrator/report/static`, which is trusted and needs no escape."""
+    # these files are part of the package, so they need no escape
     return Markup(files(_PACKAGE).joinpath("static", name).read_text(encoding="utf-8"))
 
 
 @cache
 def _packed_plotly() -> Markup:
-    """Packs plotly.js as base64 of gzip, less than half of its 1.2 MB; `page.js` unpacks it."""
+    # less than half of its 1.2 MB; `page.js` unpacks it
     return Markup(b64encode(gzip.compress(_asset(_PLOTLY).encode(), mtime=0)).decode())
 
 
 def _security_policy() -> str:
-    """Makes the content security policy: the two scripts run, and nothing else runs or loads."""
+    # only the two scripts of the page may run, and nothing may be loaded
     texts = (_asset(_PLOTLY), _asset(_SCRIPT))
     hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
     scripts = " ".join(f"'sha256-{digest}'" for digest in hashes)
@@ -123,5 +123,5 @@ def _rounded(value: object) -> object:
 
 
 def _on_one_line(figure: str) -> str:
-    """Makes spaces non-breaking, except before an interval in brackets, which may wrap."""
+    # an interval in brackets may wrap to the next line
     return figure.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " (")

@@ -80,13 +80,13 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: PlanForecast, why: str) -> str:
+def forecast_words(forecast: PlanForecast, reason: str) -> str:
     """Describes a forecast: `39.8 samples/s, 0.310 GiB, 93 % likely to fit`.
 
-    The probability is left out if it is 100 %, or if `why` has one: the reason for a trial also
+    The probability is left out if it is 100 %, or if `reason` has one: the reason for a trial also
     accounts for what other trials showed.
     """
-    has_probability = LIKELY_TO_FIT in why
+    has_probability = LIKELY_TO_FIT in reason
     peak = f"{gib(forecast.peak_bytes.value)} GiB" if has_probability else _peak_words(forecast)
     return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 

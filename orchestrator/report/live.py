@@ -329,9 +329,9 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
         case TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_words(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
-        case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
-            expected = f"; forecast {forecast_words(forecast, why)}" if forecast else ""
-            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({why}{expected})"
+        case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast):
+            expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
+            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({reason}{expected})"
         case TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case TrialEnded(record=record):

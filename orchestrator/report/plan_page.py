@@ -60,29 +60,29 @@ def hover(forecast: Expected) -> str:
     )
 
 
-def figures(planned: PlanningReport) -> Mapping[str, Figure]:
+def figures(report: PlanningReport) -> Mapping[str, Figure]:
     """Makes the charts that have data, by the name of their place in the template."""
     charts: dict[str, Figure] = {}
-    if planned.cloud:
-        charts["speed-memory"] = _speed_memory(planned)
-    forecasts = planned.answer.best or _closest(planned)
+    if report.cloud:
+        charts["speed-memory"] = _speed_memory(report)
+    forecasts = report.answer.best or _closest(report)
     if forecasts:
-        charts["memory"] = _memory(planned, forecasts)
+        charts["memory"] = _memory(report, forecasts)
         charts["time"] = _time(forecasts)
-    if sum(bool(size.best) for size in planned.sizes) > 1:
-        charts["devices"] = _devices(planned)
-    if any(size.best for size in planned.memory_sizes):
-        charts["sizes"] = _sizes(planned)
+    if sum(bool(size.best) for size in report.sizes) > 1:
+        charts["devices"] = _devices(report)
+    if any(size.best for size in report.memory_sizes):
+        charts["sizes"] = _sizes(report)
     return MappingProxyType(charts)
 
 
-def _closest(planned: PlanningReport) -> tuple[Expected, ...]:
-    closest = planned.answer.nearest
+def _closest(report: PlanningReport) -> tuple[Expected, ...]:
+    closest = report.answer.nearest
     return () if closest is None else (closest.expected,)
 
 
-def _speed_memory(planned: PlanningReport) -> Figure:
-    peaks, rates, fits = zip(*planned.cloud, strict=True)
+def _speed_memory(report: PlanningReport) -> Figure:
+    peaks, rates, fits = zip(*report.cloud, strict=True)
     points: Scatter = {
         "type": "scatter",
         "mode": "markers",
@@ -104,46 +104,46 @@ def _speed_memory(planned: PlanningReport) -> Figure:
         },
         "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
     }
-    farthest = min(max(peaks), _FARTHEST * max(planned.limit_bytes, min(peaks)))
-    farthest = max(farthest, 1.2 * planned.limit_bytes)
+    farthest = min(max(peaks), _FARTHEST * max(report.limit_bytes, min(peaks)))
+    farthest = max(farthest, 1.2 * report.limit_bytes)
     layout: Layout = {
         "height": 460,
         "xaxis": {
             "title": {"text": "peak memory per device, GiB"},
-            **logarithmic(0.9 * min(*peaks, planned.line_bytes) / GIB, farthest / GIB),
+            **logarithmic(0.9 * min(*peaks, report.line_bytes) / GIB, farthest / GIB),
         },
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
         "showlegend": True,
-        "shapes": _lines(planned),
+        "shapes": _lines(report),
     }
-    return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
+    return {"data": [points, *_front(report), *_star(report)], "layout": layout}
 
 
-def _lines(planned: PlanningReport) -> list[Shape]:
-    return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
+def _lines(report: PlanningReport) -> list[Shape]:
+    return memory_lines(line_bytes=report.line_bytes, limit_bytes=report.limit_bytes)
 
 
-def _front(planned: PlanningReport) -> list[Scatter]:
-    if not planned.front:
+def _front(report: PlanningReport) -> list[Scatter]:
+    if not report.front:
         return []
     return [
         {
             "type": "scatter",
             "mode": "lines+markers",
             "name": "Pareto front",
-            "x": [forecast.peak_bytes.value / GIB for forecast in planned.front],
-            "y": [forecast.samples_per_second.value for forecast in planned.front],
+            "x": [forecast.peak_bytes.value / GIB for forecast in report.front],
+            "y": [forecast.samples_per_second.value for forecast in report.front],
             "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
             "marker": {"size": 7},
-            "text": [hover(forecast) for forecast in planned.front],
+            "text": [hover(forecast) for forecast in report.front],
             "hovertemplate": "%{text}<extra></extra>",
         }
     ]
 
 
-def _star(planned: PlanningReport) -> list[Scatter]:
-    best = planned.best
+def _star(report: PlanningReport) -> list[Scatter]:
+    best = report.best
     if best is None:
         return []
     return [
@@ -160,7 +160,7 @@ def _star(planned: PlanningReport) -> list[Scatter]:
     ]
 
 
-def _memory(planned: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
+def _memory(report: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
     parts = [dict(forecast.held_bytes) for forecast in forecasts]
     data = [
         part_of_bars(
@@ -175,7 +175,7 @@ def _memory(planned: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
     ]
     layout: Layout = {
         **stacked("peak memory per device, GiB", len(forecasts)),
-        "shapes": _lines(planned),
+        "shapes": _lines(report),
     }
     return {"data": data, "layout": layout}
 
@@ -196,8 +196,8 @@ def _labels(forecasts: Sequence[Expected]) -> list[str]:
     return [f"plan {number}" for number in range(1, len(forecasts) + 1)]  # as in the table
 
 
-def _devices(planned: PlanningReport) -> Figure:
-    sizes = [size for size in planned.sizes if size.best]
+def _devices(report: PlanningReport) -> Figure:
+    sizes = [size for size in report.sizes if size.best]
     rates = [size.best[0].samples_per_second for size in sizes]
     ranks = [size.ranks for size in sizes]
     per_device = rates[0].value / ranks[0]
@@ -243,8 +243,8 @@ def _devices(planned: PlanningReport) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _sizes(planned: PlanningReport) -> Figure:
-    sizes = [(size, size.best) for size in planned.memory_sizes if size.best]
+def _sizes(report: PlanningReport) -> Figure:
+    sizes = [(size, size.best) for size in report.memory_sizes if size.best]
     data: list[Trace] = [
         {
             "type": "bar",
@@ -264,39 +264,39 @@ def _sizes(planned: PlanningReport) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def planned_page(planned: PlanningReport) -> str:
+def planned_page(report: PlanningReport) -> str:
     """Renders the HTML of the page, which includes all its scripts and styles."""
-    answer = planned.answer
+    answer = report.answer
     return render_page(
         "plan.jinja",
-        title=f"{planned.model} on {devices(planned, answer.ranks)}",
-        figures=figures(planned),
-        headline=answer_sentence(planned),
-        warnings=planned.notes,
-        shortfall=_shortfall(planned),
-        best_tiles=() if planned.best is None else tuple(_tiles(planned, planned.best)),
-        drawn_plans="best plans" if planned.best else "closest plan",
+        title=f"{report.model} on {devices(report, answer.ranks)}",
+        figures=figures(report),
+        headline=answer_sentence(report),
+        warnings=report.notes,
+        shortfall=_shortfall(report),
+        best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
+        drawn_plans="best plans" if report.best else "closest plan",
         best_plans=_listing(answer.best),
-        front=_listing(planned.front),
-        counts=_counts(planned),
-        fewest=fewest_sentence(planned),
-        memory_advice=tuple(map(memory_sentence, planned.memory_sizes)),
-        wasteful=tuple(map(waste_sentence, planned.wasteful)),
+        front=_listing(report.front),
+        counts=_counts(report),
+        fewest=fewest_sentence(report),
+        memory_advice=tuple(map(memory_sentence, report.memory_sizes)),
+        wasteful=tuple(map(waste_sentence, report.wasteful)),
         ruled_out=tuple(ruled_out_sentences(answer)),
-        footer=_footer(planned),
+        footer=_footer(report),
     )
 
 
-def _shortfall(planned: PlanningReport) -> tuple[str, ...]:
-    closest = planned.answer.nearest
+def _shortfall(report: PlanningReport) -> tuple[str, ...]:
+    closest = report.answer.nearest
     if closest is None:
         return ()
-    return tuple(filter(None, (missing_sentence(closest), enough_sentence(planned))))
+    return tuple(filter(None, (missing_sentence(closest), enough_sentence(report))))
 
 
-def _tiles(planned: PlanningReport, best: Expected) -> Iterator[Tile]:
+def _tiles(report: PlanningReport, best: Expected) -> Iterator[Tile]:
     rate = best.samples_per_second
-    usable = f"usable: {gib(planned.line_bytes)} of {gib(planned.limit_bytes)}"
+    usable = f"usable: {gib(report.line_bytes)} of {gib(report.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
     yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
     yield Tile(name="MFU", value=percent(best.mfu))
@@ -352,11 +352,11 @@ def _speed(forecast: Expected) -> str:
     return f"{significant(rate.value)} ({interval(rate)})"
 
 
-def _counts(planned: PlanningReport) -> Table | None:
-    if len(planned.sizes) < 2:
+def _counts(report: PlanningReport) -> Table | None:
+    if len(report.sizes) < 2:
         return None
     rows = []
-    for size in planned.sizes:
+    for size in report.sizes:
         if not size.best:
             rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "no plan fits"))
             continue
@@ -382,9 +382,9 @@ def _counts(planned: PlanningReport) -> Table | None:
     )
 
 
-def _footer(planned: PlanningReport) -> str:
+def _footer(report: PlanningReport) -> str:
     return (
-        f"{planned.parameters:,} parameters, {planned.tokens:,} tokens per sample,"
-        f" {planned.global_batch:,} samples per step; {planned.forecast_plans:,} plans forecast in"
-        f" {planned.seconds:.1f} s; calibration: {planned.provenance}"
+        f"{report.parameters:,} parameters, {report.tokens:,} tokens per sample,"
+        f" {report.global_batch:,} samples per step; {report.forecast_plans:,} plans forecast in"
+        f" {report.seconds:.1f} s; calibration: {report.provenance}"
     )

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +35,7 @@ from orchestrator.report.plan_text import (
     turned_words,
     waste_sentence,
 )
+from orchestrator.report.sweep_tables import section
 from search_spaces.trial import Estimate
 
 LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -54,7 +54,6 @@ LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Letter and style of each category: the letters keep a bar readable without colours."""
 _OTHER = ("?", "black on white")
 _BAR = 12  # characters
-_INDENT = (0, 0, 0, 2)
 
 
 def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, length: int) -> Text:
@@ -91,15 +90,15 @@ def legend() -> Text:
 
 def table(*headers: tuple[str, bool]) -> Table:
     """Makes a table without side borders; each header has a flag that marks a column of numbers."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for header, numeric in headers:
-        made.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
-    return made
+        grid.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
+    return grid
 
 
-def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: bool) -> Table:
-    """Lists plans with their forecasts, in the order of `shown`."""
-    made = table(
+def best_table(report: PlanningReport, forecasts: Sequence[Expected], *, numbered: bool) -> Table:
+    """Lists plans with their forecasts, in the order of `forecasts`."""
+    grid = table(
         *((("#", True),) if numbered else ()),
         ("plan", False),
         ("samples/s (95 %)", True),
@@ -110,22 +109,22 @@ def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: 
         ("fits", True),
         ("limited by", False),
     )
-    omit = common_knobs([forecast.plan for forecast in shown])
-    for number, forecast in enumerate(shown, 1):
+    omit = common_knobs([forecast.plan for forecast in forecasts])
+    for number, forecast in enumerate(forecasts, 1):
         more = f" (and {forecast.alike - 1:,} equivalent)" if forecast.alike > 1 else ""
-        made.add_row(
+        grid.add_row(
             *([str(number)] if numbered else []),
             Text(expected_words(forecast, omit=omit) + more),
             _speed(forecast.samples_per_second),
             f"{forecast.tokens_per_second_per_device:,.0f}",
             _tight(forecast.mfu),
-            category_bar(forecast.held_bytes, planned.limit_bytes, planned.line_bytes, _BAR),
+            category_bar(forecast.held_bytes, report.limit_bytes, report.line_bytes, _BAR),
             gib(forecast.peak_bytes.value),
             _tight(forecast.fits),
             Text(brief_term(forecast.limited_by)),
-            style="bold" if forecast == planned.best else "",
+            style="bold" if forecast == report.best else "",
         )
-    return made
+    return grid
 
 
 def _speed(rate: Estimate) -> str:
@@ -136,10 +135,10 @@ def _tight(share: float) -> str:
     return percent(share).replace(" ", "")
 
 
-def sizes_table(planned: PlanningReport) -> Table:
+def sizes_table(report: PlanningReport) -> Table:
     """Compares device counts."""
-    priced = planned.price_per_hour is not None
-    made = table(
+    priced = report.price_per_hour is not None
+    grid = table(
         ("devices", True),
         ("samples/s (95 %)", True),
         ("tok/s/dev", True),
@@ -149,17 +148,17 @@ def sizes_table(planned: PlanningReport) -> Table:
         *((("per 1e9 tokens", True),) if priced else ()),
         ("best plan", False),
     )
-    smallest = next((size.best[0] for size in planned.sizes if size.best), None)
-    for size in planned.sizes:
+    smallest = next((size.best[0] for size in report.sizes if size.best), None)
+    for size in report.sizes:
         if not size.best or smallest is None:
             blank = ["-"] * (6 if priced else 5)
-            made.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
+            grid.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
             continue
         best = size.best[0]
         share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
         price = size.price_per_billion_tokens
-        mark = " *" if size.ranks in planned.price_front else ""
-        made.add_row(
+        mark = " *" if size.ranks in report.price_front else ""
+        grid.add_row(
             f"{size.ranks:,}",
             _speed(best.samples_per_second),
             f"{best.tokens_per_second_per_device:,.0f}",
@@ -169,12 +168,12 @@ def sizes_table(planned: PlanningReport) -> Table:
             *([] if price is None else [f"{price:,.2f}{mark}"]),
             Text(expected_words(best)),
         )
-    return made
+    return grid
 
 
 def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
     """Lists the knob changes that each memory size needs, with what they save and cost."""
-    made = table(
+    grid = table(
         ("limit GiB", True),
         ("samples/s", True),
         ("peak GiB", True),
@@ -185,9 +184,9 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
     for size in sizes:
         limit = gib(size.limit_bytes)
         if size.best is None:
-            made.add_row(limit, "-", "-", "-", "-", "no plan fits")
+            grid.add_row(limit, "-", "-", "-", "-", "no plan fits")
             continue
-        made.add_row(
+        grid.add_row(
             limit,
             significant(size.best.samples_per_second.value),
             gib(size.best.peak_bytes.value),
@@ -195,7 +194,7 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
             slowdown_words(size.slowdown),
             _changes(size),
         )
-    return made
+    return grid
 
 
 def _changes(size: MemoryBudget) -> Text:
@@ -206,7 +205,7 @@ def _changes(size: MemoryBudget) -> Text:
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
     """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
-    made = table(
+    grid = table(
         ("term" if seconds else "category", False),
         ("ms" if seconds else "GiB", True),
         ("share", True),
@@ -217,16 +216,16 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
     for term in sorted(terms, key=lambda term: -term.amount):
         if not term.amount:
             continue
-        made.add_row(
+        grid.add_row(
             term_words(term.name) if seconds else category_words(term.name),
             significant(1e3 * term.amount) if seconds else gib(term.amount),
             percent(term.amount / total),
             "-" if abs(term.scale - 1) < 0.005 else f"x {term.scale:.2f}",
             Text("; ".join(quantity_words(quantity) for quantity in term.of)),
         )
-    made.add_section()
-    made.add_row("total", significant(1e3 * total) if seconds else gib(total))
-    return made
+    grid.add_section()
+    grid.add_row("total", significant(1e3 * total) if seconds else gib(total))
+    return grid
 
 
 def quantity_words(quantity: Quantity) -> str:
@@ -248,57 +247,57 @@ def quantity_words(quantity: Quantity) -> str:
     return f"{quantity.name} {figure} {prefix}{gap}{unit}".rstrip()
 
 
-def render_planned(planned: PlanningReport) -> RenderableType:
+def render_planned(report: PlanningReport) -> RenderableType:
     """Renders a planning report: the best plan first, then the alternatives."""
-    parts: list[RenderableType] = [Text(answer_sentence(planned), "bold")]
-    parts += [Text(f"note: {note}", "yellow") for note in planned.notes]
-    if planned.answer.nearest is not None:
-        parts += [Text(missing_sentence(planned.answer.nearest)), Text(enough_sentence(planned))]
-    if planned.best is not None:
-        parts += _plans(planned)
-    if len(planned.sizes) > 1:
-        parts += _section("Device counts", sizes_table(planned), *map(Text, _sizes(planned)))
-    if planned.memory_sizes:
-        parts += _section("Memory per device", memory_table(planned.memory_sizes))
-    if planned.wasteful:
-        lines = [Text(waste_sentence(waste)) for waste in planned.wasteful]
-        parts += _section("Tile quantization: sizes that waste the matrix units", *lines)
-    parts += _section("Coverage of the space", *map(Text, ruled_out_sentences(planned.answer)))
-    return Group(*parts, Text(f"\n{_footer(planned)}", "bright_black"))
+    parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
+    parts += [Text(f"note: {note}", "yellow") for note in report.notes]
+    if report.answer.nearest is not None:
+        parts += [Text(missing_sentence(report.answer.nearest)), Text(enough_sentence(report))]
+    if report.best is not None:
+        parts += _plans(report)
+    if len(report.sizes) > 1:
+        parts += section("Device counts", sizes_table(report), *map(Text, _sizes(report)))
+    if report.memory_sizes:
+        parts += section("Memory per device", memory_table(report.memory_sizes))
+    if report.wasteful:
+        lines = [Text(waste_sentence(waste)) for waste in report.wasteful]
+        parts += section("Tile quantization: sizes that waste the matrix units", *lines)
+    parts += section("Coverage of the space", *map(Text, ruled_out_sentences(report.answer)))
+    return Group(*parts, Text(f"\n{_footer(report)}", "bright_black"))
 
 
-def _plans(planned: PlanningReport) -> Iterator[RenderableType]:
-    best = planned.answer.best
-    parts: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
+def _plans(report: PlanningReport) -> Iterator[RenderableType]:
+    best = report.answer.best
+    parts: list[RenderableType] = [best_table(report, best, numbered=True), legend()]
     if len(best) > 1 and (common := common_words([forecast.plan for forecast in best])):
         parts.append(Text(f"all plans: {common}"))
-    usable, limit = gib(planned.line_bytes), gib(planned.limit_bytes)
+    usable, limit = gib(report.line_bytes), gib(report.limit_bytes)
     parts += [
         Text(f"usable memory: {usable} of {limit} GiB per device"),
         Text("fits: probability that the peak stays below the limit"),
     ]
-    yield from _section("Best plans", *parts)
+    yield from section("Best plans", *parts)
     title = "Pareto front: no other plan is faster with less memory"
-    yield from _section(title, best_table(planned, planned.front, numbered=False))
+    yield from section(title, best_table(report, report.front, numbered=False))
 
 
-def _sizes(planned: PlanningReport) -> Iterator[str]:
-    if fewest := fewest_sentence(planned):
+def _sizes(report: PlanningReport) -> Iterator[str]:
+    if fewest := fewest_sentence(report):
         yield fewest
-    if planned.price_front:
-        yield f"* Pareto-optimal at {planned.price_per_hour:g} per device-hour"
+    if report.price_front:
+        yield f"* Pareto-optimal at {report.price_per_hour:g} per device-hour"
 
 
-def _footer(planned: PlanningReport) -> str:
+def _footer(report: PlanningReport) -> str:
     return (
-        f"{planned.forecast_plans:,} plans forecast in {planned.seconds:.1f} s;"
-        f" calibration: {planned.provenance}"
+        f"{report.forecast_plans:,} plans forecast in {report.seconds:.1f} s;"
+        f" calibration: {report.provenance}"
     )
 
 
-def render_explained(explained: Breakdown) -> RenderableType:
+def render_explained(breakdown: Breakdown) -> RenderableType:
     """Renders the forecast of one plan term by term."""
-    forecast = explained.expected
+    forecast = breakdown.expected
     stage = f" on the {forecast.stage} pipeline stage" if forecast.stage else ""
     parts: list[RenderableType] = [
         Rule(Text(expected_words(forecast)), align="left"),
@@ -310,24 +309,18 @@ def render_explained(explained: Breakdown) -> RenderableType:
             "bold",
         ),
     ]
-    parts += _section("Time per step", terms_table(explained.time, seconds=True))
+    parts += section("Time per step", terms_table(breakdown.time, seconds=True))
     if forecast.recomputed:
         parts.append(Text(f"  recomputation is {percent(forecast.recomputed)} of the compute"))
-    parts += _section("Memory at the peak", terms_table(explained.memory, seconds=False))
+    parts += section("Memory at the peak", terms_table(breakdown.memory, seconds=False))
     uncertainty = [
-        Text(f"speed: {_largest(explained.time_doubts, term_words)}"),
-        Text(f"memory: {_largest(explained.memory_doubts, category_words)}"),
-        Text(f"calibration: {explained.provenance}; --records of a study narrows the intervals"),
+        Text(f"speed: {_largest(breakdown.time_doubts, term_words)}"),
+        Text(f"memory: {_largest(breakdown.memory_doubts, category_words)}"),
+        Text(f"calibration: {breakdown.provenance}; --records of a study narrows the intervals"),
     ]
-    parts += _section("Sources of uncertainty", *uncertainty)
+    parts += section("Sources of uncertainty", *uncertainty)
     return Group(*parts)
 
 
 def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
     return ", ".join(f"{words(name)} {percent(share)}" for name, share in shares[:5])
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)

@@ -99,9 +99,9 @@ def percent(share: float) -> str:
     return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
-def devices(planned: PlanningReport, ranks: int) -> str:
+def devices(report: PlanningReport, ranks: int) -> str:
     """Names the devices: `8 x H100-80-SXM`."""
-    return f"{ranks:,} x {planned.device}"
+    return f"{ranks:,} x {report.device}"
 
 
 def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
@@ -109,14 +109,14 @@ def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
     return plan_words(forecast.plan, omit=omit) + lossy_label(forecast.lossy)
 
 
-def answer_sentence(planned: PlanningReport) -> str:
+def answer_sentence(report: PlanningReport) -> str:
     """Answers in one sentence: the best plan, or how far the closest one is from fitting."""
-    answer, best = planned.answer, planned.best
-    where = f"{planned.model} on {devices(planned, answer.ranks)}"
+    answer, best = report.answer, report.best
+    where = f"{report.model} on {devices(report, answer.ranks)}"
     if best is None:
         assert answer.nearest is not None
-        return f"{where}: no plan fits; {_closest(answer.nearest, planned)}"
-    memory = f"{gib(best.peak_bytes.value)} of {gib(planned.limit_bytes)} GiB"
+        return f"{where}: no plan fits; {_closest(answer.nearest, report)}"
+    memory = f"{gib(best.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     return (
         f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
         f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {memory};"
@@ -124,11 +124,11 @@ def answer_sentence(planned: PlanningReport) -> str:
     )
 
 
-def _closest(closest: ClosestPlan, planned: PlanningReport) -> str:
+def _closest(closest: ClosestPlan, report: PlanningReport) -> str:
     return (
         f"the closest plan ({expected_words(closest.expected)}) needs {gib(closest.needed_bytes)}"
-        f" GiB per device, {gib(closest.missing_bytes)} more than the"
-        f" {gib(planned.limit_bytes)} available"
+        f" GiB per device, {gib(closest.missing_bytes)} GiB more than the"
+        f" {gib(report.limit_bytes)} GiB available"
     )
 
 
@@ -141,29 +141,29 @@ def missing_sentence(nearest: ClosestPlan) -> str:
     return f"memory shortfall by category (GiB): {shortfall}"
 
 
-def enough_sentence(planned: PlanningReport) -> str:
+def enough_sentence(report: PlanningReport) -> str:
     """Names the smallest setups that fit."""
     setups = []
-    if planned.fewest_ranks is not None:
-        setups.append(f"{devices(planned, planned.fewest_ranks)}")
-    if planned.enough:
-        setups.append(f"{planned.answer.ranks:,} x {' or '.join(planned.enough)}")
+    if report.fewest_ranks is not None:
+        setups.append(f"{devices(report, report.fewest_ranks)}")
+    if report.enough:
+        setups.append(f"{report.answer.ranks:,} x {' or '.join(report.enough)}")
     if not setups:
-        assert planned.answer.nearest is not None
-        needed = gib(planned.answer.nearest.needed_bytes)
-        setups = [f"{devices(planned, planned.answer.ranks)} with {needed} GiB each"]
+        assert report.answer.nearest is not None
+        needed = gib(report.answer.nearest.needed_bytes)
+        setups = [f"{devices(report, report.answer.ranks)} with {needed} GiB each"]
     return f"smallest setup that fits: {', or '.join(setups)}"
 
 
-def fewest_sentence(planned: PlanningReport) -> str:
+def fewest_sentence(report: PlanningReport) -> str:
     """Names the smallest device count that fits; empty if there is none."""
-    fewest = planned.fewest_ranks
+    fewest = report.fewest_ranks
     if fewest is None:
         return ""
-    (size,) = (size for size in planned.sizes if size.ranks == fewest)
+    (size,) = (size for size in report.sizes if size.ranks == fewest)
     best = size.best[0]
     return (
-        f"smallest count that fits: {devices(planned, fewest)}, at about"
+        f"smallest count that fits: {devices(report, fewest)}, at about"
         f" {significant(best.samples_per_second.value)} samples/s with {expected_words(best)}"
     )
 
@@ -181,7 +181,7 @@ def ruled_out_sentences(answer: ScaleResult) -> Iterator[str]:
     if answer.ruled_out:
         most = sorted(answer.ruled_out, key=lambda entry: -entry[1])
         ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
-        yield f"invalid: {ruled}"
+        yield f"ruled out: {ruled}"
 
 
 def waste_sentence(waste: TileWaste) -> str:

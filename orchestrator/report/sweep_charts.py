@@ -291,12 +291,12 @@ def _labels(records: Sequence[Record]) -> list[str]:
     return [f"trial {record.number}" for record in records]
 
 
-def memory_chart(data: ReportData, shown: Sequence[Record]) -> Figure:
+def memory_chart(data: ReportData, records: Sequence[Record]) -> Figure:
     """Plots the peak of the fullest rank by category, with usable memory and the limit."""
-    parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in shown]
+    parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in records]
     names = dict.fromkeys(name for part in parts for name in part)
-    outside = [_counted_outside(record) for record in shown]
-    labels = _labels(shown)
+    outside = [_counted_outside(record) for record in records]
+    labels = _labels(records)
     bars = [
         part_of_bars(name, colour, labels, [part.get(name, 0) / GIB for part in parts], "GiB")
         for name, colour in zip(names, COLOURS, strict=False)
@@ -304,7 +304,7 @@ def memory_chart(data: ReportData, shown: Sequence[Record]) -> Figure:
     if any(outside):
         sizes = [size / GIB for size in outside]
         bars.append(part_of_bars("outside the allocator", "#999999", labels, sizes, "GiB"))
-    layout = stacked("peak memory of the fullest rank, GiB", len(shown))
+    layout = stacked("peak memory of the fullest rank, GiB", len(records))
     if limit := data.state.memory_limit_bytes:
         line = limit * (1 - data.state.spec.objective.headroom)
         layout["shapes"] = memory_lines(line_bytes=line, limit_bytes=limit)
@@ -312,33 +312,33 @@ def memory_chart(data: ReportData, shown: Sequence[Record]) -> Figure:
 
 
 def _counted_outside(record: Record) -> int:
-    """Returns the bytes outside the allocator, or 0 if the limit ignores them, as on CPU."""
+    # on CPU the limit ignores these bytes
     memory = memory_of(record)
     return memory.anatomy.outside if memory.peak_bytes > memory.reserved_bytes else 0
 
 
-def time_chart(shown: Sequence[Record]) -> Figure:
+def time_chart(records: Sequence[Record]) -> Figure:
     """Plots the measured time of a step by phase."""
     bars: list[Bar] = []
     for name, colour in zip(("data", "forward", "backward", "optimizer"), COLOURS, strict=False):
         seconds = [
             getattr(record.outcome.phases, name)
-            for record in shown
+            for record in records
             if isinstance(record.outcome, Measured)
         ]
-        bars.append(part_of_bars(name, colour, _labels(shown), seconds, "s"))
-    layout = stacked("measured seconds per optimizer step", len(shown))
+        bars.append(part_of_bars(name, colour, _labels(records), seconds, "s"))
+    layout = stacked("measured seconds per optimizer step", len(records))
     return {"data": bars, "layout": layout}
 
 
-def terms_chart(data: ReportData, shown: Sequence[Record]) -> Figure:
+def terms_chart(data: ReportData, records: Sequence[Record]) -> Figure:
     """Plots the calibrated forecast of step time by term, for the plans that have one."""
     context, best = data.ground, data.best
     assert context is not None
     assert best is not None
     forecasts = [
         (record, forecast)
-        for record in shown
+        for record in records
         if record.plan.accelerator == best.plan.accelerator
         and (forecast := context.expected(without_accelerator(record.plan))) is not None
     ]

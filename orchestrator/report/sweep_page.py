@@ -167,7 +167,7 @@ def _comparison(data: ReportData) -> Table | None:
             "samples/s": "number",
             "peak GiB": "number",
             "speed gain of the best": "number",
-            "its change in peak": "number",
+            "peak change of the best": "number",
         },
         rows=tuple(rows),
     )

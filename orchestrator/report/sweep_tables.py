@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +31,7 @@ from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
 _SECONDS_PER_MINUTE = 60.0
 _BEST = 5
 _FRONT = 8
+_INDENT = (0, 0, 0, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +50,17 @@ def progress(state: SweepState, now: float) -> Progress:
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.started_at, 0.0)
-    left = None
+    remaining = None
     if state.records:
         median = statistics.median(trial_seconds(record) for record in state.records)
         trials = max(budget.trials - len(state.records), 0)
-        left = min(trials * median, max(seconds_of - seconds, 0.0))
+        remaining = min(trials * median, max(seconds_of - seconds, 0.0))
     return Progress(
         trials=len(state.records),
         trials_of=budget.trials,
         seconds=seconds,
         seconds_of=seconds_of,
-        left_seconds=left,
+        left_seconds=remaining,
     )
 
 
@@ -127,6 +130,13 @@ def plain_table(*headers: tuple[str, bool]) -> Table:
     for header, numeric in headers:
         table.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
     return table
+
+
+def section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
+    """Yields a heading and its content, indented."""
+    yield Text(f"\n{title}", "bold cyan")
+    for part in content:
+        yield Padding(part, _INDENT, expand=False)
 
 
 def best_table(state: SweepState) -> Table:
@@ -270,11 +280,11 @@ def ends_table(state: SweepState) -> Table:
     def over(record: Record) -> bool:
         return record.outcome.kind == "measured" and not within(record)
 
-    def short(record: Record) -> bool:
+    def below(record: Record) -> bool:
         return within(record) and not state.goal.feasible(record)
 
     _add_outcome(table, "measured", state, state.goal.feasible, lambda _: "")
-    _add_outcome(table, "measured, below a minimum", state, short, _shortfall(state))
+    _add_outcome(table, "measured, below a minimum", state, below, _shortfall(state))
     _add_outcome(table, "measured, over usable memory", state, over, _peak)
     for kind, words in KIND_WORDS.items():
         if kind != "measured":
@@ -301,10 +311,10 @@ def _add_outcome(
     table: Table,
     words: str,
     state: SweepState,
-    belongs: Callable[[Record], bool],
+    matches: Callable[[Record], bool],
     reason: Callable[[Record], str],
 ) -> None:
-    records = [record for record in state.records if belongs(record)]
+    records = [record for record in state.records if matches(record)]
     if records:
         first = reason(records[0])
         detail = Text(f"trial {records[0].number}: {first}" if first else "")

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -31,6 +30,7 @@ from orchestrator.report.sweep_tables import (
     nearest,
     over_the_line,
     rules_table,
+    section,
     speedup,
 )
 from search_spaces.spec.sections import Metric
@@ -38,7 +38,6 @@ from search_spaces.trial import Estimate, Measured, Record, errors
 
 _MOST_NUMBERS = 12  # trial numbers in a list
 _OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
-_INDENT = (0, 0, 0, 2)
 
 
 def answer(state: SweepState) -> str:
@@ -299,26 +298,20 @@ def render_report(state: SweepState, ui_command: str) -> RenderableType:
     """
     parts: list[RenderableType] = [Rule(Text(f"plimsoll {state.study}"), align="left")]
     parts += [Text(line) for line in _heading(state)]
-    parts += _section("Result", *(Text(line, "bold") for line in _answer(state)))
+    parts += section("Result", *(Text(line, "bold") for line in _answer(state)))
     if state.best is not None:
-        parts += _section("Best plans", best_table(state), *map(Text, _legend(state)))
+        parts += section("Best plans", best_table(state), *map(Text, _legend(state)))
         if (front := front_table(state)) is not None:
-            parts += _section("Pareto front: no plan is better than these in every metric", front)
-        parts += _section("Peak memory of the best plan", anatomy_table(state.best))
+            parts += section("Pareto front: no plan is better than these in every metric", front)
+        parts += section("Peak memory of the best plan", anatomy_table(state.best))
     if state.records:
-        parts += _section("Trial outcomes", ends_table(state))
+        parts += section("Trial outcomes", ends_table(state))
     if state.space.ruled_out:
-        parts += _section("Combinations ruled out", rules_table(state))
+        parts += section("Combinations ruled out", rules_table(state))
     if ui_command:
         command = Text(ui_command, "bold", no_wrap=True, overflow="ignore")  # to be copied whole
-        parts += _section("Compare the trials in MLflow", command)
+        parts += section("Compare the trials in MLflow", command)
     return Group(*parts)
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)
 
 
 def _heading(state: SweepState) -> Iterator[str]:
