@@ -69,7 +69,7 @@ def time_sentences(competitor: Competitor) -> Iterator[str]:
         best = sum(seconds for _, seconds, _ in competitor.phases)
         other = sum(seconds for _, _, seconds in competitor.phases)
         parts = _saved(competitor.phases, lambda name: name)
-        yield f"measured: a step takes {_ms(best)} instead of {_ms(other)}: {parts}"
+        yield f"measured: a step takes {_ms(best)} instead of {_ms(other)} ({parts})"
     if competitor.terms:
         yield f"forecast: {_saved(competitor.terms, term_words)}"
 
