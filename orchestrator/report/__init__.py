@@ -1,1 +1,1 @@
-"""Reports: everything that people read, made here and at the end."""
+"""Reports: all text, tables, charts and pages for people, made from values at the end."""

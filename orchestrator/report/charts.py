@@ -1,7 +1,7 @@
-"""Charts as plotly.js takes them: types of the part of its schema in use, and shared parts.
+"""Types for the plotly.js schema, as far as it is used, and the shared parts of charts.
 
-Colours of text and grid are the page's (`static/page.js`). Pages ship plotly's basic bundle, which
-draws `scatter` and `bar` but none of the traces that need WebGL.
+The page sets the colours of text and grid (`static/page.js`). It ships the basic bundle of plotly,
+which draws `scatter` and `bar` but no traces that need WebGL.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from search_spaces.spec.schema import GIB
 
 Dash = Literal["solid", "dot", "dash"]
 Values = Sequence[float] | Sequence[str]
-# Okabe and Ito's colours, which people who see fewer of them tell apart, and mixtures of them
+# the colours of Okabe and Ito, distinct for colour-blind readers too, and mixtures of them
 COLOURS = (
     *("#56b4e9", "#0072b2", "#cc79a7", "#7fd0c9", "#009e73", "#e69f00"),
     *("#8c8cd9", "#999999", "#b8b08d", "#d55e00", "#c9b400"),
 )
 LINE_COLOUR = "#d62728"
 BEST_COLOUR = "#009e73"
-_AROUND_BARS = 200  # pixels of axis and legend
+_MARGIN = 200  # pixels of axis and legend
 _BAR = 34  # pixels of a bar
 
 
 class Title(TypedDict):
-    """A text beside an axis or a colour bar."""
+    """The title of an axis or a colour bar."""
 
     text: str
-    side: NotRequired[Literal["right"]]  # of a colour bar: along it
+    side: NotRequired[Literal["right"]]  # for a colour bar: along its side
 
 
 class ColorBar(TypedDict, total=False):
-    """The scale beside a chart whose points are coloured by a number."""
+    """The colour scale of a chart whose points are coloured by a number."""
 
     title: Title
     thickness: float  # pixels
@@ -41,7 +41,7 @@ class ColorBar(TypedDict, total=False):
 
 
 class Marker(TypedDict, total=False):
-    """Points, or bars, of a trace."""
+    """The points or bars of a trace."""
 
     color: str | Sequence[float]
     symbol: str
@@ -63,7 +63,7 @@ class Line(TypedDict, total=False):
 
 
 class ErrorBars(TypedDict):
-    """Lengths up and down from each value."""
+    """Error bars, as lengths above and below each value."""
 
     type: Literal["data"]
     symmetric: bool
@@ -72,7 +72,7 @@ class ErrorBars(TypedDict):
 
 
 class Scatter(TypedDict):
-    """Points, lines, or both."""
+    """A trace of points, lines or both."""
 
     type: Literal["scatter"]
     mode: Literal["lines", "markers", "lines+markers"]
@@ -90,7 +90,7 @@ class Scatter(TypedDict):
 
 
 class Bar(TypedDict):
-    """Bars, upright unless `orientation` is `h`."""
+    """A trace of bars, vertical unless `orientation` is `h`."""
 
     type: Literal["bar"]
     x: Values
@@ -107,7 +107,7 @@ Trace = Scatter | Bar
 
 
 class Axis(TypedDict, total=False):
-    """An axis; `range` of a logarithmic one is in powers of ten."""
+    """An axis; the `range` of a logarithmic one is in powers of ten."""
 
     title: Title
     type: Literal["log", "category"]
@@ -135,7 +135,7 @@ class Shape(TypedDict):
 
 
 class Legend(TypedDict):
-    """Places the names of the traces."""
+    """The position of the names of the traces."""
 
     orientation: Literal["h"]
     traceorder: Literal["normal"]
@@ -145,19 +145,19 @@ class Legend(TypedDict):
 
 
 class Layout(TypedDict):
-    """All of a chart but its traces."""
+    """Everything in a chart except its traces."""
 
     height: float  # pixels
     xaxis: Axis
     yaxis: Axis
     legend: NotRequired[Legend]
-    showlegend: NotRequired[Literal[True]]  # Plotly draws none for a lone trace
+    showlegend: NotRequired[Literal[True]]  # plotly draws no legend for a single trace
     barmode: NotRequired[Literal["stack"]]
     shapes: NotRequired[Sequence[Shape]]
 
 
 class Figure(TypedDict):
-    """A chart."""
+    """A chart: traces and layout."""
 
     data: Sequence[Trace]
     layout: Layout
@@ -173,26 +173,26 @@ LEGEND: Legend = {
 
 
 def logarithmic(low: float, high: float) -> Axis:
-    """An axis from low to high, with numbers that people read: Plotly shortens 20 to 2."""
+    """Makes a logarithmic axis with full tick labels, where plotly would shorten 20 to 2."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
     if len(decades) > 4:
         marks = marks[::3]
-    shown = [mark for mark in marks if low <= mark <= high]
+    ticks = [mark for mark in marks if low <= mark <= high]
     return {
         "type": "log",
         "range": (math.log10(low), math.log10(high)),
-        "tickvals": shown,
-        "ticktext": [f"{mark:,g}" for mark in shown],
+        "tickvals": ticks,
+        "ticktext": [f"{mark:,g}" for mark in ticks],
     }
 
 
 def memory_lines(*, line_bytes: float, limit_bytes: float) -> list[Shape]:
-    """Upright lines over an axis of GiB: solid where the headroom begins, dotted at the limit."""
-    return [_upright(line_bytes / GIB, "solid"), _upright(limit_bytes / GIB, "dot")]
+    """Makes vertical lines on a GiB axis: solid where the headroom begins, dotted at the limit."""
+    return [_vertical(line_bytes / GIB, "solid"), _vertical(limit_bytes / GIB, "dot")]
 
 
-def _upright(at: float, dash: Dash) -> Shape:
+def _vertical(at: float, dash: Dash) -> Shape:
     line: Line = {"color": LINE_COLOUR, "width": 2, "dash": dash}
     return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
@@ -200,7 +200,7 @@ def _upright(at: float, dash: Dash) -> Shape:
 def part_of_bars(
     name: str, colour: str, labels: Sequence[str], values: Sequence[float], unit: str
 ) -> Bar:
-    """One part of stacked bars: the value of each bar, whose labels stand at the axis."""
+    """Makes one segment of stacked bars: a value for each bar label on the axis."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -213,10 +213,10 @@ def part_of_bars(
 
 
 def stacked(title: str, count: int) -> Layout:
-    """Layout of so many stacked bars over an axis of this title, the first bar on top."""
+    """Makes the layout of `count` stacked bars, first on top, over an axis with this title."""
     return {
         "barmode": "stack",
-        "height": _AROUND_BARS + _BAR * count,
+        "height": _MARGIN + _BAR * count,
         "xaxis": {"title": {"text": title}},
         "yaxis": {"autorange": "reversed", "type": "category"},
         "legend": LEGEND,
@@ -225,6 +225,6 @@ def stacked(title: str, count: int) -> Layout:
 
 
 def hover_text(*lines: str) -> str:
-    """Lines for a trace's `text`, in which Plotly reads tags: those of the lines are escaped."""
+    """Joins lines for the `text` of a trace, with tags escaped that plotly would interpret."""
     escaped = (line.replace("&", "&amp;").replace("<", "&lt;") for line in lines)
     return "<br>".join(escaped)

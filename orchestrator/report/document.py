@@ -1,4 +1,4 @@
-"""Reports, explanations and comparisons as JSON values; docs/cli.md documents their fields."""
+"""JSON documents of reports, explanations and comparisons; docs/cli.md has their fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
 Comparison = PlanComparison | StudyComparison
-# of each kind, the field that names it, and its name there
+# for each type, the field that identifies it and its name there
 _KINDS: dict[type, tuple[str, str]] = {
     BestExplanation: ("explains", "won"),
     TrialExplanation: ("explains", "trial"),
@@ -30,15 +30,15 @@ _KINDS: dict[type, tuple[str, str]] = {
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
 
 
-def document(shown: Explanation | Comparison) -> dict[str, Any]:
-    """An explanation or a comparison; its first field says which kind it is."""
-    kind = type(shown)
+def document(value: Explanation | Comparison) -> dict[str, Any]:
+    """Converts an explanation or a comparison; the first field says which kind it is."""
+    kind = type(value)
     field, name = _KINDS[kind]
-    return {field: name, **_ADAPTERS[kind].dump_python(shown, mode="json")}
+    return {field: name, **_ADAPTERS[kind].dump_python(value, mode="json")}
 
 
 def report_document(state: SweepState) -> dict[str, Any]:
-    """The report of a sweep: its answer, what equals it, every trial and every validation."""
+    """Converts the report of a sweep: the best plan, its equals, all trials and validations."""
     best, ended = state.best, state.ended
     return {
         "study": state.study,
@@ -60,7 +60,7 @@ def report_document(state: SweepState) -> dict[str, Any]:
 
 
 def estimate_document(estimate: Estimate | None) -> dict[str, float] | None:
-    """A value with its 95 % interval."""
+    """Converts a value with its 95 % confidence interval."""
     if estimate is None:
         return None
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -1,6 +1,6 @@
-"""Renders pages from templates.
+"""Renderer of HTML pages from templates.
 
-A page is one file that loads nothing: styles, scripts and data are part of it.
+A page is one file that loads nothing: it includes its styles, scripts and data.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ColumnKind = Literal["number", "words", "plan"]
 _PACKAGE = "orchestrator.report"
 _PLOTLY = "plotly/plotly-basic.min.js"
 _SCRIPT = "page.js"
-_DIGITS = 6  # significant digits of a float in a chart: finer than a pixel
+_DIGITS = 6  # significant digits of a float in a chart, finer than a pixel
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One figure at the head of a page: its name, its value, and a detail below it."""
+    """A figure at the top of a page: its name, its value and a detail below it."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ class Tile:
 class Table:
     """A table of texts: the kind of each column by its title, and the rows.
 
-    Numbers stand to the right and each on one line, words and plans to the left.
+    Numbers are right-aligned and do not wrap; words and plans are left-aligned.
     """
 
     columns: Mapping[str, ColumnKind]
@@ -51,7 +51,7 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows)
 
     def cells(self, row: tuple[str, ...]) -> Iterator[tuple[ColumnKind, str]]:
-        """Kind and text of each cell of a row."""
+        """Yields the kind and the text of each cell of a row."""
         for kind, cell in zip(self.columns.values(), row, strict=True):
             yield kind, _on_one_line(cell) if kind == "number" else cell
 
@@ -61,14 +61,14 @@ def render_page(template: str, *, figures: Mapping[str, Figure], **values: objec
 
     Args:
         template: Its file name.
-        figures: Charts by the name of the place where the template puts them.
-        values: What else the template names, the page's `title` among it. Texts are escaped.
+        figures: Charts by the name of their place in the template.
+        values: The other values that the template names, such as `title`. Texts are escaped.
 
     Raises:
-        jinja2.UndefinedError: If the template names a value that is not given.
+        jinja2.UndefinedError: If a value that the template names is missing.
     """
-    drawn = {name: _rounded(figure) for name, figure in figures.items()}
-    return _environment().get_template(template).render(figures=drawn, **values)
+    rounded = {name: _rounded(figure) for name, figure in figures.items()}
+    return _environment().get_template(template).render(figures=rounded, **values)
 
 
 @cache
@@ -80,7 +80,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # `tojson` also escapes what could end a script
+    # `tojson` also escapes text that could end a script
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals |= {
         "asset": _asset,
@@ -92,18 +92,18 @@ def _environment() -> Environment:
 
 @cache
 def _asset(name: str) -> Markup:
-    """Text of a file of `orchestrator/report/static`, which is ours and goes unescaped."""
+    # these files are part of the package, so they need no escape
     return Markup(files(_PACKAGE).joinpath("static", name).read_text(encoding="utf-8"))
 
 
 @cache
 def _packed_plotly() -> Markup:
-    """plotly.js as base64 of gzip, less than half of its 1.2 MB, which `page.js` unpacks."""
+    # less than half of its 1.2 MB; `page.js` unpacks it
     return Markup(b64encode(gzip.compress(_asset(_PLOTLY).encode(), mtime=0)).decode())
 
 
 def _security_policy() -> str:
-    """Content security policy of a page: its two scripts run, nothing else does or is loaded."""
+    # only the two scripts of the page may run, and nothing may be loaded
     texts = (_asset(_PLOTLY), _asset(_SCRIPT))
     hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
     scripts = " ".join(f"'sha256-{digest}'" for digest in hashes)
@@ -123,5 +123,5 @@ def _rounded(value: object) -> object:
 
 
 def _on_one_line(figure: str) -> str:
-    """The figure with spaces that do not break; an interval in brackets may have its own line."""
+    # an interval in brackets may wrap to the next line
     return figure.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " (")

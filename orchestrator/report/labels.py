@@ -1,4 +1,4 @@
-"""Labels: how plans, outcomes, records and validations are called in every report."""
+"""Labels of plans, outcomes, records and validations, the same in every report."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ KIND_WORDS: Mapping[str, str] = MappingProxyType(
         "cancelled": "cancelled",
     }
 )
-
-
 _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "precision": lambda plan: plan.precision,
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
@@ -44,15 +42,15 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 
 
 def outcome_words(outcome: Outcome) -> str:
-    """The outcome's sentence on one line, labelled where the device had lowered its clocks."""
-    words = " ".join(sentence(outcome).split())  # a crash's reason may span lines
+    """Describes an outcome on one line, with a label if the device lowered its clocks."""
+    words = " ".join(sentence(outcome).split())  # the reason of a crash may span lines
     if isinstance(outcome, Measured) and outcome.conditions.throttled:
         return f"{words} (throttled: {', '.join(outcome.conditions.throttled)})"
     return words
 
 
 def brief_outcome(outcome: Outcome) -> str:
-    """The outcome in fewer words, for narrow tables."""
+    """Describes an outcome in fewer words, for narrow tables."""
     match outcome:
         case OutOfMemory(where=where):
             excess = outcome.excess
@@ -65,10 +63,10 @@ def brief_outcome(outcome: Outcome) -> str:
 
 
 def record_words(record: Record, *, brief: bool = False) -> str:
-    """How the trial ended, beside what was expected of it.
+    """Describes how a trial ended, with its forecast in brackets.
 
-    A measurement has its speed beside it, `41.20 samples/s ± 1.5 % (forecast 39.8)`, and what
-    ran out of memory the peak that was expected.
+    A measurement shows the forecast speed, `41.20 samples/s ± 1.5 % (forecast 39.8)`; a trial
+    that ran out of memory shows the forecast peak.
     """
     words = brief_outcome(record.outcome) if brief else outcome_words(record.outcome)
     if record.forecast is None:
@@ -82,77 +80,78 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: PlanForecast, why: str) -> str:
-    """What is expected, `39.8 samples/s, 0.310 GiB`; how likely it fits where that is not sure.
+def forecast_words(forecast: PlanForecast, reason: str) -> str:
+    """Describes a forecast: `39.8 samples/s, 0.310 GiB, 93 % likely to fit`.
 
-    Unless the reason for the trial says it, which knows what other trials showed beside.
+    The probability is left out if it is 100 %, or if `reason` has one: the reason for a trial also
+    accounts for what other trials showed.
     """
-    told = LIKELY_TO_FIT in why
-    peak = f"{gib(forecast.peak_bytes.value)} GiB" if told else _peak_words(forecast)
+    has_probability = LIKELY_TO_FIT in reason
+    peak = f"{gib(forecast.peak_bytes.value)} GiB" if has_probability else _peak_words(forecast)
     return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 
 
 def _peak_words(forecast: PlanForecast) -> str:
     peak = f"{gib(forecast.peak_bytes.value)} GiB"
     percent = round(100 * forecast.fits)
-    return peak if percent == 100 else f"{peak}, fits with {percent} %"
+    return peak if percent == 100 else f"{peak}, {percent} % likely to fit"
 
 
 def counts_words(counts: Mapping[str, int]) -> str:
-    """How trials ended: `9 measured, 2 out of memory`."""
+    """Counts trials by outcome: `9 measured, 2 out of memory`."""
     order = [kind for kind in KIND_WORDS if counts.get(kind)]
     return ", ".join(f"{counts[kind]} {KIND_WORDS[kind]}" for kind in order)
 
 
 def plan_words(plan: Plan, *, omit: Collection[str] = ()) -> str:
-    """The plan as a person would say it: `ddp micro 4 x 4 ckpt 50 % sdpa packed fp32`.
+    """Returns the short name of a plan: `ddp micro 4 x 4 ckpt 50 % sdpa packed fp32`.
 
     Args:
-        plan: The plan; a knob at rest has no word, `micro 4 x 4` is micro-batch times
-            accumulation.
-        omit: Names of knobs to leave out, since every plan around has the same value.
+        plan: The plan. Most knobs have no word at their default; `micro 4 x 4` is micro-batch
+            times accumulation.
+        omit: Names of knobs to leave out, because all plans listed together share their value.
     """
-    said = (say(plan) for names, say in _WORDS if not set(names) <= set(omit))
-    return " ".join(word for word in said if word)
+    words = (word_of(plan) for names, word_of in _WORDS if not set(names) <= set(omit))
+    return " ".join(word for word in words if word)
 
 
 def fixed_knobs(space: Space) -> frozenset[str]:
-    """Names of the knobs that have one value in the whole space; never micro_batch."""
+    """Names of the knobs with a single value in the whole space, without micro_batch."""
     fixed = {name for name, values in space.domains if len(values) == 1}
     return frozenset(fixed - {"micro_batch"})
 
 
 def fixed_words(space: Space) -> str:
-    """What all plans of the space have in common, `sdpa fp32`; empty if that is nothing."""
+    """Returns the words that all plans of the space share, `sdpa fp32`, or an empty text."""
     fixed = fixed_knobs(space)
-    said = (say(space.baseline) for names, say in _WORDS if set(names) <= fixed)
-    return " ".join(word for word in said if word)
+    words = (word_of(space.baseline) for names, word_of in _WORDS if set(names) <= fixed)
+    return " ".join(word for word in words if word)
 
 
 def lossy_words(plan: Plan, spec: SweepSpec) -> str:
-    """Which knobs change the numerics that the spec trains with, `bf16`; empty if none does."""
+    """Names the lossy settings of a plan, `bf16`; empty if it trains the numerics of the spec."""
     changed = (knob.name for knob in KNOBS if knob.lossy(getattr(plan, knob.name), spec))
     return " ".join(_LOSSY_WORDS[name](plan) for name in changed)
 
 
 def lossy_label(lossy: str) -> str:
-    """What `lossy_words` found, to stand behind a plan's words; empty if that is nothing."""
+    """Formats the result of `lossy_words` as a suffix for the name of a plan."""
     return f" (lossy: {lossy})" if lossy else ""
 
 
 def labelled_words(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
-    """The plan's words, labelled where it does not train the numerics that the spec asks for."""
+    """Returns the short name of a plan, with a label if it is lossy."""
     return plan_words(plan, omit=omit) + lossy_label(lossy_words(plan, spec))
 
 
 def may_be_lossy(space: Space, spec: SweepSpec) -> bool:
-    """Whether any value that is searched changes the numerics."""
+    """Returns true if the space has a lossy value."""
     domains = dict(space.domains)
     return any(knob.lossy(value, spec) for knob in KNOBS for value in domains.get(knob.name, ()))
 
 
 def strategy(plan: Plan) -> str:
-    """How data ranks hold the model's states: `ddp`, `hsdp zero3 2 x 4`, `deepspeed zero2`."""
+    """Names the data-parallel strategy: `ddp`, `hsdp zero3 2 x 4`, `deepspeed zero2`."""
     if plan.engine == "deepspeed":
         return f"deepspeed zero{plan.zero_stage}"
     if plan.zero_stage == 0:
@@ -194,23 +193,23 @@ def _checkpointing(plan: Plan) -> str:
     return f"ckpt {100 * plan.checkpoint_ratio:.0f} %{mode}{where}"
 
 
-def _unless_at_rest(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
-    """Says the word where the knob is not at rest; {} stands for its value."""
+def _unless_default(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
+    """Makes an entry of `_WORDS` for a knob; {} in the word stands for the knob's value."""
 
-    def say(plan: Plan) -> str:
+    def word_of(plan: Plan) -> str:
         value = getattr(plan, name)
         return "" if value == DEFAULTS[name] else word.format(str(value).replace("_", " "))
 
-    return (name,), say
+    return (name,), word_of
 
 
-# The ranks need no word of their own: a sweep's global batch is fixed, so they follow
-# from micro-batch and accumulation.
+# `data` has no word: the global batch is fixed, so the number of data ranks follows from
+# micro-batch and accumulation.
 _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("accelerator",), lambda plan: plan.accelerator),
     (("engine", "zero_stage", "replicas"), strategy),
     (("offload_optimizer", "offload_parameters"), _offload),
-    _unless_at_rest("pin_memory", "pinned"),
+    _unless_default("pin_memory", "pinned"),
     (("aio_block_kib", "aio_queue_depth", "aio_threads"), _aio),
     (("tensor", "sequence_parallel"), _tensor),
     (("pipeline", "pipeline_schedule"), _pipeline),
@@ -219,68 +218,73 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("attention",), lambda plan: plan.attention.replace("_attention_", "")),
     (("batching",), lambda plan: plan.batching),
     (("precision",), lambda plan: plan.precision),
-    _unless_at_rest("compile", "compile"),
-    _unless_at_rest("optimizer", "{}"),
-    _unless_at_rest("bucket_mib", "bucket {}"),
-    _unless_at_rest("gradient_as_bucket_view", "own gradients"),
-    _unless_at_rest("compression", "send {}"),
-    _unless_at_rest("overlap", "no overlap"),
-    _unless_at_rest("contiguous_gradients", "scattered gradients"),
-    _unless_at_rest("prefetch_mib", "prefetch {}"),
-    _unless_at_rest("loader_workers", "loaders {}"),
-    _unless_at_rest("loader_pin_memory", "pinned batches"),
-    _unless_at_rest("allocator", "{}"),
+    _unless_default("compile", "compile"),
+    _unless_default("optimizer", "{}"),
+    _unless_default("bucket_mib", "bucket {}"),
+    _unless_default("gradient_as_bucket_view", "own gradients"),
+    _unless_default("compression", "send {}"),
+    _unless_default("overlap", "no overlap"),
+    _unless_default("contiguous_gradients", "scattered gradients"),
+    _unless_default("prefetch_mib", "prefetch {}"),
+    _unless_default("loader_workers", "loaders {}"),
+    _unless_default("loader_pin_memory", "pinned batches"),
+    _unless_default("allocator", "{}"),
 )
 
 
 def validation_words(validation: Record, state: SweepState) -> str:
-    """How a validation ended: `failed: why`, or `holds: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
+    """Describes a validation: `failed: ...` or `passed: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
     outcome = validation.outcome
     if (reason := state.why_failed(validation)) is not None:
         return f"failed: {' '.join(reason.split())}"
     if not isinstance(outcome, Measured):
-        return outcome_words(outcome)  # it was stopped
+        return outcome_words(outcome)  # stopped, which is no failure
     memory, steps = outcome.memory, len(outcome.losses)
-    told = f"{plural(steps, 'step')} at {spread(outcome.samples_per_second)} samples/s"
-    told += f", peak {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
-    if (done := outcome.validation) is not None:
-        told += (
-            f", with {done.worst_steps} steps of the longest samples, an evaluation of them and a"
-            f" checkpoint of {gib(done.checkpoint_bytes)} GiB in {done.checkpoint_seconds:.1f} s"
+    words = (
+        f"passed: {plural(steps, 'step')} at {spread(outcome.samples_per_second)} samples/s, peak"
+        f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
+    )
+    if (extra := outcome.validation) is not None:
+        words += (
+            f"; it included {plural(extra.worst_steps, 'step')} on the longest samples, an"
+            f" evaluation on them and a checkpoint of {gib(extra.checkpoint_bytes)} GiB in"
+            f" {extra.checkpoint_seconds:.1f} s"
         )
-    return f"holds: {told}; {_losses(check_of(validation, state))}"
+    return f"{words}; {_losses(check_of(validation, state))}"
 
 
 def check_of(validation: Record, state: SweepState) -> LossCheck | None:
-    """The validation's losses beside the reference's."""
-    before = [other.number for other in state.validations if other.ended_at < validation.ended_at]
-    doubted = [number for number in before if number in state.failed_validations]
-    return loss_check(validation, state.records, state.space.baseline, state.spec, doubted)
+    """Compares the losses of a validation with those of its reference trial.
+
+    Trials whose own validation had failed by then are no references.
+    """
+    earlier = [other.number for other in state.validations if other.ended_at < validation.ended_at]
+    failed = [number for number in earlier if number in state.failed_validations]
+    return loss_check(validation, state.records, state.space.baseline, state.spec, failed)
 
 
 def _losses(check: LossCheck | None) -> str:
     if check is None:
-        return "no other lossless plan was measured to hold its losses against"
-    apart = f"{100 * check.apart:.2g} %" if check.apart else "a digit"
+        return "losses not compared: no other lossless plan was measured"
+    match = f"within {100 * check.apart:.2g} %" if check.apart else "exactly"
     return (
-        f"losses within {apart} of those of trial {check.reference}"
-        f" over {plural(check.steps, 'step')} ({100 * check.tolerance:g} % may be)"
+        f"losses match trial {check.reference} {match} over {plural(check.steps, 'step')}"
+        f" (tolerance {100 * check.tolerance:g} %)"
     )
 
 
 def validation_sentences(state: SweepState) -> Iterator[str]:
-    """Sentences on the validation of the best plan, and on those that failed; none without one."""
+    """Yields sentences on the validation of the best plan and on each one that failed."""
     if state.best is None:
         return
     validation = state.validated
     failed = [each for each in state.validations if state.why_failed(each) is not None]
     if validation is not None:
-        words = validation_words(validation, state)
-        yield f"validated in workers of its own: the validation {words}"
+        yield f"validation in a fresh worker group {validation_words(validation, state)}"
     elif not state.spec.validation.enabled:
         yield "not validated: validation.enabled is false"
     elif state.to_validate is not None:
-        yield "not validated yet: `plimsoll tune` validates the best plan when its search is over"
+        yield "not validated yet: `plimsoll tune` validates the best plan after the search"
     else:
         yield f"not validated: {plural(len(failed), 'validation')} failed"
     for each in failed:

@@ -1,4 +1,4 @@
-"""The view for a terminal: one picture of the sweep, redrawn in place."""
+"""Progress of a running sweep: a dashboard for terminals, plain lines for logs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from orchestrator.report.sweep_tables import baseline_record, progress, speedup
 from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.trial import Measured, MemoryReading, Record
 
-_LONGEST = 60  # characters; a longer bar says no more
+_LONGEST_BAR = 60  # characters; a longer bar shows no more
 COLOURS: Mapping[str, str] = MappingProxyType(
     {
         "measured": "green",
@@ -54,32 +54,32 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "cancelled": "bright_black",
     }
 )
-_WIDE = 120  # columns from which on outcomes are told in full
-_ROWS_BESIDE_OUTCOMES = 16
+_WIDE = 120  # columns; from here on outcomes are described in full
+_OTHER_ROWS = 16
 _MOST_OUTCOMES = 12
 _NOTES = 2
 _LABEL_COLUMNS = 11
-# Drawing takes milliseconds of the cores that a trial on CPU is being measured on.
+# Drawing takes milliseconds on cores that may be measuring a trial on CPU.
 REFRESHES_PER_SECOND = 2.0
 
 
-def budget_bar(share: float, width: int, told: str) -> Text:
-    """A bar of `share` 0 to 1, and what is told after it, in `width` characters together."""
-    length = _length(width, told)
+def budget_bar(share: float, width: int, label: str) -> Text:
+    """Draws a bar for a share from 0 to 1 and its label, `width` characters in total."""
+    length = _bar_length(width, label)
     filled = round(min(max(share, 0.0), 1.0) * length)
-    return Text.assemble(("━" * filled, "cyan"), ("─" * (length - filled), "bright_black"), told)
+    return Text.assemble(("━" * filled, "cyan"), ("─" * (length - filled), "bright_black"), label)
 
 
-def memory_bar(share: float, line: float, width: int, told: str) -> Text:
-    """Peak over limit with the line marked that the headroom draws.
+def memory_bar(share: float, line: float, width: int, label: str) -> Text:
+    """Draws the peak as a share of the limit, with a mark where the headroom begins.
 
     Args:
-        share: Peak over limit; beyond 1 the bar is full.
-        line: Share of the limit that may be used, 0 to 1: the load line.
-        width: Characters for bar and words.
-        told: What is said after the bar.
+        share: Peak over limit; the bar is full from 1 on.
+        line: Share of the limit that a plan may use, 0 to 1.
+        width: Characters of bar and label together.
+        label: Text after the bar.
     """
-    length = _length(width, told)
+    length = _bar_length(width, label)
     filled = round(min(max(share, 0.0), 1.0) * length)
     mark = min(round(line * length), length - 1)
     colour = "green" if share <= line else "yellow" if share <= 1 else "red"
@@ -91,24 +91,30 @@ def memory_bar(share: float, line: float, width: int, told: str) -> Text:
             bar.append("█", colour)
         else:
             bar.append("░", "bright_black")
-    return bar.append(told)
+    return bar.append(label)
 
 
-def _length(width: int, told: str) -> int:
-    return max(min(width - len(told), _LONGEST), 1)
+def _bar_length(width: int, label: str) -> int:
+    return max(min(width - len(label), _LONGEST_BAR), 1)
 
 
 def dashboard(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
-    """The sweep at the moment `now` [seconds since the epoch], for `width` x `height` characters.
+    """Draws a sweep on `width` x `height` characters.
 
-    No higher than the terminal: rich cannot redraw in place what has scrolled away.
+    It is never higher than the terminal: rich cannot redraw lines that have scrolled away.
+
+    Args:
+        state: The sweep.
+        now: Seconds since the epoch.
+        width: Characters.
+        height: Lines.
     """
     rows = Table.grid(padding=(0, 1), expand=True)
     rows.add_column(style="bold", width=_LABEL_COLUMNS - 1, no_wrap=True)
     rows.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for label, content in _rows(state, now, width - _LABEL_COLUMNS):
         rows.add_row(label, content)
-    most = max(min(height - _ROWS_BESIDE_OUTCOMES, _MOST_OUTCOMES), 1)
+    most = max(min(height - _OTHER_ROWS, _MOST_OUTCOMES), 1)
     return Group(_title(state), rows, *_outcomes(state, most, width), *_notes(state))
 
 
@@ -122,7 +128,7 @@ def _title(state: SweepState) -> RenderableType:
 
 
 def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, RenderableType]]:
-    yield from _under_way(state, now)
+    yield from _running(state, now)
     yield from _best(state)
     yield from _validation(state)
     yield from _memory(state, width)
@@ -135,60 +141,59 @@ def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, Rend
     yield "outcomes", _counts(state)
 
 
-def _under_way(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
+def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
     if not state.running:
-        idle = state.ended.reason if state.ended else "no trial under way"
+        idle = state.ended.reason if state.ended else "no trial running"
         yield "now", Text(idle, style="bright_black")
         return
     *others, trial = state.running
     words = labelled_words(trial.plan, state.spec, omit=fixed_knobs(state.space))
-    what = "validation of trial" if trial.validation else "trial"
-    beside = f", {plural(len(others), 'trial')} beside it" if others else ""
-    yield "now", Text.assemble((f"{what} {trial.number} ", "bold"), (words, "cyan"), beside)
-    spent, deadline = now - trial.at, trial.deadline_seconds
-    late = "bold red" if spent > deadline else "bright_black"
-    ran = f"{duration(spent)} of at most {duration(deadline)}"
-    forecast = trial.forecast
-    expected = f" · forecast {forecast_words(forecast, trial.why)}" if forecast else ""
-    yield "", Text.assemble((f"{ran}{expected} · {trial.why}", late))
+    kind = "validation of trial" if trial.validation else "trial"
+    more = f", {plural(len(others), 'more trial')} running" if others else ""
+    yield "now", Text.assemble((f"{kind} {trial.number} ", "bold"), (words, "cyan"), more)
+    elapsed, deadline = now - trial.at, trial.deadline_seconds
+    style = "bold red" if elapsed > deadline else "bright_black"
+    time = f"{duration(elapsed)} of at most {duration(deadline)}"
+    forecast = f" · forecast {forecast_words(trial.forecast, trial.why)}" if trial.forecast else ""
+    yield "", Text.assemble((f"{time}{forecast} · {trial.why}", style))
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     best = state.best
     if best is None:
-        yield "best", Text("no plan yet that keeps the headroom", style="bright_black")
+        yield "best", Text("no feasible plan yet", style="bright_black")
         return
     words = labelled_words(best.plan, state.spec, omit=fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
     gain = speedup(best, baseline_record(state))
     if best.plan == state.space.baseline:
-        over = " · the plan a user would start with"
+        comparison = " · the baseline"
     else:
-        over = "" if gain is None else f" · {gain.value:.2f} x the baseline plan"
-    yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (over, "bold"))
+        comparison = "" if gain is None else f" · {gain.value:.2f} x the baseline"
+    yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (comparison, "bold"))
 
 
 def _validation(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if state.validations:
         last = state.validations[-1]
         failed = state.why_failed(last) is not None
-        told = f"of trial {last.number} {validation_words(last, state)}"
-        yield "validation", Text(told, style="red" if failed else "green")
+        words = f"of trial {last.number} {validation_words(last, state)}"
+        yield "validation", Text(words, style="red" if failed else "green")
 
 
 def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType]]:
     headroom = state.spec.objective.headroom
     last = next((r for r in reversed(state.records) if isinstance(r.outcome, Measured)), None)
-    shown = {"best": state.best} if state.best else {}
+    records = {"best": state.best} if state.best else {}
     if last is not None and last != state.best:
-        shown["last"] = last
-    label = "memory"
-    for name, record in shown.items():
+        records["last"] = last
+    heading = "memory"
+    for name, record in records.items():
         memory = _reading(record)
         limit = gib(memory.limit_bytes)
-        told = f" {name} {gib(memory.peak_bytes)} of {limit} GiB, {100 * memory.share:.0f} %"
-        yield label, memory_bar(memory.share, 1 - headroom, width, told)
-        label = ""
+        label = f" {name} {gib(memory.peak_bytes)} of {limit} GiB, {100 * memory.share:.0f} %"
+        yield heading, memory_bar(memory.share, 1 - headroom, width, label)
+        heading = ""
 
 
 def _reading(record: Record) -> MemoryReading:
@@ -197,14 +202,14 @@ def _reading(record: Record) -> MemoryReading:
 
 
 def _counts(state: SweepState) -> RenderableType:
-    counted = counts(state.records)
-    told = [
-        Text(f"{counted[kind]} {word}", COLOURS[kind])
+    by_kind = counts(state.records)
+    parts = [
+        Text(f"{by_kind[kind]} {word}", COLOURS[kind])
         for kind, word in KIND_WORDS.items()
-        if counted.get(kind)
+        if by_kind.get(kind)
     ]
-    line = Text(" · ").join(told) if told else Text("none yet", "bright_black")
-    line.no_wrap = False  # many kinds do not fit on a line of 80
+    line = Text(" · ").join(parts) if parts else Text("none yet", "bright_black")
+    line.no_wrap = False  # many kinds do not fit on one line of 80 columns
     return line
 
 
@@ -218,29 +223,30 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     omit = fixed_knobs(state.space)
     for record in reversed(state.records[-most:]):
         words = labelled_words(record.plan, state.spec, omit=omit)
-        told = _told(record, state.spec.objective.headroom, width >= _WIDE)
-        table.add_row(str(record.number), Text(words), told)
+        outcome = _outcome(record, state.spec.objective.headroom, width >= _WIDE)
+        table.add_row(str(record.number), Text(words), outcome)
     more = len(state.records) - most
-    older = f" (and {more} before)" if more > 0 else ""
+    older = f" ({more} earlier)" if more > 0 else ""
     title = f"last {plural(min(most, len(state.records)), 'outcome')}{older}"
     yield Rule(Text(title), style="bright_black", align="left")
     yield table
 
 
-def _told(record: Record, headroom: float, wide: bool) -> Text:
+def _outcome(record: Record, headroom: float, wide: bool) -> Text:
     outcome = record.outcome
-    told = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
+    text = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
     if not isinstance(outcome, Measured):
-        return told
+        return text
     share = f"{100 * outcome.memory.share:.0f} %"
     if not within_headroom(outcome.memory, headroom):
-        return told.append(f", peak {share}: above the line" if wide else " over", "bold red")
+        return text.append(f", peak {share}: over usable memory" if wide else " over", "bold red")
     if not wide:
-        return told
-    forecast = record.forecast
-    expected = None if forecast is None else forecast.peak_bytes.value / outcome.memory.limit_bytes
-    beside = "" if expected is None else f" (forecast {100 * expected:.0f} %)"
-    return told.append(f", peak {share}{beside}", "bright_black")
+        return text
+    forecast = ""
+    if record.forecast is not None:
+        forecast_share = record.forecast.peak_bytes.value / outcome.memory.limit_bytes
+        forecast = f" (forecast {100 * forecast_share:.0f} %)"
+    return text.append(f", peak {share}{forecast}", "bright_black")
 
 
 def _notes(state: SweepState) -> Iterator[RenderableType]:
@@ -252,9 +258,9 @@ def _notes(state: SweepState) -> Iterator[RenderableType]:
 
 @final
 class LiveView(AbstractCallback):
-    """Keeps the last state and lets rich draw it, a few times a second, until closed.
+    """Dashboard that rich redraws from the last state a few times a second until it is closed.
 
-    The picture is taken away in the end, since the final report follows it.
+    Closing it erases the dashboard, because the final report follows.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.time) -> None:
@@ -270,14 +276,14 @@ class LiveView(AbstractCallback):
         )
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Keeps the state; the next refresh shows it."""
-        del event  # all that is shown is in the state
+        """Stores the state for the next refresh."""
+        del event  # the dashboard shows the state alone
         self._state = state
         if not self._live.is_started:
             self._live.start()
 
     def close(self) -> None:
-        """Takes the picture away."""
+        """Erases the dashboard."""
         self._live.stop()
 
     def _draw(self) -> RenderableType:
@@ -289,29 +295,29 @@ class LiveView(AbstractCallback):
 
 @final
 class PlainView(AbstractCallback):
-    """Writes a line for each event, with the time since the sweep started, and flushes it."""
+    """Log of a sweep: a line for each event with the time since the start, flushed at once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Writes what happened."""
+        """Writes the lines of an event."""
         stamp = _clock(event.at - state.started_at)
         for line in lines(event, state):
-            # a crash's reason may span lines, and a log is read line by line
+            # the reason of a crash may span lines, but a log is read line by line
             text = " ".join(f"{stamp} {line}".split())
             encoding = self._stream.encoding or "utf-8"
-            # a log in ASCII must not stop a sweep for the sake of a plus-minus sign
+            # a plus-minus sign must not stop a sweep whose log is ASCII
             safe = text.encode(encoding, "replace").decode(encoding)
             self._stream.write(safe + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Every line has been flushed; there is nothing left to do."""
+        """Does nothing: every line has been flushed."""
 
 
 def lines(event: Event, state: SweepState) -> Iterator[str]:
-    """What an event means to a person, one line or a few."""
+    """Describes an event in one line or a few."""
     match event:
         case SweepStarted():
             yield from _started(event)
@@ -322,10 +328,10 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
             )
         case TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_words(plan, state.spec)
-            yield f"validation of trial {number} starts, in workers of its own: {words}"
-        case TrialStarted(number=number, plan=plan, why=why, forecast=forecast):
-            expected = f"; forecast {forecast_words(forecast, why)}" if forecast else ""
-            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({why}{expected})"
+            yield f"validation of trial {number} starts in a fresh worker group: {words}"
+        case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast):
+            expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
+            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({reason}{expected})"
         case TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case TrialEnded(record=record):
@@ -343,53 +349,53 @@ def _started(event: SweepStarted) -> Iterator[str]:
         f" {ruled_out:,} ruled out; budget {plural(event.spec.budget.trials, 'trial')} or"
         f" {duration(60 * event.spec.budget.minutes)}"
     )
-    yield f"baseline, the plan a user would start with: {plan_words(event.space.baseline)}"
+    yield f"baseline: {plan_words(event.space.baseline)}"
     if event.memory_limit_bytes:
         yield f"memory limit {gib(event.memory_limit_bytes)} GiB per rank"
     if event.records:
-        yield f"going on after {plural(len(event.records), 'trial')} measured before"
+        yield f"resuming after {plural(len(event.records), 'earlier trial')}"
 
 
 def _ended(record: Record, state: SweepState, now: float) -> str:
     parts = [record_words(record)]
     if isinstance(record.outcome, Measured):
         memory = record.outcome.memory
-        expected = record.forecast
-        beside = "" if expected is None else f" (forecast {gib(expected.peak_bytes.value)})"
+        forecast = ""
+        if record.forecast is not None:
+            forecast = f" (forecast {gib(record.forecast.peak_bytes.value)})"
         share = f"{100 * memory.share:.0f} % of the limit"
-        parts.append(f"peak {gib(memory.peak_bytes)} GiB{beside}, {share}")
+        parts.append(f"peak {gib(memory.peak_bytes)} GiB{forecast}, {share}")
         if memory.share > 1 - state.spec.objective.headroom:
-            parts.append("above the headroom line")
+            parts.append("over usable memory")
         gain = speedup(record, baseline_record(state))
         if gain is not None and record.plan != state.space.baseline:
             parts.append(f"{gain.value:.2f} x the baseline")
     if record == state.best:
         parts.append("best so far")
     used = progress(state, now)
-    left = used.left_seconds
-    ahead = "" if left is None else f", about {duration(left)} left"
-    tally = f"{used.trials} of {used.trials_of}{ahead}"
+    left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
+    tally = f"{used.trials} of {used.trials_of}{left}"
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
 
 
 def _validation_ended(validation: Record, state: SweepState) -> str:
-    told = f"the validation of trial {validation.number} {validation_words(validation, state)}"
-    if validation.number not in state.failed_validations or (after := state.to_validate) is None:
-        return told
-    if after.number == validation.number:
-        return f"{told}; once more, since other work on the machine makes it as slow"
-    return f"{told}; trial {after.number} is validated instead"
+    words = f"the validation of trial {validation.number} {validation_words(validation, state)}"
+    failed = validation.number in state.failed_validations
+    if not failed or (following := state.to_validate) is None:
+        return words
+    if following.number == validation.number:
+        return f"{words}; it runs once more, because other work on the machine can slow it as much"
+    return f"{words}; trial {following.number} is validated instead"
 
 
 def _tally(state: SweepState) -> str:
     best = state.best
-    told = counts_words(counts(state.records)) or "no trials"
+    tally = counts_words(counts(state.records)) or "no trials"
     if best is None:
-        return f"{told}; no plan keeps the headroom"
+        return f"{tally}; no plan is feasible"
     validated = ", validated" if state.validated is not None else ""
-    return (
-        f"{told}; best is trial {best.number}{validated}: {labelled_words(best.plan, state.spec)}"
-    )
+    words = labelled_words(best.plan, state.spec)
+    return f"{tally}; best is trial {best.number}{validated}: {words}"
 
 
 def _clock(seconds: float) -> str:
@@ -398,10 +404,10 @@ def _clock(seconds: float) -> str:
 
 
 def make_view(plain: bool = False) -> AbstractCallback:
-    """A live view where stdout is a terminal that can move its cursor, plain lines elsewhere.
+    """Makes a dashboard if stdout is a terminal that can move its cursor, else plain lines.
 
     Args:
-        plain: Lines even on a terminal.
+        plain: Writes lines even on a terminal.
     """
     console = Console()
     if plain or not console.is_terminal or console.is_dumb_terminal:

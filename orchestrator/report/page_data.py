@@ -1,4 +1,4 @@
-"""The data of a sweep's page, before any of it is drawn."""
+"""Data behind the page of a sweep: comparisons, ablation, outcome counts and loss curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from search_spaces.trial import Estimate, Measured, MemoryReading, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReportData:
-    """A sweep, and what its plans are expected to take: where `ground` is None, `note` says why."""
+    """A sweep with the forecasts of its plans; where `ground` is None, `note` says why."""
 
     state: SweepState
     ground: ForecastContext | None
@@ -28,34 +28,34 @@ class ReportData:
 
     @property
     def best(self) -> Record | None:
-        """The answer."""
+        """The best trial."""
         return self.state.best
 
     @property
     def baseline(self) -> Record | None:
-        """The trial of the plan that one would start with, where it was measured."""
+        """The trial of the baseline, or None if it was not measured."""
         record = baseline_record(self.state)
         return record if record is not None and isinstance(record.outcome, Measured) else None
 
 
 def report_data(state: SweepState) -> ReportData:
-    """A sweep with forecasts, on the nodes of its answer; without them where none can be made."""
+    """Adds forecasts for the accelerator of the best plan, or a note why there are none."""
     plan = (state.best or state.records[0]).plan
     try:
         return ReportData(state=state, ground=forecast_context(state, plan.accelerator))
     except UserError as error:
-        why = " ".join(str(error).split())
-        return ReportData(
-            state=state, ground=None, note=f"This page tells what was measured: {why}"
-        )
+        reason = " ".join(str(error).split())
+        note = f"This page shows measurements only, without forecasts: {reason}"
+        return ReportData(state=state, ground=None, note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedComparison:
-    """The answer against another measured plan: `faster` and `saved` are shares, 0.25 a quarter.
+    """The best plan compared with another measured one.
 
-    `saved` is of the other plan's peak; negative where the answer takes more. None where the other
-    one held nothing that was seen.
+    `faster` is the relative speed gain of the best plan, 0.25 for a quarter. `saved` is the memory
+    that it saves, as a share of the other plan's peak: negative if the best plan needs more, None
+    if the other peak is 0.
     """
 
     other: Record
@@ -64,104 +64,108 @@ class SpeedComparison:
     saved: float | None
 
 
-def comparisons(told: ReportData) -> Iterator[SpeedComparison]:
-    """The answer against the plan that one would start with, and against its equals."""
-    best = told.best
+def comparisons(data: ReportData) -> Iterator[SpeedComparison]:
+    """Compares the best plan with the baseline and with the plans that equal it."""
+    best = data.best
     if best is None:
         return
-    if told.baseline is not None and told.baseline.number != best.number:
-        yield _against(best, told.baseline, "what one would start with")
-    for record in told.state.equals:
+    if data.baseline is not None and data.baseline.number != best.number:
+        yield _compare(best, data.baseline, "baseline")
+    for record in data.state.equals:
         if record.number != best.number:
-            yield _against(best, record, "statistically equal")
+            yield _compare(best, record, "statistically equal")
 
 
-def _against(best: Record, other: Record, role: str) -> SpeedComparison:
+def _compare(best: Record, other: Record, role: str) -> SpeedComparison:
     ratio = speedup(best, other)
-    ours, theirs = memory_of(best).peak_bytes, memory_of(other).peak_bytes
+    best_peak, other_peak = memory_of(best).peak_bytes, memory_of(other).peak_bytes
     faster = None
     if ratio is not None:
         faster = Estimate(value=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1)
     return SpeedComparison(
-        other=other, role=role, faster=faster, saved=1 - ours / theirs if theirs else None
+        other=other,
+        role=role,
+        faster=faster,
+        saved=1 - best_peak / other_peak if other_peak else None,
     )
 
 
 def memory_of(record: Record) -> MemoryReading:
-    """The memory of a measured trial."""
+    """Returns the memory reading of a measured trial."""
     assert isinstance(record.outcome, Measured)
     return record.outcome.memory
 
 
-def ablation(told: ReportData) -> tuple[KnobEffect, ...]:
-    """What becomes of the answer where one knob alone is changed; nothing without an answer."""
-    if told.best is None:
+def ablation(data: ReportData) -> tuple[KnobEffect, ...]:
+    """Returns the effect of each single-knob change to the best plan; empty if there is none."""
+    if data.best is None:
         return ()
-    kind = told.best.plan.accelerator
+    kind = data.best.plan.accelerator
     records = [
         replace(record, plan=without_accelerator(record.plan))
-        for record in told.state.records
+        for record in data.state.records
         if record.plan.accelerator == kind
     ]
-    return single_changes(told.best, records, told.ground)
+    return single_changes(data.best, records, data.ground)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """So many combinations of the knobs' values, what became of them, and why."""
+    """A number of knob combinations with their status and the reason for it."""
 
     plans: int
     what: str
     why: str = ""
 
 
-def accounting(told: ReportData) -> tuple[Count, ...]:
-    """The whole space: each combination counts once, in one of the rows.
+def accounting(data: ReportData) -> tuple[Count, ...]:
+    """Counts every combination of the space once, by status and reason.
 
-    Without a ground nothing is known of what was not tried.
+    Without forecasts it covers the plans tried.
     """
-    found = [*_tried(told.state)]
-    if told.ground is not None:
-        found += _untried(told.ground)
-        found += [
+    rows = [*_tried(data.state)]
+    if data.ground is not None:
+        rows += _untried(data.ground)
+        rows += [
             Count(plans=plans, what="ruled out", why=rule.replace("_", " "))
-            for rule, plans in sorted(told.ground.sized.ruled_out, key=lambda entry: -entry[1])
+            for rule, plans in sorted(data.ground.sized.ruled_out, key=lambda entry: -entry[1])
         ]
-    return tuple(found)
+    return tuple(rows)
 
 
 def _tried(state: SweepState) -> Iterator[Count]:
-    latest = {record.plan: record for record in state.records}  # of a plan, the last one counts
-    ends = Counter(_ending(record, state) for record in latest.values())
-    for (what, why), plans in sorted(ends.items(), key=lambda entry: (entry[0][0], -entry[1])):
-        yield Count(plans=plans, what=what, why=why)
+    latest = {record.plan: record for record in state.records}  # a retry replaces the first trial
+    by_status = Counter(_status(record, state) for record in latest.values())
+    rows = sorted(by_status.items(), key=lambda entry: (entry[0][0], -entry[1]))
+    for (status, reason), plans in rows:
+        yield Count(plans=plans, what=status, why=reason)
 
 
-def _ending(record: Record, state: SweepState) -> tuple[str, str]:
+def _status(record: Record, state: SweepState) -> tuple[str, str]:
     outcome = record.outcome
     if not isinstance(outcome, Measured):
         return "tried", KIND_WORDS[outcome.kind]
     if not within_headroom(outcome.memory, state.spec.objective.headroom):
-        return "measured", "over the line"
-    return "measured", "" if state.goal.feasible(record) else "less than asked"
+        return "measured", "over usable memory"
+    return "measured", "" if state.goal.feasible(record) else "below a minimum"
 
 
-def _untried(ground: ForecastContext) -> Iterator[Count]:
-    sized = ground.sized
-    free = np.ones(len(sized.table), dtype=bool)
-    for record in ground.records:
-        free[sized.table.rows_of(record.plan)] = False
-    fits = int((free & sized.keeps).sum())
-    yield Count(plans=fits, what="not tried", why="forecast to fit")
-    rest = int(free.sum()) - fits
+def _untried(context: ForecastContext) -> Iterator[Count]:
+    forecasts = context.sized
+    untried = np.ones(len(forecasts.table), dtype=bool)
+    for record in context.records:
+        untried[forecasts.table.rows_of(record.plan)] = False
+    fitting = int((untried & forecasts.keeps).sum())
+    yield Count(plans=fitting, what="not tried", why="forecast to fit")
+    others = int(untried.sum()) - fitting
     yield Count(
-        plans=rest, what="not tried", why="forecast not to keep the headroom, or not surely"
+        plans=others, what="not tried", why="forecast over usable memory, or not certain to fit"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCurves:
-    """Losses of the answer's validation and of the reference's trial, optimizer step by step."""
+    """Losses of the best plan's validation and of its reference trial, by optimizer step."""
 
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
@@ -171,7 +175,7 @@ class LossCurves:
 
 
 def loss_curves(state: SweepState) -> LossCurves | None:
-    """Losses of the validation and its reference; None where one of them is missing."""
+    """Returns the losses of the validation and its reference, or None if either is missing."""
     validation = state.validated
     check = None if validation is None else check_of(validation, state)
     if validation is None or check is None or not isinstance(validation.outcome, Measured):

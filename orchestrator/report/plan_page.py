@@ -1,4 +1,4 @@
-"""The answer as one page that needs nothing else: Plotly is part of it."""
+"""The page of a planning report: the best plan first, then charts and alternatives."""
 
 from __future__ import annotations
 
@@ -47,42 +47,42 @@ from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
 
-_FAR = 10.0  # times the limit: what lies beyond says nothing
+_FARTHEST = 10.0  # times the limit; the memory axis ends there
 
 
-def hover(told: Expected) -> str:
-    """What is shown where the pointer rests on a plan."""
-    rate = told.samples_per_second
+def hover(forecast: Expected) -> str:
+    """Returns the tooltip of a plan."""
+    rate = forecast.samples_per_second
     return hover_text(
-        expected_words(told),
+        expected_words(forecast),
         f"{significant(rate.value)} samples/s ({interval(rate)})",
-        f"{gib(told.peak_bytes.value)} GiB, fits with {percent(told.fits)}",
+        f"{gib(forecast.peak_bytes.value)} GiB, {percent(forecast.fits)} likely to fit",
     )
 
 
-def figures(planned: PlanningReport) -> Mapping[str, Figure]:
-    """Charts by the name of the place where they are drawn; those without data are left out."""
-    found: dict[str, Figure] = {}
-    if planned.cloud:
-        found["speed-memory"] = _speed_memory(planned)
-    shown = planned.answer.best or _nearest(planned)
-    if shown:
-        found["memory"] = _memory(planned, shown)
-        found["time"] = _time(shown)
-    if sum(bool(size.best) for size in planned.sizes) > 1:
-        found["devices"] = _devices(planned)
-    if any(size.best for size in planned.memory_sizes):
-        found["sizes"] = _sizes(planned)
-    return MappingProxyType(found)
+def figures(report: PlanningReport) -> Mapping[str, Figure]:
+    """Makes the charts that have data, by the name of their place in the template."""
+    charts: dict[str, Figure] = {}
+    if report.cloud:
+        charts["speed-memory"] = _speed_memory(report)
+    forecasts = report.answer.best or _closest(report)
+    if forecasts:
+        charts["memory"] = _memory(report, forecasts)
+        charts["time"] = _time(forecasts)
+    if sum(bool(size.best) for size in report.sizes) > 1:
+        charts["devices"] = _devices(report)
+    if any(size.best for size in report.memory_sizes):
+        charts["sizes"] = _sizes(report)
+    return MappingProxyType(charts)
 
 
-def _nearest(planned: PlanningReport) -> tuple[Expected, ...]:
-    nearest = planned.answer.nearest
-    return () if nearest is None else (nearest.expected,)
+def _closest(report: PlanningReport) -> tuple[Expected, ...]:
+    closest = report.answer.nearest
+    return () if closest is None else (closest.expected,)
 
 
-def _speed_memory(planned: PlanningReport) -> Figure:
-    peaks, rates, fits = zip(*planned.cloud, strict=True)
+def _speed_memory(report: PlanningReport) -> Figure:
+    peaks, rates, fits = zip(*report.cloud, strict=True)
     points: Scatter = {
         "type": "scatter",
         "mode": "markers",
@@ -97,53 +97,53 @@ def _speed_memory(planned: PlanningReport) -> Figure:
             "cmax": 1,
             "opacity": 0.6,
             "colorbar": {
-                "title": {"text": "P(fits)", "side": "right"},
+                "title": {"text": "probability to fit", "side": "right"},
                 "thickness": 10,
                 "len": 0.7,
             },
         },
         "hovertemplate": "%{y:.3g} samples/s<br>%{x:.3g} GiB<extra></extra>",
     }
-    farthest = min(max(peaks), _FAR * max(planned.limit_bytes, min(peaks)))
-    farthest = max(farthest, 1.2 * planned.limit_bytes)
+    farthest = min(max(peaks), _FARTHEST * max(report.limit_bytes, min(peaks)))
+    farthest = max(farthest, 1.2 * report.limit_bytes)
     layout: Layout = {
         "height": 460,
         "xaxis": {
-            "title": {"text": "peak memory of a device, GiB"},
-            **logarithmic(0.9 * min(*peaks, planned.line_bytes) / GIB, farthest / GIB),
+            "title": {"text": "peak memory per device, GiB"},
+            **logarithmic(0.9 * min(*peaks, report.line_bytes) / GIB, farthest / GIB),
         },
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
         "showlegend": True,
-        "shapes": _lines(planned),
+        "shapes": _lines(report),
     }
-    return {"data": [points, *_front(planned), *_star(planned)], "layout": layout}
+    return {"data": [points, *_front(report), *_star(report)], "layout": layout}
 
 
-def _lines(planned: PlanningReport) -> list[Shape]:
-    return memory_lines(line_bytes=planned.line_bytes, limit_bytes=planned.limit_bytes)
+def _lines(report: PlanningReport) -> list[Shape]:
+    return memory_lines(line_bytes=report.line_bytes, limit_bytes=report.limit_bytes)
 
 
-def _front(planned: PlanningReport) -> list[Scatter]:
-    if not planned.front:
+def _front(report: PlanningReport) -> list[Scatter]:
+    if not report.front:
         return []
     return [
         {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": "front",
-            "x": [told.peak_bytes.value / GIB for told in planned.front],
-            "y": [told.samples_per_second.value for told in planned.front],
+            "name": "Pareto front",
+            "x": [forecast.peak_bytes.value / GIB for forecast in report.front],
+            "y": [forecast.samples_per_second.value for forecast in report.front],
             "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
             "marker": {"size": 7},
-            "text": [hover(told) for told in planned.front],
+            "text": [hover(forecast) for forecast in report.front],
             "hovertemplate": "%{text}<extra></extra>",
         }
     ]
 
 
-def _star(planned: PlanningReport) -> list[Scatter]:
-    best = planned.best
+def _star(report: PlanningReport) -> list[Scatter]:
+    best = report.best
     if best is None:
         return []
     return [
@@ -160,48 +160,52 @@ def _star(planned: PlanningReport) -> list[Scatter]:
     ]
 
 
-def _memory(planned: PlanningReport, shown: Sequence[Expected]) -> Figure:
-    parts = [dict(told.held_bytes) for told in shown]
+def _memory(report: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
+    parts = [dict(forecast.held_bytes) for forecast in forecasts]
     data = [
         part_of_bars(
             category_words(name),
             colour,
-            _labels(shown),
+            _labels(forecasts),
             [part[name] / GIB for part in parts],
             "GiB",
         )
         for name, colour in zip(CATEGORIES, COLOURS, strict=False)
         if any(part[name] for part in parts)
     ]
-    layout: Layout = {**stacked("GiB of one device", len(shown)), "shapes": _lines(planned)}
+    layout: Layout = {
+        **stacked("peak memory per device, GiB", len(forecasts)),
+        "shapes": _lines(report),
+    }
     return {"data": data, "layout": layout}
 
 
-def _time(shown: Sequence[Expected]) -> Figure:
-    parts = [dict(told.seconds) for told in shown]
+def _time(forecasts: Sequence[Expected]) -> Figure:
+    parts = [dict(forecast.seconds) for forecast in forecasts]
     data = [
-        part_of_bars(term_words(name), colour, _labels(shown), [part[name] for part in parts], "s")
+        part_of_bars(
+            term_words(name), colour, _labels(forecasts), [part[name] for part in parts], "s"
+        )
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    return {"data": data, "layout": stacked("seconds of a step", len(shown))}
+    return {"data": data, "layout": stacked("seconds per step", len(forecasts))}
 
 
-def _labels(shown: Sequence[Expected]) -> list[str]:
-    """Numbers plans as the table of the best plans does."""
-    return [f"plan {number}" for number in range(1, len(shown) + 1)]
+def _labels(forecasts: Sequence[Expected]) -> list[str]:
+    return [f"plan {number}" for number in range(1, len(forecasts) + 1)]  # as in the table
 
 
-def _devices(planned: PlanningReport) -> Figure:
-    able = [size for size in planned.sizes if size.best]
-    rates = [size.best[0].samples_per_second for size in able]
-    ranks = [size.ranks for size in able]
+def _devices(report: PlanningReport) -> Figure:
+    sizes = [size for size in report.sizes if size.best]
+    rates = [size.best[0].samples_per_second for size in sizes]
+    ranks = [size.ranks for size in sizes]
     per_device = rates[0].value / ranks[0]
     data: list[Trace] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": "in proportion",
+            "name": "linear scaling",
             "x": ranks,
             "y": [per_device * count for count in ranks],
             "line": {"dash": "dot", "color": "#999999"},
@@ -220,7 +224,7 @@ def _devices(planned: PlanningReport) -> Figure:
                 "arrayminus": [rate.value - rate.low for rate in rates],
             },
             "line": {"color": BEST_COLOUR},
-            "text": [hover(size.best[0]) for size in able],
+            "text": [hover(size.best[0]) for size in sizes],
             "hovertemplate": "%{x} devices<br>%{text}<extra></extra>",
         },
     ]
@@ -239,94 +243,93 @@ def _devices(planned: PlanningReport) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _sizes(planned: PlanningReport) -> Figure:
-    able = [(size, size.best) for size in planned.memory_sizes if size.best]
+def _sizes(report: PlanningReport) -> Figure:
+    sizes = [(size, size.best) for size in report.memory_sizes if size.best]
     data: list[Trace] = [
         {
             "type": "bar",
-            "x": [gib(size.limit_bytes) for size, _ in able],
-            "y": [best.samples_per_second.value for _, best in able],
+            "x": [gib(size.limit_bytes) for size, _ in sizes],
+            "y": [best.samples_per_second.value for _, best in sizes],
             "marker": {"color": "#0072b2"},
-            "text": [hover(best) for _, best in able],
+            "text": [hover(best) for _, best in sizes],
             "textposition": "none",
             "hovertemplate": "%{text}<extra></extra>",
         }
     ]
     layout: Layout = {
         "height": 340,
-        "xaxis": {"title": {"text": "GiB a device"}, "type": "category"},
+        "xaxis": {"title": {"text": "memory limit per device, GiB"}, "type": "category"},
         "yaxis": {"title": {"text": "samples/s of the best plan"}},
     }
     return {"data": data, "layout": layout}
 
 
-def planned_page(planned: PlanningReport) -> str:
-    """The HTML of the page; all scripts and styles are in it."""
-    answer = planned.answer
+def planned_page(report: PlanningReport) -> str:
+    """Renders the HTML of the page, which includes all its scripts and styles."""
+    answer = report.answer
     return render_page(
         "plan.jinja",
-        title=f"{planned.model} on {devices(planned, answer.ranks)}",
-        figures=figures(planned),
-        headline=answer_sentence(planned),
-        warnings=planned.notes,
-        shortfall=_shortfall(planned),
-        best_tiles=() if planned.best is None else tuple(_tiles(planned, planned.best)),
-        drawn_plans="best plans" if planned.best else "nearest plan",
+        title=f"{report.model} on {devices(report, answer.ranks)}",
+        figures=figures(report),
+        headline=answer_sentence(report),
+        warnings=report.notes,
+        shortfall=_shortfall(report),
+        best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
+        drawn_plans="best plans" if report.best else "closest plan",
         best_plans=_listing(answer.best),
-        front=_listing(planned.front),
-        counts=_counts(planned),
-        fewest=fewest_sentence(planned),
-        memory_advice=tuple(map(memory_sentence, planned.memory_sizes)),
-        wasteful=tuple(map(waste_sentence, planned.wasteful)),
+        front=_listing(report.front),
+        counts=_counts(report),
+        fewest=fewest_sentence(report),
+        memory_advice=tuple(map(memory_sentence, report.memory_sizes)),
+        wasteful=tuple(map(waste_sentence, report.wasteful)),
         ruled_out=tuple(ruled_out_sentences(answer)),
-        footer=_footer(planned),
+        footer=_footer(report),
     )
 
 
-def _shortfall(planned: PlanningReport) -> tuple[str, ...]:
-    """Says what is missing where nothing fits."""
-    nearest = planned.answer.nearest
-    if nearest is None:
+def _shortfall(report: PlanningReport) -> tuple[str, ...]:
+    closest = report.answer.nearest
+    if closest is None:
         return ()
-    return tuple(filter(None, (missing_sentence(nearest), enough_sentence(planned))))
+    return tuple(filter(None, (missing_sentence(closest), enough_sentence(report))))
 
 
-def _tiles(planned: PlanningReport, best: Expected) -> Iterator[Tile]:
+def _tiles(report: PlanningReport, best: Expected) -> Iterator[Tile]:
     rate = best.samples_per_second
-    line = f"line {gib(planned.line_bytes)} of {gib(planned.limit_bytes)}"
+    usable = f"usable: {gib(report.line_bytes)} of {gib(report.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
     yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
     yield Tile(name="MFU", value=percent(best.mfu))
-    yield Tile(name="peak memory, GiB", value=gib(best.peak_bytes.value), detail=line)
+    yield Tile(name="peak memory, GiB", value=gib(best.peak_bytes.value), detail=usable)
     yield Tile(name="fits", value=percent(best.fits))
     yield Tile(name="limited by", value=term_words(best.limited_by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """A table of plans, and what all of them have in common."""
+    """A table of plans and the words that they share."""
 
     common: str
     table: Table
 
 
-def _listing(shown: Sequence[Expected]) -> _Listing | None:
-    if not shown:
+def _listing(forecasts: Sequence[Expected]) -> _Listing | None:
+    if not forecasts:
         return None
-    plans = [one.plan for one in shown]
+    plans = [forecast.plan for forecast in forecasts]
     omit = common_knobs(plans)
     rows = tuple(
         (
             str(place),
-            expected_words(one, omit=omit),
-            f"{significant(one.samples_per_second.value)} ({interval(one.samples_per_second)})",
-            f"{one.tokens_per_second_per_device:,.0f}",
-            percent(one.mfu),
-            gib(one.peak_bytes.value),
-            percent(one.fits),
-            term_words(one.limited_by),
+            expected_words(forecast, omit=omit),
+            _speed(forecast),
+            f"{forecast.tokens_per_second_per_device:,.0f}",
+            percent(forecast.mfu),
+            gib(forecast.peak_bytes.value),
+            percent(forecast.fits),
+            term_words(forecast.limited_by),
         )
-        for place, one in enumerate(shown, 1)
+        for place, forecast in enumerate(forecasts, 1)
     )
     table = Table(
         columns={
@@ -344,20 +347,24 @@ def _listing(shown: Sequence[Expected]) -> _Listing | None:
     return _Listing(common=common_words(plans), table=table)
 
 
-def _counts(planned: PlanningReport) -> Table | None:
-    if len(planned.sizes) < 2:
+def _speed(forecast: Expected) -> str:
+    rate = forecast.samples_per_second
+    return f"{significant(rate.value)} ({interval(rate)})"
+
+
+def _counts(report: PlanningReport) -> Table | None:
+    if len(report.sizes) < 2:
         return None
     rows = []
-    for size in planned.sizes:
+    for size in report.sizes:
         if not size.best:
-            rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "nothing fits"))
+            rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "no plan fits"))
             continue
         best, price = size.best[0], size.price_per_billion_tokens
         rows.append(
             (
                 f"{size.ranks:,}",
-                f"{significant(best.samples_per_second.value)}"
-                f" ({interval(best.samples_per_second)})",
+                _speed(best),
                 f"{best.tokens_per_second_per_device:,.0f}",
                 "-" if price is None else f"{price:,.2f}",
                 expected_words(best),
@@ -368,16 +375,16 @@ def _counts(planned: PlanningReport) -> Table | None:
             "devices": "number",
             "samples/s": "number",
             "tokens/s/device": "number",
-            "price of 1e9 tokens": "number",
+            "price per 1e9 tokens": "number",
             "best plan": "plan",
         },
         rows=tuple(rows),
     )
 
 
-def _footer(planned: PlanningReport) -> str:
+def _footer(report: PlanningReport) -> str:
     return (
-        f"{planned.parameters:,} parameters, {planned.tokens:,} tokens a sample,"
-        f" {planned.global_batch:,} samples a step; {planned.forecast_plans:,} plans forecast in"
-        f" {planned.seconds:.1f} s; coefficients: {planned.provenance}"
+        f"{report.parameters:,} parameters, {report.tokens:,} tokens per sample,"
+        f" {report.global_batch:,} samples per step; {report.forecast_plans:,} plans forecast in"
+        f" {report.seconds:.1f} s; calibration: {report.provenance}"
     )

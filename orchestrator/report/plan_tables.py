@@ -1,4 +1,4 @@
-"""The tables of an answer; they fit 110 columns, and a log without colours."""
+"""The planning report for terminals: its tables fit 110 columns and a log without colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +35,7 @@ from orchestrator.report.plan_text import (
     turned_words,
     waste_sentence,
 )
+from orchestrator.report.sweep_tables import section
 from search_spaces.trial import Estimate
 
 LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -51,18 +51,18 @@ LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fragmentation": ("F", "black on bright_black"),
     }
 )
-"""A letter for each category, so that a bar can be read without colours."""
+"""Letter and style of each category: the letters keep a bar readable without colours."""
 _OTHER = ("?", "black on white")
-_BAR = 12
+_BAR = 12  # characters
 
 
 def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, length: int) -> Text:
-    """A bar of `length` characters that stands for the limit, a letter for each part of the peak.
+    """Draws the peak by category on a bar that represents the limit, with letters for categories.
 
     Args:
         held: Bytes by category.
-        limit: Bytes that the whole bar stands for; a larger peak fills it.
-        line: Bytes at which the load line is drawn.
+        limit: Bytes that the whole bar represents; a larger peak fills it.
+        line: Bytes where the headroom begins, which a mark shows.
         length: Characters.
     """
     bar, ends, total = Text(), [], 0.0
@@ -81,26 +81,24 @@ def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, l
 
 
 def legend() -> Text:
-    """What the letters stand for."""
-    from orchestrator.report.plan_text import category_words
-
-    told = Text()
+    """Explains the letters of the bars."""
+    text = Text()
     for name, (letter, style) in LETTERS.items():
-        told.append(letter, style).append(f" {category_words(name)}  ")
-    return told
+        text.append(letter, style).append(f" {category_words(name)}  ")
+    return text
 
 
 def table(*headers: tuple[str, bool]) -> Table:
-    """A table without side borders; each header says whether its column holds numbers."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    """Makes a table without side borders; each header has a flag that marks a column of numbers."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for header, numeric in headers:
-        made.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
-    return made
+        grid.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
+    return grid
 
 
-def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: bool) -> Table:
-    """Plans with their forecasts, in the order given."""
-    made = table(
+def best_table(report: PlanningReport, forecasts: Sequence[Expected], *, numbered: bool) -> Table:
+    """Lists plans with their forecasts, in the order of `forecasts`."""
+    grid = table(
         *((("#", True),) if numbered else ()),
         ("plan", False),
         ("samples/s (95 %)", True),
@@ -111,22 +109,22 @@ def best_table(planned: PlanningReport, shown: Sequence[Expected], *, numbered: 
         ("fits", True),
         ("limited by", False),
     )
-    omit = common_knobs([told.plan for told in shown])
-    for number, told in enumerate(shown, 1):
-        more = f" (and {told.alike - 1:,} alike)" if told.alike > 1 else ""
-        made.add_row(
+    omit = common_knobs([forecast.plan for forecast in forecasts])
+    for number, forecast in enumerate(forecasts, 1):
+        more = f" (and {forecast.alike - 1:,} equivalent)" if forecast.alike > 1 else ""
+        grid.add_row(
             *([str(number)] if numbered else []),
-            Text(expected_words(told, omit=omit) + more),
-            _speed(told.samples_per_second),
-            f"{told.tokens_per_second_per_device:,.0f}",
-            _tight(told.mfu),
-            category_bar(told.held_bytes, planned.limit_bytes, planned.line_bytes, _BAR),
-            gib(told.peak_bytes.value),
-            _tight(told.fits),
-            Text(brief_term(told.limited_by)),
-            style="bold" if told == planned.best else "",
+            Text(expected_words(forecast, omit=omit) + more),
+            _speed(forecast.samples_per_second),
+            f"{forecast.tokens_per_second_per_device:,.0f}",
+            _tight(forecast.mfu),
+            category_bar(forecast.held_bytes, report.limit_bytes, report.line_bytes, _BAR),
+            gib(forecast.peak_bytes.value),
+            _tight(forecast.fits),
+            Text(brief_term(forecast.limited_by)),
+            style="bold" if forecast == report.best else "",
         )
-    return made
+    return grid
 
 
 def _speed(rate: Estimate) -> str:
@@ -137,10 +135,10 @@ def _tight(share: float) -> str:
     return percent(share).replace(" ", "")
 
 
-def sizes_table(planned: PlanningReport) -> Table:
-    """Counts of devices beside each other."""
-    priced = planned.price_per_hour is not None
-    made = table(
+def sizes_table(report: PlanningReport) -> Table:
+    """Compares device counts."""
+    priced = report.price_per_hour is not None
+    grid = table(
         ("devices", True),
         ("samples/s (95 %)", True),
         ("tok/s/dev", True),
@@ -150,18 +148,17 @@ def sizes_table(planned: PlanningReport) -> Table:
         *((("per 1e9 tokens", True),) if priced else ()),
         ("best plan", False),
     )
-    able = [size for size in planned.sizes if size.best]
-    for size in planned.sizes:
-        if not size.best:
-            told = size.refusal or "nothing fits"
+    smallest = next((size.best[0] for size in report.sizes if size.best), None)
+    for size in report.sizes:
+        if not size.best or smallest is None:
             blank = ["-"] * (6 if priced else 5)
-            made.add_row(f"{size.ranks:,}", *blank, Text(told))
+            grid.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
             continue
-        best, least = size.best[0], able[0].best[0]
-        share = best.tokens_per_second_per_device / least.tokens_per_second_per_device
+        best = size.best[0]
+        share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
         price = size.price_per_billion_tokens
-        mark = " *" if size.ranks in planned.price_front else ""
-        made.add_row(
+        mark = " *" if size.ranks in report.price_front else ""
+        grid.add_row(
             f"{size.ranks:,}",
             _speed(best.samples_per_second),
             f"{best.tokens_per_second_per_device:,.0f}",
@@ -171,68 +168,68 @@ def sizes_table(planned: PlanningReport) -> Table:
             *([] if price is None else [f"{price:,.2f}{mark}"]),
             Text(expected_words(best)),
         )
-    return made
+    return grid
 
 
 def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
-    """What has to be turned on at each device size, and what that saves and costs."""
-    made = table(
+    """Lists the knob changes that each memory size needs, with what they save and cost."""
+    grid = table(
         ("limit GiB", True),
         ("samples/s", True),
         ("peak GiB", True),
         ("saves GiB", True),
         ("costs", True),
-        ("turned, as against the fastest plan of all", False),
+        ("changes from the fastest plan", False),
     )
     for size in sizes:
         limit = gib(size.limit_bytes)
         if size.best is None:
-            made.add_row(limit, "-", "-", "-", "-", "nothing fits")
+            grid.add_row(limit, "-", "-", "-", "-", "no plan fits")
             continue
-        made.add_row(
+        grid.add_row(
             limit,
             significant(size.best.samples_per_second.value),
             gib(size.best.peak_bytes.value),
             gib(size.saved_bytes),
             slowdown_words(size.slowdown),
-            _turned(size),
+            _changes(size),
         )
-    return made
+    return grid
 
 
-def _turned(size: MemoryBudget) -> Text:
+def _changes(size: MemoryBudget) -> Text:
     assert size.best is not None
     words = expected_words(size.best)
-    return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"nothing: {words}")
+    return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"none: {words}")
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
-    """A plan's seconds or bytes, term by term, with what each consists of."""
-    made = table(
-        ("takes" if seconds else "holds", False),
+    """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
+    grid = table(
+        ("term" if seconds else "category", False),
         ("ms" if seconds else "GiB", True),
         ("share", True),
-        ("corrected", True),
-        ("made of", False),
+        ("correction", True),
+        ("breakdown", False),
     )
     total = sum(term.amount for term in terms)
     for term in sorted(terms, key=lambda term: -term.amount):
         if not term.amount:
             continue
-        made.add_row(
+        grid.add_row(
             term_words(term.name) if seconds else category_words(term.name),
             significant(1e3 * term.amount) if seconds else gib(term.amount),
             percent(term.amount / total),
             "-" if abs(term.scale - 1) < 0.005 else f"x {term.scale:.2f}",
             Text("; ".join(quantity_words(quantity) for quantity in term.of)),
         )
-    made.add_section()
-    made.add_row("in all", significant(1e3 * total) if seconds else gib(total))
-    return made
+    grid.add_section()
+    grid.add_row("total", significant(1e3 * total) if seconds else gib(total))
+    return grid
 
 
 def quantity_words(quantity: Quantity) -> str:
-    """One figure: `3.2 PFLOP of work`."""
+    """Formats a quantity with its name and unit: `work 3.2 PFLOP`."""
     value, unit = quantity.value, quantity.unit
     if unit == "share":
         return f"{quantity.name} {percent(value)}"
@@ -245,95 +242,85 @@ def quantity_words(quantity: Quantity) -> str:
         if abs(value) >= factor:
             scaled, prefix = value / factor, name
             break
-    told = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
-    apart = " " if prefix and unit[:1].islower() else ""
-    return f"{quantity.name} {told} {prefix}{apart}{unit}".rstrip()
+    figure = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
+    gap = " " if prefix and unit[:1].islower() else ""
+    return f"{quantity.name} {figure} {prefix}{gap}{unit}".rstrip()
 
 
-_INDENT = (0, 0, 0, 2)
+def render_planned(report: PlanningReport) -> RenderableType:
+    """Renders a planning report: the best plan first, then the alternatives."""
+    parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
+    parts += [Text(f"note: {note}", "yellow") for note in report.notes]
+    if report.answer.nearest is not None:
+        parts += [Text(missing_sentence(report.answer.nearest)), Text(enough_sentence(report))]
+    if report.best is not None:
+        parts += _plans(report)
+    if len(report.sizes) > 1:
+        parts += section("Device counts", sizes_table(report), *map(Text, _sizes(report)))
+    if report.memory_sizes:
+        parts += section("Memory per device", memory_table(report.memory_sizes))
+    if report.wasteful:
+        lines = [Text(waste_sentence(waste)) for waste in report.wasteful]
+        parts += section("Tile quantization: sizes that waste the matrix units", *lines)
+    parts += section("Coverage of the space", *map(Text, ruled_out_sentences(report.answer)))
+    return Group(*parts, Text(f"\n{_footer(report)}", "bright_black"))
 
 
-def render_planned(planned: PlanningReport) -> RenderableType:
-    """The answer first, then what it rests on."""
-    parts: list[RenderableType] = [Text(answer_sentence(planned), "bold")]
-    parts += [Text(f"note: {note}", "yellow") for note in planned.notes]
-    if planned.answer.nearest is not None:
-        parts += [Text(missing_sentence(planned.answer.nearest)), Text(enough_sentence(planned))]
-    if planned.best is not None:
-        parts += _plans(planned)
-    if len(planned.sizes) > 1:
-        parts += _section("Counts of devices", sizes_table(planned), *map(Text, _sizes(planned)))
-    if planned.memory_sizes:
-        parts += _section("Device sizes", memory_table(planned.memory_sizes))
-    if planned.wasteful:
-        lines = [Text(waste_sentence(waste)) for waste in planned.wasteful]
-        parts += _section("Sizes that waste the matrix units", *lines)
-    parts += _section("Ruled out", *map(Text, ruled_out_sentences(planned.answer)))
-    return Group(*parts, Text(f"\n{_took(planned)}", "bright_black"))
+def _plans(report: PlanningReport) -> Iterator[RenderableType]:
+    best = report.answer.best
+    parts: list[RenderableType] = [best_table(report, best, numbered=True), legend()]
+    if len(best) > 1 and (common := common_words([forecast.plan for forecast in best])):
+        parts.append(Text(f"all plans: {common}"))
+    usable, limit = gib(report.line_bytes), gib(report.limit_bytes)
+    parts += [
+        Text(f"usable memory: {usable} of {limit} GiB per device"),
+        Text("fits: probability that the peak stays below the limit"),
+    ]
+    yield from section("Best plans", *parts)
+    title = "Pareto front: no other plan is faster with less memory"
+    yield from section(title, best_table(report, report.front, numbered=False))
 
 
-def _plans(planned: PlanningReport) -> Iterator[RenderableType]:
-    best = planned.answer.best
-    told: list[RenderableType] = [best_table(planned, best, numbered=True), legend()]
-    if len(best) > 1 and (common := common_words([expected.plan for expected in best])):
-        told.append(Text(f"all of these: {common}"))
-    told.append(
-        Text(
-            f"the line: {gib(planned.line_bytes)} of {gib(planned.limit_bytes)} GiB a device;"
-            " fits: probability that the peak stays below the limit"
-        )
-    )
-    yield from _section("Best plans", *told)
-    title = "Speed against memory: no other plan is faster with less"
-    yield from _section(title, best_table(planned, planned.front, numbered=False))
-
-
-def _sizes(planned: PlanningReport) -> Iterator[str]:
-    if fewest := fewest_sentence(planned):
+def _sizes(report: PlanningReport) -> Iterator[str]:
+    if fewest := fewest_sentence(report):
         yield fewest
-    if planned.price_front:
-        yield f"* nothing is faster for less, at {planned.price_per_hour:g} a device and hour"
+    if report.price_front:
+        yield f"* Pareto-optimal at {report.price_per_hour:g} per device-hour"
 
 
-def _took(planned: PlanningReport) -> str:
+def _footer(report: PlanningReport) -> str:
     return (
-        f"{planned.forecast_plans:,} plans forecast, {planned.seconds:.1f} s;"
-        f" coefficients: {planned.provenance}"
+        f"{report.forecast_plans:,} plans forecast in {report.seconds:.1f} s;"
+        f" calibration: {report.provenance}"
     )
 
 
-def render_explained(explained: Breakdown) -> RenderableType:
-    """One plan's arithmetic, term by term."""
-    told = explained.expected
-    stage = f", on the {told.stage} stage of the pipeline" if told.stage else ""
+def render_explained(breakdown: Breakdown) -> RenderableType:
+    """Renders the forecast of one plan term by term."""
+    forecast = breakdown.expected
+    stage = f" on the {forecast.stage} pipeline stage" if forecast.stage else ""
     parts: list[RenderableType] = [
-        Rule(Text(expected_words(told)), align="left"),
+        Rule(Text(expected_words(forecast)), align="left"),
         Text(
-            f"{significant(told.samples_per_second.value)} samples/s"
-            f" ({interval(told.samples_per_second)}), MFU {percent(told.mfu)};"
-            f" peak {gib(told.peak_bytes.value)} GiB ({gib(told.peak_bytes.low)} to"
-            f" {gib(told.peak_bytes.high)}){stage}; fits with {percent(told.fits)}",
+            f"{significant(forecast.samples_per_second.value)} samples/s"
+            f" ({interval(forecast.samples_per_second)}), MFU {percent(forecast.mfu)};"
+            f" peak {gib(forecast.peak_bytes.value)} GiB ({gib(forecast.peak_bytes.low)} to"
+            f" {gib(forecast.peak_bytes.high)}){stage}; {percent(forecast.fits)} likely to fit",
             "bold",
         ),
     ]
-    parts += _section("Seconds of a step", terms_table(explained.time, seconds=True))
-    if told.recomputed:
-        parts.append(Text(f"  recomputation takes {percent(told.recomputed)} of the computing"))
-    parts += _section("Bytes at the peak", terms_table(explained.memory, seconds=False))
-    doubts = [
-        Text(f"speed: {_doubts(explained.time_doubts, term_words)}"),
-        Text(f"memory: {_doubts(explained.memory_doubts, category_words)}"),
-        Text(f"coefficients: {explained.provenance}; --records of a study narrows them"),
+    parts += section("Time per step", terms_table(breakdown.time, seconds=True))
+    if forecast.recomputed:
+        parts.append(Text(f"  recomputation is {percent(forecast.recomputed)} of the compute"))
+    parts += section("Memory at the peak", terms_table(breakdown.memory, seconds=False))
+    uncertainty = [
+        Text(f"speed: {_largest(breakdown.time_doubts, term_words)}"),
+        Text(f"memory: {_largest(breakdown.memory_doubts, category_words)}"),
+        Text(f"calibration: {breakdown.provenance}; --records of a study narrows the intervals"),
     ]
-    parts += _section("What makes the intervals as wide as they are", *doubts)
+    parts += section("Sources of uncertainty", *uncertainty)
     return Group(*parts)
 
 
-def _doubts(doubts: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
-    return ", ".join(f"{words(name)} {percent(share)}" for name, share in doubts[:5])
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)
+def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
+    return ", ".join(f"{words(name)} {percent(share)}" for name, share in shares[:5])

@@ -1,4 +1,4 @@
-"""Forecasts in words: one wording for the terminal, the page and messages."""
+"""Sentences of planning reports, the same for the terminal, the page and messages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ BRIEF_TERMS: Mapping[str, str] = MappingProxyType(
     {
         "operators": "memory",
         "launches": "launches",
-        "tensor_collectives": "tp talk",
-        "data_collectives": "dp talk",
+        "tensor_collectives": "tp comm",
+        "data_collectives": "dp comm",
         "pipeline_bubble": "bubble",
-        "pipeline_hops": "pp talk",
+        "pipeline_hops": "pp comm",
         "optimizer": "optimizer",
         "offload": "offload",
     }
@@ -36,10 +36,10 @@ TERM_WORDS: Mapping[str, str] = MappingProxyType(
         "attention": "attention",
         "operators": "memory traffic",
         "launches": "kernel launches",
-        "tensor_collectives": "tensor ranks talking",
-        "data_collectives": "data ranks talking",
+        "tensor_collectives": "tensor-parallel communication",
+        "data_collectives": "data-parallel communication",
         "pipeline_bubble": "pipeline bubble",
-        "pipeline_hops": "stages talking",
+        "pipeline_hops": "pipeline communication",
         "optimizer": "optimizer step",
         "offload": "offload traffic",
         "overhead": "overhead",
@@ -61,156 +61,156 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
 
 
 def term_words(name: str) -> str:
-    """A term of a step in words."""
+    """Names a term of the step time."""
     return TERM_WORDS.get(name, name.replace("_", " "))
 
 
 def brief_term(name: str) -> str:
-    """A term in a word or two, for narrow tables."""
+    """Names a term in a word or two, for narrow tables."""
     return BRIEF_TERMS.get(name, term_words(name))
 
 
 def category_words(name: str) -> str:
-    """A category of memory in words."""
+    """Names a category of memory."""
     return CATEGORY_WORDS.get(name, name.replace("_", " "))
 
 
 def significant(value: float) -> str:
-    """A number with three significant digits, as sure as a forecast is: 55.1, 8,230."""
+    """Formats a number with three significant digits, as precise as a forecast: 55.1, 8,230."""
     if not value:
         return "0"
     return number(float(f"{value:.3g}")) if value >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
 def interval(estimate: Estimate) -> str:
-    """The interval: `48 to 63`."""
+    """Formats the interval of an estimate: `48 to 63`."""
     return f"{_brief(estimate.low)} to {_brief(estimate.high)}"
 
 
 def _brief(value: float) -> str:
-    """A number with two significant digits, all of them before the point."""
     rounded = float(f"{value:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"
 
 
 def percent(share: float) -> str:
-    """A share as a whole percentage; what is below 1 or above 99 is not made 0 or 100."""
+    """Formats a share as a whole percentage that never rounds to 0 or 100."""
     if 0 < share < 0.01:
         return "< 1 %"
     return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
-def devices(planned: PlanningReport, ranks: int) -> str:
-    """`8 x H100-80-SXM`."""
-    return f"{ranks:,} x {planned.device}"
+def devices(report: PlanningReport, ranks: int) -> str:
+    """Names the devices: `8 x H100-80-SXM`."""
+    return f"{ranks:,} x {report.device}"
 
 
-def expected_words(told: Expected, *, omit: Collection[str] = ()) -> str:
-    """The plan in words, labelled where it is lossy."""
-    return plan_words(told.plan, omit=omit) + lossy_label(told.lossy)
+def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
+    """Returns the short name of a plan, with a label if it is lossy."""
+    return plan_words(forecast.plan, omit=omit) + lossy_label(forecast.lossy)
 
 
-def answer_sentence(planned: PlanningReport) -> str:
-    """What the user asked, in one sentence."""
-    answer, best = planned.answer, planned.best
-    where = f"{planned.model} on {devices(planned, answer.ranks)}"
+def answer_sentence(report: PlanningReport) -> str:
+    """Answers in one sentence: the best plan, or how far the closest one is from fitting."""
+    answer, best = report.answer, report.best
+    where = f"{report.model} on {devices(report, answer.ranks)}"
     if best is None:
         assert answer.nearest is not None
-        return f"{where}: no, nothing fits; {_missing(answer.nearest, planned)}"
-    line = f"{gib(best.peak_bytes.value)} of {gib(planned.limit_bytes)} GiB"
+        return f"{where}: no plan fits; {_closest(answer.nearest, report)}"
+    memory = f"{gib(best.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     return (
         f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
-        f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {line};"
+        f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {memory};"
         f" limited by {term_words(best.limited_by)}"
     )
 
 
-def _missing(nearest: ClosestPlan, planned: PlanningReport) -> str:
+def _closest(closest: ClosestPlan, report: PlanningReport) -> str:
     return (
-        f"the nearest plan ({expected_words(nearest.expected)}) would need"
-        f" {gib(nearest.needed_bytes)} GiB a device, {gib(nearest.missing_bytes)} more than the"
-        f" {gib(planned.limit_bytes)} there are"
+        f"the closest plan ({expected_words(closest.expected)}) needs {gib(closest.needed_bytes)}"
+        f" GiB per device, {gib(closest.missing_bytes)} GiB more than the"
+        f" {gib(report.limit_bytes)} GiB available"
     )
 
 
 def missing_sentence(nearest: ClosestPlan) -> str:
-    """The bytes that the nearest plan misses, by category."""
+    """Breaks the memory shortfall of the closest plan down by category."""
     parts = sorted(nearest.missing, key=lambda entry: -entry[1])
-    told = ", ".join(
+    shortfall = ", ".join(
         f"{category_words(name)} {gib(size)}" for name, size in parts if size >= 0.01 * parts[0][1]
     )
-    return f"what is missing, shared out as its peak is (GiB): {told}"
+    return f"memory shortfall by category (GiB): {shortfall}"
 
 
-def enough_sentence(planned: PlanningReport) -> str:
-    """What is smallest that would do."""
-    ways = []
-    if planned.fewest_ranks is not None:
-        ways.append(f"{devices(planned, planned.fewest_ranks)}")
-    if planned.enough:
-        ways.append(f"{planned.answer.ranks:,} x {' or '.join(planned.enough)}")
-    if not ways:
-        assert planned.answer.nearest is not None
-        needed = gib(planned.answer.nearest.needed_bytes)
-        ways = [f"{devices(planned, planned.answer.ranks)} with {needed} GiB each"]
-    return f"smallest that would do: {', or '.join(ways)}"
+def enough_sentence(report: PlanningReport) -> str:
+    """Names the smallest setups that fit."""
+    setups = []
+    if report.fewest_ranks is not None:
+        setups.append(f"{devices(report, report.fewest_ranks)}")
+    if report.enough:
+        setups.append(f"{report.answer.ranks:,} x {' or '.join(report.enough)}")
+    if not setups:
+        assert report.answer.nearest is not None
+        needed = gib(report.answer.nearest.needed_bytes)
+        setups = [f"{devices(report, report.answer.ranks)} with {needed} GiB each"]
+    return f"smallest setup that fits: {', or '.join(setups)}"
 
 
-def fewest_sentence(planned: PlanningReport) -> str:
-    """On how few devices it fits."""
-    least = planned.fewest_ranks
-    if least is None:
+def fewest_sentence(report: PlanningReport) -> str:
+    """Names the smallest device count that fits; empty if there is none."""
+    fewest = report.fewest_ranks
+    if fewest is None:
         return ""
-    (size,) = (size for size in planned.sizes if size.ranks == least)
+    (size,) = (size for size in report.sizes if size.ranks == fewest)
     best = size.best[0]
     return (
-        f"it fits from {devices(planned, least)} on, at about"
+        f"smallest count that fits: {devices(report, fewest)}, at about"
         f" {significant(best.samples_per_second.value)} samples/s with {expected_words(best)}"
     )
 
 
 def ruled_out_sentences(answer: ScaleResult) -> Iterator[str]:
-    """Why the rest is ruled out."""
+    """Counts the combinations by status, and those ruled out by rule."""
     combinations = answer.plans + sum(count for _, count in answer.ruled_out)
     unsure = answer.plans - answer.fitting - answer.hopeless - answer.unhosted
+    unhosted = f", {answer.unhosted:,} too large for host memory" if answer.unhosted else ""
     yield (
-        f"{combinations:,} combinations: {answer.fitting:,} recommended, {answer.hopeless:,} surely"
-        f" too large, {unsure:,} above the line or too near the limit"
-        + (f", {answer.unhosted:,} too large for the host's memory" if answer.unhosted else "")
+        f"{combinations:,} combinations: {answer.fitting:,} recommended,"
+        f" {answer.hopeless:,} certain not to fit, {unsure:,} over usable memory or too close to"
+        f" the limit{unhosted}"
     )
     if answer.ruled_out:
         most = sorted(answer.ruled_out, key=lambda entry: -entry[1])
         ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
-        yield f"not legal: {ruled}"
+        yield f"ruled out: {ruled}"
 
 
 def waste_sentence(waste: TileWaste) -> str:
-    """A wasteful size, and what it costs."""
-    mend = "more wastes less" if waste.better is None else f"{waste.better:,} would not waste it"
+    """Describes a size with tile quantization, its cost and a better size."""
+    remedy = "a larger size wastes less" if waste.better is None else f"{waste.better:,} avoids it"
     return (
-        f"{waste.name} = {waste.size:,} a rank ({waste.why}): about {100 * waste.cost:.1f} % of a"
-        f" step; {mend}"
+        f"{waste.name} = {waste.size:,} per rank ({waste.why}) wastes about"
+        f" {100 * waste.cost:.1f} % of a step; {remedy}"
     )
 
 
 def memory_sentence(size: MemoryBudget) -> str:
-    """What is best on devices of one size, and what it takes."""
-    where = f"{gib(size.limit_bytes)} GiB a device"
+    """Names the best plan for one memory size, with the memory it saves and the time it costs."""
+    where = f"{gib(size.limit_bytes)} GiB per device"
     if size.best is None:
-        return f"{where}: nothing fits"
+        return f"{where}: no plan fits"
     speed = significant(size.best.samples_per_second.value)
-    told = f"{where}: {speed} samples/s with {expected_words(size.best)}"
+    words = f"{where}: {speed} samples/s with {expected_words(size.best)}"
     if not size.turned:
-        return f"{told}; nothing has to be turned on"
+        return f"{words}; no memory has to be saved"
     return (
-        f"{told}; against the plan one would take if memory were no matter it saves"
+        f"{words}; compared with the best plan for unlimited memory, it saves"
         f" {gib(size.saved_bytes)} GiB and costs {slowdown_words(size.slowdown)}"
         f" ({turned_words(size)})"
     )
 
 
 def turned_words(size: MemoryBudget) -> str:
-    """Which groups of knobs are turned, each with what it saves and costs."""
+    """Lists the groups of knobs that change, each with the memory saved and the time cost."""
     return "; ".join(
         f"{turn.group}: {_change(turn.saved_bytes)} GiB, {slowdown_words(turn.slowdown)}"
         for turn in size.turned
@@ -218,7 +218,7 @@ def turned_words(size: MemoryBudget) -> str:
 
 
 def slowdown_words(share: float) -> str:
-    """By how much a step gets longer: `+12 % time`."""
+    """Formats the change in step time: `+12 % time`."""
     return f"{100 * share:+.0f} % time"
 
 
@@ -227,12 +227,12 @@ def _change(saved_bytes: float) -> str:
 
 
 def common_words(plans: Sequence[Plan]) -> str:
-    """What all plans have in common, `sdpa bf16`; empty if that is nothing."""
+    """Returns the words that all plans share, `sdpa bf16`, or an empty text."""
     return fixed_words(_as_space(plans)) if len(plans) > 1 else ""
 
 
 def common_knobs(plans: Sequence[Plan]) -> frozenset[str]:
-    """Names of the knobs to leave out where these plans stand in one table."""
+    """Names of the knobs to leave out in a table of these plans, because they share the value."""
     return fixed_knobs(_as_space(plans)) if len(plans) > 1 else frozenset()
 
 

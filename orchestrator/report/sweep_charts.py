@@ -1,11 +1,12 @@
-"""Charts in which each trial is a point."""
+"""Charts of a sweep: trials, knob effects, memory, step time and losses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.pareto import pareto_front
+from orchestrator.core.state import SweepState
 from orchestrator.explain.context import without_accelerator
 from orchestrator.explain.effects import KnobEffect
 from orchestrator.forecast.planner import cloud
@@ -32,7 +33,7 @@ from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Measured, OutOfMemory, Record
 
-_ENDS = {  # colour and sign of each way in which a trial ends
+_STYLES = {  # colour and symbol of each outcome
     "measured": ("#0072b2", "circle"),
     "out_of_memory": ("#d55e00", "x"),
     "timed_out": ("#cc79a7", "triangle-up"),
@@ -42,12 +43,12 @@ _ENDS = {  # colour and sign of each way in which a trial ends
     "cancelled": ("#999999", "circle-open"),
 }
 _UNTRIED_COLOUR = "#9aa5b1"
-_KNOWN = {
+_SOURCE_COLOURS = {
     "measured": "#0072b2",
     "forecast": "#8fbbd9",
-    "forecast, not sure to fit": "#e9c9a8",
+    "forecast, may not fit": "#e9c9a8",
 }
-_SHOWN = 4  # plans in charts of what one is made of
+_MOST_PLANS = 4  # in the charts of memory and step time
 
 
 def _hover(record: Record) -> str:
@@ -58,7 +59,7 @@ def _hover(record: Record) -> str:
 def _points(
     name: str, kind: str, records: Sequence[Record], xs: list[float], ys: list[float]
 ) -> Scatter:
-    colour, symbol = _ENDS[kind]
+    colour, symbol = _STYLES[kind]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -68,49 +69,26 @@ def _points(
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [_hover(record) for record in records],
         "hovertemplate": "%{text}<extra></extra>",
-        "cliponaxis": False,  # what lies on the bottom is seen as a whole
+        "cliponaxis": False,  # draws points on the axis whole
     }
 
 
-def trials_chart(told: ReportData) -> Figure:
-    """Speed over memory; what has no speed lies at what was forecast, or at the bottom."""
-    state = told.state
-    data: list[Scatter] = []
-    if told.ground is not None:
-        points = cloud(told.ground.sized)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "forecast",
-                "x": [peak / GIB for peak, _, _ in points],
-                "y": [rate for _, rate, _ in points],
-                "marker": {"color": _UNTRIED_COLOUR, "size": 4, "opacity": 0.45},
-                "hovertemplate": "%{y:.3g} samples/s, %{x:.3g} GiB by forecast<extra></extra>",
-            }
-        )
+def trials_chart(data: ReportData) -> Figure:
+    """Plots speed over memory, with forecast plans and the Pareto front.
+
+    A trial without a measured speed lies at its forecast speed, or at the bottom without one.
+    """
+    state = data.state
+    traces = [*_forecast_points(data)]
     for kind, words in KIND_WORDS.items():
         ended = [record for record in state.records if record.outcome.kind == kind]
-        placed = [(record, _place(record)) for record in ended]
-        known = [(record, place) for record, place in placed if place is not None]
-        if known:
-            records = [record for record, _ in known]
-            xs, ys = [x for _, (x, _) in known], [y for _, (_, y) in known]
-            data.append(_points(words, kind, records, xs, ys))
-    edge = pareto_front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
-    if len(edge) > 1:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "front",
-                "x": [memory_of(record).peak_bytes / GIB for record in edge],
-                "y": [_rate(record) for record in edge],
-                "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
-                "hoverinfo": "skip",
-            }
-        )
-    data += _marked(told)
+        placed = [(record, place) for record in ended if (place := _place(record)) is not None]
+        if placed:
+            records = [record for record, _ in placed]
+            xs, ys = [x for _, (x, _) in placed], [y for _, (_, y) in placed]
+            traces.append(_points(words, kind, records, xs, ys))
+    traces += _front(state)
+    traces += _highlights(data)
     layout: Layout = {
         "height": 460,
         "xaxis": {"title": {"text": "peak memory of the fullest rank, GiB"}, "rangemode": "tozero"},
@@ -121,11 +99,39 @@ def trials_chart(told: ReportData) -> Figure:
     if limit := state.memory_limit_bytes:
         line = limit * (1 - state.spec.objective.headroom)
         layout["shapes"] = memory_lines(line_bytes=line, limit_bytes=limit)
-    return {"data": data, "layout": layout}
+    return {"data": traces, "layout": layout}
+
+
+def _forecast_points(data: ReportData) -> Iterator[Scatter]:
+    if data.ground is not None:
+        points = cloud(data.ground.sized)
+        yield {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "forecast",
+            "x": [peak / GIB for peak, _, _ in points],
+            "y": [rate for _, rate, _ in points],
+            "marker": {"color": _UNTRIED_COLOUR, "size": 4, "opacity": 0.45},
+            "hovertemplate": "forecast: %{y:.3g} samples/s, %{x:.3g} GiB<extra></extra>",
+        }
+
+
+def _front(state: SweepState) -> Iterator[Scatter]:
+    front = pareto_front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
+    if len(front) > 1:
+        yield {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "Pareto front",
+            "x": [memory_of(record).peak_bytes / GIB for record in front],
+            "y": [_rate(record) for record in front],
+            "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
+            "hoverinfo": "skip",
+        }
 
 
 def _place(record: Record) -> tuple[float, float] | None:
-    """Peak in GiB and speed; what ran out of memory lies on the limit."""
+    """Returns peak in GiB and speed; a trial that ran out of memory lies at the limit."""
     outcome, forecast = record.outcome, record.forecast
     if isinstance(outcome, Measured):
         return outcome.memory.peak_bytes / GIB, outcome.samples_per_second.value
@@ -140,12 +146,12 @@ def _rate(record: Record) -> float:
     return record.outcome.samples_per_second.value
 
 
-def _marked(told: ReportData) -> Iterable[Scatter]:
-    named = (
-        ("the answer", told.best, "star", BEST_COLOUR),
-        ("start", told.baseline, "diamond", "#e69f00"),
+def _highlights(data: ReportData) -> Iterator[Scatter]:
+    highlights = (
+        ("best", data.best, "star", BEST_COLOUR),
+        ("baseline", data.baseline, "diamond", "#e69f00"),
     )
-    for name, record, symbol, colour in named:
+    for name, record, symbol, colour in highlights:
         if record is not None:
             yield {
                 "type": "scatter",
@@ -160,21 +166,21 @@ def _marked(told: ReportData) -> Iterable[Scatter]:
 
 
 def forecasts_chart(records: Sequence[Record]) -> Figure:
-    """Measured over forecast speed; what was not measured lies at the bottom."""
-    data: list[Scatter] = []
-    told = [record for record in records if record.forecast is not None]
+    """Plots measured over forecast speed; trials without a measurement lie at the bottom."""
+    traces: list[Scatter] = []
+    forecast = [record for record in records if record.forecast is not None]
     for kind, words in KIND_WORDS.items():
-        ended = [record for record in told if record.outcome.kind == kind]
+        ended = [record for record in forecast if record.outcome.kind == kind]
         if ended:
             xs = [record.forecast.samples_per_second.value for record in ended if record.forecast]
             ys = [_rate(record) if kind == "measured" else 0.0 for record in ended]
-            data.append(_points(words, kind, ended, xs, ys))
-    most = max(max((*points["x"], *points["y"])) for points in data)
-    data.append(
+            traces.append(_points(words, kind, ended, xs, ys))
+    most = max(max((*points["x"], *points["y"])) for points in traces)
+    traces.append(
         {
             "type": "scatter",
             "mode": "lines",
-            "name": "as forecast",
+            "name": "exact forecast",
             "x": [0, most],
             "y": [0, most],
             "line": {"dash": "dot", "color": "#999999"},
@@ -188,19 +194,19 @@ def forecasts_chart(records: Sequence[Record]) -> Figure:
         "legend": LEGEND,
         "showlegend": True,
     }
-    return {"data": data, "layout": layout}
+    return {"data": traces, "layout": layout}
 
 
-def progress_chart(told: ReportData) -> Figure:
-    """Speed over the minutes of the search, and the best so far of what is feasible."""
-    state = told.state
-    began = min((record.started_at for record in state.records), default=0.0)
+def progress_chart(data: ReportData) -> Figure:
+    """Plots speed over the minutes of the search, with the incumbent."""
+    state = data.state
+    start = min((record.started_at for record in state.records), default=0.0)
 
     def minutes(record: Record) -> float:
-        return round((record.ended_at - began) / 60, 3)
+        return round((record.ended_at - start) / 60, 3)
 
     ended = sorted(state.records, key=lambda record: record.ended_at)
-    data: list[Scatter] = []
+    traces: list[Scatter] = []
     xs: list[float] = []
     ys: list[float] = []
     best = 0.0
@@ -210,7 +216,7 @@ def progress_chart(told: ReportData) -> Figure:
             xs.append(minutes(record))
             ys.append(best)
     if xs:
-        data.append(
+        traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
@@ -225,128 +231,130 @@ def progress_chart(told: ReportData) -> Figure:
         of_kind = [record for record in ended if record.outcome.kind == kind]
         if of_kind:
             rates = [_rate(record) if kind == "measured" else 0.0 for record in of_kind]
-            data.append(
-                _points(words, kind, of_kind, [minutes(record) for record in of_kind], rates)
-            )
+            times = [minutes(record) for record in of_kind]
+            traces.append(_points(words, kind, of_kind, times, rates))
     layout: Layout = {
         "height": 360,
-        "xaxis": {"title": {"text": "minutes since the first trial began"}, "rangemode": "tozero"},
+        "xaxis": {
+            "title": {"text": "minutes since the start of the first trial"},
+            "rangemode": "tozero",
+        },
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
         "legend": LEGEND,
         "showlegend": True,
     }
-    return {"data": data, "layout": layout}
+    return {"data": traces, "layout": layout}
 
 
-def change_words(worth: KnobEffect) -> str:
-    """`micro_batch 8 → 4`."""
-    change = worth.change
+def change_words(effect: KnobEffect) -> str:
+    """Formats the change of a knob: `micro_batch 8 → 4`."""
+    change = effect.change
     return f"{change.knob} {change.ours} → {change.theirs}"
 
 
-def lost(worth: KnobEffect) -> float:
-    """By what share the changed plan is faster than the answer: -0.25 where a quarter is lost."""
-    assert worth.ratio is not None
-    return 1 / worth.ratio.value - 1
+def lost(effect: KnobEffect) -> float:
+    """Returns the relative change in speed, -0.25 for a quarter less."""
+    assert effect.ratio is not None
+    return 1 / effect.ratio.value - 1
 
 
-def _known_by(worth: KnobEffect) -> str:
-    if worth.trial is not None:
+def _source(effect: KnobEffect) -> str:
+    if effect.trial is not None:
         return "measured"
-    return "forecast, not sure to fit" if worth.keeps is False else "forecast"
+    return "forecast, may not fit" if effect.keeps is False else "forecast"
 
 
 def knobs_chart(knob_effects: Sequence[KnobEffect]) -> Figure:
-    """Speed gained or lost where one knob alone is changed."""
-    data: list[Bar] = []
-    names = [change_words(worth) for worth in knob_effects]
-    for name, colour in _KNOWN.items():
-        mine = [worth for worth in knob_effects if _known_by(worth) == name]
-        if mine:
-            data.append(
+    """Plots the speed change of each single-knob change to the best plan."""
+    bars: list[Bar] = []
+    names = [change_words(effect) for effect in knob_effects]
+    for name, colour in _SOURCE_COLOURS.items():
+        effects = [effect for effect in knob_effects if _source(effect) == name]
+        if effects:
+            bars.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": name,
-                    "x": [round(100 * lost(worth), 2) for worth in mine],
-                    "y": [change_words(worth) for worth in mine],
+                    "x": [round(100 * lost(effect), 2) for effect in effects],
+                    "y": [change_words(effect) for effect in effects],
                     "marker": {"color": colour},
                     "hovertemplate": "%{y}: %{x:+.1f} % samples/s<extra>" + name + "</extra>",
                 }
             )
-    layout = stacked("change of samples/s, %", len(knob_effects))
+    layout = stacked("change in samples/s, %", len(knob_effects))
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
-    return {"data": data, "layout": layout}
+    return {"data": bars, "layout": layout}
 
 
-def _labels(shown: Sequence[Record]) -> list[str]:
-    return [f"trial {record.number}" for record in shown]
+def _labels(records: Sequence[Record]) -> list[str]:
+    return [f"trial {record.number}" for record in records]
 
 
-def memory_chart(told: ReportData, shown: Sequence[Record]) -> Figure:
-    """What the fullest rank held, by category, against the line and the limit."""
-    parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in shown]
+def memory_chart(data: ReportData, records: Sequence[Record]) -> Figure:
+    """Plots the peak of the fullest rank by category, with usable memory and the limit."""
+    parts = [dict(anatomy_rows(memory_of(record).anatomy)) for record in records]
     names = dict.fromkeys(name for part in parts for name in part)
-    outside = [_counted_outside(record) for record in shown]
-    labels = _labels(shown)
-    data = [
+    outside = [_counted_outside(record) for record in records]
+    labels = _labels(records)
+    bars = [
         part_of_bars(name, colour, labels, [part.get(name, 0) / GIB for part in parts], "GiB")
         for name, colour in zip(names, COLOURS, strict=False)
     ]
     if any(outside):
         sizes = [size / GIB for size in outside]
-        data.append(part_of_bars("outside the allocator", "#999999", labels, sizes, "GiB"))
-    layout = stacked("GiB of the fullest rank", len(shown))
-    if limit := told.state.memory_limit_bytes:
-        line = limit * (1 - told.state.spec.objective.headroom)
+        bars.append(part_of_bars("outside the allocator", "#999999", labels, sizes, "GiB"))
+    layout = stacked("peak memory of the fullest rank, GiB", len(records))
+    if limit := data.state.memory_limit_bytes:
+        line = limit * (1 - data.state.spec.objective.headroom)
         layout["shapes"] = memory_lines(line_bytes=line, limit_bytes=limit)
-    return {"data": data, "layout": layout}
+    return {"data": bars, "layout": layout}
 
 
 def _counted_outside(record: Record) -> int:
-    """What lies outside the allocator, where the limit counts it: not on CPU."""
+    # on CPU the limit ignores these bytes
     memory = memory_of(record)
     return memory.anatomy.outside if memory.peak_bytes > memory.reserved_bytes else 0
 
 
-def time_chart(shown: Sequence[Record]) -> Figure:
-    """Measured seconds of a step by phase."""
-    data: list[Bar] = []
+def time_chart(records: Sequence[Record]) -> Figure:
+    """Plots the measured time of a step by phase."""
+    bars: list[Bar] = []
     for name, colour in zip(("data", "forward", "backward", "optimizer"), COLOURS, strict=False):
         seconds = [
             getattr(record.outcome.phases, name)
-            for record in shown
+            for record in records
             if isinstance(record.outcome, Measured)
         ]
-        data.append(part_of_bars(name, colour, _labels(shown), seconds, "s"))
-    layout = stacked("seconds of an optimizer step, measured", len(shown))
-    return {"data": data, "layout": layout}
+        bars.append(part_of_bars(name, colour, _labels(records), seconds, "s"))
+    layout = stacked("measured seconds per optimizer step", len(records))
+    return {"data": bars, "layout": layout}
 
 
-def terms_chart(told: ReportData, shown: Sequence[Record]) -> Figure:
-    """The forecast's terms, corrected by the trials, of plans that it knows."""
-    ground, best = told.ground, told.best
-    assert ground is not None
+def terms_chart(data: ReportData, records: Sequence[Record]) -> Figure:
+    """Plots the calibrated forecast of step time by term, for the plans that have one."""
+    context, best = data.ground, data.best
+    assert context is not None
     assert best is not None
-    kept = [
-        (record, expected)
-        for record in shown
+    forecasts = [
+        (record, forecast)
+        for record in records
         if record.plan.accelerator == best.plan.accelerator
-        and (expected := ground.expected(without_accelerator(record.plan))) is not None
+        and (forecast := context.expected(without_accelerator(record.plan))) is not None
     ]
-    parts = [dict(expected.seconds) for _, expected in kept]
-    labels = _labels([record for record, _ in kept])
-    data = [
+    parts = [dict(forecast.seconds) for _, forecast in forecasts]
+    labels = _labels([record for record, _ in forecasts])
+    bars = [
         part_of_bars(term_words(name), colour, labels, [part[name] for part in parts], "s")
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    layout = stacked("seconds of an optimizer step, forecast", len(kept))
-    return {"data": data, "layout": layout}
+    layout = stacked("forecast seconds per optimizer step", len(forecasts))
+    return {"data": bars, "layout": layout}
 
 
 def losses_chart(curves: LossCurves) -> Figure:
-    """The validation's losses on those of the reference."""
+    """Plots the losses of the validation over those of its reference trial."""
     reference = f"trial {curves.reference}, the reference"
     layout: Layout = {
         "height": 340,
@@ -358,7 +366,7 @@ def losses_chart(curves: LossCurves) -> Figure:
     return {
         "data": [
             _losses(reference, curves.theirs, LINE_COLOUR, "solid", 11),
-            _losses("the answer, in its validation", curves.ours, BEST_COLOUR, "dot", 6),
+            _losses("validation of the best plan", curves.ours, BEST_COLOUR, "dot", 6),
         ],
         "layout": layout,
     }
@@ -376,29 +384,29 @@ def _losses(name: str, losses: Sequence[float], colour: str, dash: Dash, size: i
     }
 
 
-def figures(told: ReportData) -> Mapping[str, Figure]:
-    """Charts by the name of the place where they are drawn; those without data are left out."""
-    found: dict[str, Figure] = {}
-    state = told.state
+def figures(data: ReportData) -> Mapping[str, Figure]:
+    """Makes the charts that have data, by the name of their place in the template."""
+    charts: dict[str, Figure] = {}
+    state = data.state
     if any(isinstance(record.outcome, Measured | OutOfMemory) for record in state.records):
-        found["trials"] = trials_chart(told)
+        charts["trials"] = trials_chart(data)
     if any(record.forecast is not None for record in state.records):
-        found["forecasts"] = forecasts_chart(state.records)
-    found["progress"] = progress_chart(told)
-    if worths := [worth for worth in ablation(told) if worth.ratio is not None]:
-        found["knobs"] = knobs_chart(worths)
-    if shown := shown_plans(told):
-        found["memory"] = memory_chart(told, shown)
-        found["time"] = time_chart(shown)
-        if told.ground is not None and told.best is not None:
-            found["terms"] = terms_chart(told, shown)
+        charts["forecasts"] = forecasts_chart(state.records)
+    charts["progress"] = progress_chart(data)
+    if effects := [effect for effect in ablation(data) if effect.ratio is not None]:
+        charts["knobs"] = knobs_chart(effects)
+    if shown := shown_plans(data):
+        charts["memory"] = memory_chart(data, shown)
+        charts["time"] = time_chart(shown)
+        if data.ground is not None and data.best is not None:
+            charts["terms"] = terms_chart(data, shown)
     if (curves := loss_curves(state)) is not None:
-        found["losses"] = losses_chart(curves)
-    return MappingProxyType({name: figure for name, figure in found.items() if figure["data"]})
+        charts["losses"] = losses_chart(curves)
+    return MappingProxyType({name: figure for name, figure in charts.items() if figure["data"]})
 
 
-def shown_plans(told: ReportData) -> list[Record]:
-    """The answer, what one would start with, and some that are equal, as far as measured."""
-    first = [told.best, told.baseline, *told.state.equals]
-    kept = {record.number: record for record in first if record is not None}
-    return list(kept.values())[:_SHOWN]
+def shown_plans(data: ReportData) -> list[Record]:
+    """Returns the measured ones of the best plan, the baseline and the first equals."""
+    records = [data.best, data.baseline, *data.state.equals]
+    by_number = {record.number: record for record in records if record is not None}
+    return list(by_number.values())[:_MOST_PLANS]

@@ -1,4 +1,4 @@
-"""The report as one page: what was found, why, and what it rests on, the answer first."""
+"""The page of a sweep: the best plan first, then the evidence and every trial."""
 
 from __future__ import annotations
 
@@ -39,57 +39,54 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Measured, Record
 
 
-def report_page(told: ReportData) -> str:
-    """The HTML of the page; all scripts and styles are in it."""
-    state = told.state
+def report_page(data: ReportData) -> str:
+    """Renders the HTML of the page, which includes all its scripts and styles."""
+    state = data.state
     return render_page(
         "sweep.jinja",
         title=f"plimsoll {state.study}: {state.spec.model.name}",
-        figures=figures(told),
-        headline=_headline(told),
+        figures=figures(data),
+        headline=_headline(data),
         conditions=_conditions(state),
-        warnings=tuple(_warnings(told)),
-        best_tiles=() if told.best is None else tuple(_tiles(told.best)),
-        grounds=() if told.best is None else tuple(_grounds(state)),
-        comparison=_comparison(told),
+        warnings=tuple(_warnings(data)),
+        best_tiles=() if data.best is None else tuple(_tiles(data.best)),
+        evidence=() if data.best is None else tuple(_evidence(state)),
+        comparison=_comparison(data),
         explain_equality=len(state.equals) > 1 and state.goal.metric != "headroom",
-        changes=_changes(told),
-        accounted=_accounted(told),
-        accounting=_accounting(told),
+        changes=_changes(data),
+        total=_total(data),
+        accounting=_accounting(data),
         trials=_trials(state),
         machine=_machine(state),
         specification=spec_to_yaml(state.spec),
     )
 
 
-def _headline(told: ReportData) -> str:
-    """The answer in two sentences."""
-    best = told.best
+def _headline(data: ReportData) -> str:
+    best, state = data.best, data.state
     if best is None:
-        return f"{_sentence(answer(told.state))}"
-    validated = (
-        ", validated in workers of its own"
-        if told.state.validated is not None
-        else ", not validated"
-    )
-    words = labelled_words(best.plan, told.state.spec)
+        return _sentence(answer(state))
+    validated = "not validated" if state.validated is None else "validated in a fresh worker group"
+    words = labelled_words(best.plan, state.spec)
     memory, outcome = memory_of(best), best.outcome
     assert isinstance(outcome, Measured)
     first = (
-        f"Trial {best.number} is the answer{validated}: {words} trains"
+        f"Trial {best.number} is best, {validated}: {words} trains"
         f" {spread(outcome.samples_per_second)} samples/s with a peak of"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit."
     )
-    start = next((one for one in comparisons(told) if one.role.startswith("what one")), None)
-    second = _sentence(speedup_sentence(told.state)) if start is None else _gain(start)
-    return f"{first} {second}"
+    over_baseline = next((one for one in comparisons(data) if one.other == data.baseline), None)
+    if over_baseline is None:
+        return f"{first} {_sentence(speedup_sentence(state))}"
+    return f"{first} {_gain(over_baseline)}"
 
 
-def _gain(start: SpeedComparison) -> str:
-    faster = "" if start.faster is None else _more(start.faster.value, "faster", "slower")
-    saved = "" if start.saved is None else _more(start.saved, "less memory", "more memory")
-    both = f"{faster}, with {saved}" if faster and saved else faster or saved
-    return f"That is {both} than the plan that one would start with."
+def _gain(comparison: SpeedComparison) -> str:
+    faster, saved = comparison.faster, comparison.saved
+    speed = "" if faster is None else _more(faster.value, "faster", "slower")
+    memory = "" if saved is None else _more(saved, "less memory", "more memory")
+    both = f"{speed}, with {memory}," if speed and memory else speed or memory
+    return f"That is {both} than the baseline."
 
 
 def _more(share: float, more: str, less: str) -> str:
@@ -102,24 +99,26 @@ def _sentence(words: str) -> str:
 
 def _conditions(state: SweepState) -> str:
     train, spec = state.spec.train, state.spec
-    told = (
+    job = (
         f"{spec.model.name}: global batch {train.global_batch}, sequence length"
         f" {train.sequence_length}, {train.optimizer}, {train.precision};"
         f" {plural(len(state.records), 'trial')}"
     )
-    seen = _fingerprint(state)
-    where = "" if seen is None else f" on {seen.device_name}, {plural(seen.hosts, 'host')}"
+    machine = _fingerprint(state)
+    where = ""
+    if machine is not None:
+        where = f" on {machine.device_name}, {plural(machine.hosts, 'host')}"
     if state.ended is None:
-        spent = budget_sentence(state)
-        return f"{told}{where}" + (f"; {spent}" if spent else "")
-    took = duration(state.ended.at - state.started_at)
-    return f"{told}{where}; ended after {took}: {state.ended.reason}"
+        span = budget_sentence(state)
+        return f"{job}{where}" + (f"; {span}" if span else "")
+    elapsed = duration(state.ended.at - state.started_at)
+    return f"{job}{where}; ended after {elapsed}: {state.ended.reason}"
 
 
-def _warnings(told: ReportData) -> Iterator[str]:
-    if told.note:
-        yield told.note
-    if told.best is not None and (lossy := lossy_sentence(told.state)):
+def _warnings(data: ReportData) -> Iterator[str]:
+    if data.note:
+        yield data.note
+    if data.best is not None and (lossy := lossy_sentence(data.state)):
         yield lossy
 
 
@@ -134,41 +133,41 @@ def _tiles(best: Record) -> Iterator[Tile]:
     tokens = f"{outcome.tokens_per_second:,.0f}"
     yield Tile(name="tokens/s", value=tokens, detail="without padding")
     yield Tile(name="MFU", value=mfu)
-    yield Tile(name="seconds a step", value=number(step.value), detail=samples)
+    yield Tile(name="seconds per step", value=number(step.value), detail=samples)
     limit = f"of {gib(memory.limit_bytes)}"
     yield Tile(name="peak, GiB", value=gib(memory.peak_bytes), detail=limit)
     yield Tile(name="ranks", value=str(best.plan.world_size))
 
 
-def _grounds(state: SweepState) -> Iterator[str]:
+def _evidence(state: SweepState) -> Iterator[str]:
     yield from validation_sentences(state)
     yield speedup_sentence(state)
     if equal := equals_sentence(state):
-        yield equal.removeprefix("= ")  # the mark that the table of the terminal has
-    told = (contention_sentence, regret_sentence, forecast_sentence)
-    yield from filter(None, (sentence(state) for sentence in told))
+        yield equal.removeprefix("= ")  # this mark belongs to the table of the terminal
+    sentences = (contention_sentence, regret_sentence, forecast_sentence)
+    yield from filter(None, (sentence(state) for sentence in sentences))
 
 
-def _comparison(told: ReportData) -> Table | None:
-    best, compared = told.best, tuple(comparisons(told))
+def _comparison(data: ReportData) -> Table | None:
+    best, compared = data.best, tuple(comparisons(data))
     if best is None or not compared:
         return None
-    rows = [_row(best, told.state.spec, "the answer", "", "")]
+    rows = [_row(best, data.state.spec, "best", "", "")]
     for one in compared:
         faster = "-"
         if one.faster is not None:
             low, high = 100 * one.faster.low, 100 * one.faster.high
             faster = f"{100 * one.faster.value:+.0f} % ({low:+.0f} to {high:+.0f})"
         saved = "-" if one.saved is None else f"{round(-100 * one.saved):+d} %"
-        rows.append(_row(one.other, told.state.spec, one.role, faster, saved))
+        rows.append(_row(one.other, data.state.spec, one.role, faster, saved))
     return Table(
         columns={
-            "what": "words",
+            "role": "words",
             "plan": "plan",
             "samples/s": "number",
             "peak GiB": "number",
-            "answer's speed": "number",
-            "answer's peak": "number",
+            "speed gain of the best": "number",
+            "peak change of the best": "number",
         },
         rows=tuple(rows),
     )
@@ -187,44 +186,44 @@ def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) ->
     )
 
 
-def _changes(told: ReportData) -> Table | None:
-    worths = ablation(told)
-    if not worths:
+def _changes(data: ReportData) -> Table | None:
+    effects = ablation(data)
+    if not effects:
         return None
     return Table(
         columns={
             "change": "words",
             "samples/s": "number",
             "peak GiB": "number",
-            "known from": "words",
+            "source": "words",
         },
-        rows=tuple(map(_worth_row, worths)),
+        rows=tuple(map(_effect_row, effects)),
     )
 
 
-def _worth_row(worth: KnobEffect) -> tuple[str, str, str, str]:
-    speed = "-" if worth.ratio is None else f"{100 * lost(worth):+.1f} %"
-    memory = "-" if worth.peak_bytes is None else f"{-worth.peak_bytes / 2**30:+.3f}"
-    if worth.trial is None:
-        source = "nobody knows" if worth.ratio is None else "forecast"
-        source += "" if worth.keeps is not False else ", not sure to fit"
+def _effect_row(effect: KnobEffect) -> tuple[str, str, str, str]:
+    speed = "-" if effect.ratio is None else f"{100 * lost(effect):+.1f} %"
+    memory = "-" if effect.peak_bytes is None else f"{-effect.peak_bytes / 2**30:+.3f}"
+    if effect.trial is None:
+        source = "unknown" if effect.ratio is None else "forecast"
+        source += "" if effect.keeps is not False else ", may not fit"
     else:
-        ended = KIND_WORDS.get(worth.told, worth.told)
-        source = f"trial {worth.trial}" + (f": {ended}" if ended else "")
-    return change_words(worth), speed, memory, source
+        outcome = KIND_WORDS.get(effect.told, effect.told)
+        source = f"trial {effect.trial}" + (f": {outcome}" if outcome else "")
+    return change_words(effect), speed, memory, source
 
 
-def _accounted(told: ReportData) -> str:
-    total = sum(count.plans for count in accounting(told))
-    of = "combinations of the knobs' values" if told.ground is not None else "plans that were tried"
-    return f"{total:,} {of}"
+def _total(data: ReportData) -> str:
+    total = sum(count.plans for count in accounting(data))
+    noun = "combinations of knob values" if data.ground is not None else "plans tried"
+    return f"{total:,} {noun}"
 
 
-def _accounting(told: ReportData) -> Table:
+def _accounting(data: ReportData) -> Table:
     return Table(
-        columns={"plans": "number", "what": "words", "why": "words"},
+        columns={"plans": "number", "status": "words", "reason": "words"},
         rows=tuple(
-            (f"{count.plans:,}", count.what, count.why) for count in accounting(told) if count.plans
+            (f"{count.plans:,}", count.what, count.why) for count in accounting(data) if count.plans
         ),
     )
 
@@ -232,7 +231,12 @@ def _accounting(told: ReportData) -> Table:
 def _trials(state: SweepState) -> Table:
     omit = fixed_knobs(state.space)
     return Table(
-        columns={"trial": "number", "plan": "plan", "how it ended": "words", "why": "words"},
+        columns={
+            "trial": "number",
+            "plan": "plan",
+            "outcome": "words",
+            "reason to try it": "words",
+        },
         rows=tuple(
             (
                 str(record.number),
@@ -246,17 +250,16 @@ def _trials(state: SweepState) -> Table:
 
 
 def _machine(state: SweepState) -> str:
-    """The hardware that the trials ran on; empty where no worker told."""
-    seen = _fingerprint(state)
-    if seen is None:
+    machine = _fingerprint(state)
+    if machine is None:
         return ""
-    versions = ", ".join(f"{name} {version}" for name, version in seen.versions)
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions)
     return (
-        f"{seen.device_name} ({seen.device}, {gib(seen.device_memory_bytes)} GiB),"
-        f" {plural(seen.hosts, 'host')}; Python {seen.python}, {versions}"
+        f"{machine.device_name} ({machine.device}, {gib(machine.device_memory_bytes)} GiB),"
+        f" {plural(machine.hosts, 'host')}; Python {machine.python}, {versions}"
     )
 
 
 def _fingerprint(state: SweepState) -> Fingerprint | None:
-    kept = (record.fingerprint for record in reversed(state.records) if record.fingerprint)
-    return state.fingerprint or next(kept, None)
+    recorded = (record.fingerprint for record in reversed(state.records) if record.fingerprint)
+    return state.fingerprint or next(recorded, None)

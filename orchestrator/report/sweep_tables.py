@@ -1,4 +1,4 @@
-"""The tables of the report; narrow enough for 80 columns, plain enough for a log."""
+"""Tables of the sweep report, narrow enough for 80 columns and plain enough for a log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -29,11 +31,12 @@ from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
 _SECONDS_PER_MINUTE = 60.0
 _BEST = 5
 _FRONT = 8
+_INDENT = (0, 0, 0, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How much of the budget is used; `left_seconds` is None until a trial has ended."""
+    """The used part of the budget; `left_seconds` is None until a trial has ended."""
 
     trials: int
     trials_of: int
@@ -43,52 +46,52 @@ class Progress:
 
 
 def progress(state: SweepState, now: float) -> Progress:
-    """Budget used at `now`, and the time left, judged from the median trial so far."""
+    """Returns the budget used at `now` and the time left, estimated from the median trial."""
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.started_at, 0.0)
-    left = None
+    remaining = None
     if state.records:
         median = statistics.median(trial_seconds(record) for record in state.records)
         trials = max(budget.trials - len(state.records), 0)
-        left = min(trials * median, max(seconds_of - seconds, 0.0))
+        remaining = min(trials * median, max(seconds_of - seconds, 0.0))
     return Progress(
         trials=len(state.records),
         trials_of=budget.trials,
         seconds=seconds,
         seconds_of=seconds_of,
-        left_seconds=left,
+        left_seconds=remaining,
     )
 
 
 def trial_seconds(record: Record) -> float:
-    """Wall-clock of the trial in seconds."""
+    """Returns the wall-clock time of a trial in seconds."""
     return max(record.ended_at - record.started_at, 0.0)
 
 
 def baseline_record(state: SweepState) -> Record | None:
-    """The trial of the plan that a user would start with, None if it was not run."""
+    """Returns the trial of the baseline, or None if it was not run."""
     return record_of(state.records, state.space.baseline)
 
 
 def speedup(record: Record | None, baseline: Record | None) -> Estimate | None:
-    """Samples per second of `record` over those of `baseline`; None unless both are measured.
+    """Returns the speed of `record` over that of `baseline`, or None unless both are measured.
 
-    The interval takes the two measurements as independent: their relative half-widths add
-    up in quadrature.
+    The interval treats the measurements as independent: their relative half-widths add in
+    quadrature.
     """
     if record is None or baseline is None:
         return None
-    ours, theirs = record.outcome, baseline.outcome
-    if not (isinstance(ours, Measured) and isinstance(theirs, Measured)):
+    outcome, reference = record.outcome, baseline.outcome
+    if not (isinstance(outcome, Measured) and isinstance(reference, Measured)):
         return None
     if record.plan == baseline.plan:
         return Estimate(value=1.0, low=1.0, high=1.0)
-    return quotient(ours.samples_per_second, theirs.samples_per_second)
+    return quotient(outcome.samples_per_second, reference.samples_per_second)
 
 
 def quotient(above: Estimate, below: Estimate) -> Estimate | None:
-    """One rate over another, taken as independent of it; None where one of them is 0."""
+    """Divides one rate by another, independent one; None if either is 0."""
     if not above.value or not below.value:
         return None
     ratio = above.value / below.value
@@ -97,9 +100,10 @@ def quotient(above: Estimate, below: Estimate) -> Estimate | None:
 
 
 def over_the_line(record: Record, headroom: float) -> float | None:
-    """Bytes wanted over those that the headroom leaves, less 1; None if nobody knows them.
+    """Returns the excess over usable memory as a share of it, or None if it is unknown.
 
-    Negative where the plan keeps the headroom, 0.25 where it wanted a quarter too much.
+    Usable memory is the limit without the headroom. The excess is negative for a plan within it,
+    and 0.25 for one that wanted a quarter too much.
     """
     match record.outcome:
         case Measured(memory=memory):
@@ -111,65 +115,74 @@ def over_the_line(record: Record, headroom: float) -> float | None:
 
 
 def nearest(records: Iterable[Record], headroom: float) -> Record | None:
-    """The record that is least over the line, for when no plan keeps the headroom."""
-    known = [
+    """Returns the record with the least excess over usable memory, or None if all are unknown."""
+    excesses = [
         (excess, record.number, record)
         for record in records
         if (excess := over_the_line(record, headroom)) is not None
     ]
-    return min(known, key=lambda entry: entry[:2])[2] if known else None
+    return min(excesses, key=lambda entry: entry[:2])[2] if excesses else None
 
 
 def plain_table(*headers: tuple[str, bool]) -> Table:
-    """A table without side borders; each header says whether its column holds numbers."""
+    """Makes a table without side borders; each header has a flag that marks a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for header, numeric in headers:
         table.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
     return table
 
 
+def section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
+    """Yields a heading and its content, indented."""
+    yield Text(f"\n{title}", "bold cyan")
+    for part in content:
+        yield Padding(part, _INDENT, expand=False)
+
+
 def best_table(state: SweepState) -> Table:
-    """The best plans and the baseline plan, fastest first, equals of the best marked by `=`."""
+    """Lists the best plans, best first, and the baseline; `=` marks equals of the best."""
     order = ranked(state.records, state.goal)
     equal, best = {record.number for record in state.equals}, state.best
     baseline = baseline_record(state)
-    beside = "\n(forecast)" if any(record.forecast for record in state.records) else ""
+    forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     table = plain_table(
         ("trial", True),
         ("plan", False),
-        (f"samples/s{beside}", True),
+        (f"samples/s{forecast}", True),
         ("tokens/s", True),
         ("MFU", True),
         ("step s", True),
-        (f"peak GiB{beside}", True),
+        (f"peak GiB{forecast}", True),
     )
-    shown = order[:_BEST]
-    if best is not None and best not in shown:
-        shown.append(best)
-    for record in shown:
+    listed = order[:_BEST]
+    if best is not None and best not in listed:
+        listed.append(best)
+    for record in listed:
         mark = "=" if record.number in equal and len(equal) > 1 else ""
         _add(table, record, state, mark, style="bold" if record == best else "")
     if baseline is None:
         words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
-        table.add_row("-", Text(f"{words} (baseline, not tried)"), "-")
-    elif baseline not in shown:
+        table.add_row("-", Text(f"{words} (baseline, not run)"), "-")
+    elif baseline not in listed:
         _add(table, baseline, state, "", style="")
     return table
 
 
 def front_table(state: SweepState) -> Table | None:
-    """The feasible plans that no other beats in all that counts; None if one beats them all.
+    """Lists the Pareto front of feasible plans; None if a single plan is best in every metric.
 
-    What counts is speed and the memory left free, and where a price is known samples for it.
+    The metrics are speed, free memory, and samples per price if there is a price.
     """
     priced = state.goal.is_priced
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
-    shown = pareto_front(state.records, state.goal, (*metrics, *_priced(priced)))
-    if len(shown) < 2:
+    if priced:
+        metrics = (*metrics, "samples_per_price")
+    front = pareto_front(state.records, state.goal, metrics)
+    if len(front) < 2:
         return None
-    columns = ("trial", "plan", "samples/s", "memory free", *(["samples/price"] if priced else []))
+    columns = ("trial", "plan", "samples/s", "free memory", *(["samples/price"] if priced else []))
     table = plain_table(*((name, name != "plan") for name in columns))
-    for record in shown[:_FRONT]:
+    for record in front[:_FRONT]:
         assert isinstance(record.outcome, Measured)
         price = state.goal.value(record, "samples_per_price")
         table.add_row(
@@ -180,13 +193,9 @@ def front_table(state: SweepState) -> Table | None:
             *([] if price is None else [spread(price)]),
             style="bold" if record == state.best else "",
         )
-    if len(shown) > _FRONT:
-        table.add_row("", Text(f"... and {len(shown) - _FRONT} more"))
+    if len(front) > _FRONT:
+        table.add_row("", Text(f"... and {len(front) - _FRONT} more"))
     return table
-
-
-def _priced(known: bool) -> tuple[Metric, ...]:
-    return ("samples_per_price",) if known else ()
 
 
 def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: str) -> None:
@@ -211,9 +220,9 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
     outcome = record.outcome
     if isinstance(outcome, Measured):
         if not within_headroom(outcome.memory, state.spec.objective.headroom):
-            yield "over the line"
+            yield "over usable memory"
         elif not state.goal.feasible(record):
-            yield "less than asked"
+            yield "below a minimum"
         if outcome.conditions.throttled:
             yield f"throttled: {', '.join(outcome.conditions.throttled)}"
     else:
@@ -221,10 +230,9 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
 
 
 def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
-    """In the cells of speed and peak, what was expected stands below what was measured."""
-    memory, expected = outcome.memory, record.forecast
-    speed = "" if expected is None else f"\n({rate(expected.samples_per_second.value)})"
-    peak = "" if expected is None else f"\n({gib(expected.peak_bytes.value)})"
+    memory, forecast = outcome.memory, record.forecast
+    speed = "" if forecast is None else f"\n({rate(forecast.samples_per_second.value)})"
+    peak = "" if forecast is None else f"\n({gib(forecast.peak_bytes.value)})"
     return (
         f"{spread(outcome.samples_per_second)}{speed}",
         f"{outcome.tokens_per_second:,.0f}",
@@ -235,14 +243,14 @@ def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
 
 
 def anatomy_table(record: Record) -> Table:
-    """What the peak of a measured trial was made of."""
+    """Breaks the peak of a measured trial down by category."""
     assert isinstance(record.outcome, Measured)
     memory = record.outcome.memory
-    table = plain_table(("held by", False), ("GiB", True), ("of the peak", True))
+    table = plain_table(("category", False), ("GiB", True), ("share of peak", True))
     for name, size in anatomy_rows(memory.anatomy):
         share = f"{100 * size / memory.peak_bytes:.0f} %" if memory.peak_bytes else "-"
         table.add_row(name, gib(size), share)
-    # on CPU the bare worker lies outside, and the limit counts from there
+    # On CPU this is the idle worker, and the limit counts from there.
     counted = memory.peak_bytes > memory.reserved_bytes
     outside = memory.anatomy.outside
     share = f"{100 * outside / memory.peak_bytes:.0f} %" if counted else "not counted"
@@ -251,7 +259,7 @@ def anatomy_table(record: Record) -> Table:
 
 
 def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
-    """What the allocator held at the peak, by readable names, in bytes; unknown ones left out."""
+    """Yields the categories that the allocator held at the peak, in bytes, without unknown ones."""
     yield "weights", anatomy.weights
     yield "gradients", anatomy.gradients
     yield "optimizer states", anatomy.optimizer_states
@@ -261,36 +269,32 @@ def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
 
 
 def ends_table(state: SweepState) -> Table:
-    """How many trials ended in which way, and the first reason of each."""
+    """Counts trials by outcome, each with the reason of its first trial."""
     headroom = state.spec.objective.headroom
-    table = plain_table(("ended", False), ("trials", True), ("first of them", False))
+    table = plain_table(("outcome", False), ("trials", True), ("first trial", False))
 
-    def kept(record: Record) -> bool:
+    def within(record: Record) -> bool:
         outcome = record.outcome
         return isinstance(outcome, Measured) and within_headroom(outcome.memory, headroom)
 
     def over(record: Record) -> bool:
-        return record.outcome.kind == "measured" and not kept(record)
+        return record.outcome.kind == "measured" and not within(record)
 
-    def short(record: Record) -> bool:
-        return kept(record) and not state.goal.feasible(record)
+    def below(record: Record) -> bool:
+        return within(record) and not state.goal.feasible(record)
 
-    _add_ending(table, "measured", state, state.goal.feasible, _silent)
-    _add_ending(table, "measured, less than asked", state, short, _shortfall(state))
-    _add_ending(table, "measured, over the line", state, over, _peak)
+    _add_outcome(table, "measured", state, state.goal.feasible, lambda _: "")
+    _add_outcome(table, "measured, below a minimum", state, below, _shortfall(state))
+    _add_outcome(table, "measured, over usable memory", state, over, _peak)
     for kind, words in KIND_WORDS.items():
         if kind != "measured":
             ended = partial(_ended_as, kind)
-            _add_ending(table, words, state, ended, lambda record: outcome_words(record.outcome))
+            _add_outcome(table, words, state, ended, lambda record: outcome_words(record.outcome))
     return table
 
 
 def _ended_as(kind: str, record: Record) -> bool:
     return record.outcome.kind == kind
-
-
-def _silent(_: Record) -> str:
-    return ""  # that a trial was measured needs no reason
 
 
 def _peak(record: Record) -> str:
@@ -303,22 +307,22 @@ def _shortfall(state: SweepState) -> Callable[[Record], str]:
     return lambda record: next(state.goal.shortfalls(record), "")
 
 
-def _add_ending(
+def _add_outcome(
     table: Table,
     words: str,
     state: SweepState,
-    belongs: Callable[[Record], bool],
+    matches: Callable[[Record], bool],
     reason: Callable[[Record], str],
 ) -> None:
-    records = [record for record in state.records if belongs(record)]
+    records = [record for record in state.records if matches(record)]
     if records:
-        told = reason(records[0])
-        first = Text(f"trial {records[0].number}: {told}" if told else "")
-        table.add_row(words, str(len(records)), first)
+        first = reason(records[0])
+        detail = Text(f"trial {records[0].number}: {first}" if first else "")
+        table.add_row(words, str(len(records)), detail)
 
 
 def rules_table(state: SweepState) -> Table:
-    """How many combinations each rule forbids."""
+    """Counts the combinations that each rule forbids."""
     table = plain_table(("rule", False), ("combinations", True))
     for rule, count in state.space.ruled_out:
         table.add_row(rule.replace("_", " "), f"{count:,}")

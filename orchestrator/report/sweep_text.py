@@ -1,4 +1,4 @@
-"""What a sweep found, in sentences: the same for the report and for MLflow's description."""
+"""The report of a sweep for terminals, and its sentences, which MLflow and the page also show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -31,39 +30,39 @@ from orchestrator.report.sweep_tables import (
     nearest,
     over_the_line,
     rules_table,
+    section,
     speedup,
 )
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured, Record, errors
 
-_NAMED = 12  # plans of one set that are told by number
-_BESIDE = 0.5  # of a trial's time beside another one, from which on it counts as such
-_INDENT = (0, 0, 0, 2)
+_MOST_NUMBERS = 12  # trial numbers in a list
+_OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
 
 
 def answer(state: SweepState) -> str:
-    """Which plan is best; or that none is feasible, and what came nearest."""
+    """Names the best plan, or the closest one if no plan is feasible."""
     top = state.best
     if top is None:
         return _nothing_feasible(state)
     assert isinstance(top.outcome, Measured)
     memory = top.outcome.memory
     return (
-        f"trial {top.number} is best{_by(state)} ({plan_words(top.plan)}):"
+        f"trial {top.number} is best{_metric_words(state)} ({plan_words(top.plan)}):"
         f" {spread(top.outcome.samples_per_second)} samples/s, peak"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
     )
 
 
-def _by(state: SweepState) -> str:
-    """By what, where it is not speed."""
+def _metric_words(state: SweepState) -> str:
+    """Names the metric and its value, or nothing if it is speed."""
     metric, top = state.goal.metric, state.best
     reached = None if top is None else state.goal.value(top)
     match metric:
         case "samples_per_price" if reached is not None:
-            return f" by price, with {spread(reached)} {WORDS[metric]}"
+            return f" by price, at {spread(reached)} {WORDS[metric]}"
         case "headroom":
-            return " by the memory that it leaves free"
+            return " by free memory"
         case _:
             return ""
 
@@ -74,70 +73,66 @@ def _nothing_feasible(state: SweepState) -> str:
         return "no trial has ended yet"
     if failed := all_failed(state):
         return failed
-    near = nearest(state.records, headroom)
-    if near is None:
-        return "no plan is feasible, and no trial could tell how much memory it wanted"
-    if short := short_of_goal(state):
-        return f"no plan is feasible; {short}"
-    excess = over_the_line(near, headroom) or 0.0
+    closest = nearest(state.records, headroom)
+    if closest is None:
+        return "no plan is feasible, and no trial reported how much memory it wanted"
+    if shortfall := short_of_goal(state):
+        return f"no plan is feasible; {shortfall}"
+    excess = over_the_line(closest, headroom) or 0.0
     return (
-        f"no plan is feasible; nearest is trial {near.number}, {100 * excess:.0f} % over the"
-        f" line ({plan_words(near.plan)}): {outcome_words(near.outcome)}"
+        f"no plan is feasible; the closest is trial {closest.number}, {100 * excess:.0f} % over"
+        f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}"
     )
 
 
 def all_failed(state: SweepState) -> str:
-    """That no feasible plan stood its validation, and why; empty if there was none, or one did."""
+    """Says why every feasible plan failed validation; empty if one passed or there was none."""
     if state.best is not None or best(state.records, state.goal) is None:
         return ""
-    told = "; ".join(
+    reasons = "; ".join(
         f"the validation of trial {number} failed: {' '.join(reason.split())}"
         for number, reason in state.failed_validations.items()
     )
-    return f"no plan that keeps the headroom stood its validation ({told})"
+    return f"no plan within the memory headroom passed validation ({reasons})"
 
 
 def short_of_goal(state: SweepState) -> str:
-    """What the fastest plan that keeps the headroom fails to reach; empty if there is none."""
+    """Says which bound the fastest plan within the headroom misses; empty if there is none."""
     goal = state.goal
-    near = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
-    short = None if near is None else next(goal.shortfalls(near), None)
-    if near is None or short is None:
+    closest = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
+    shortfall = None if closest is None else next(goal.shortfalls(closest), None)
+    if closest is None or shortfall is None:
         return ""
-    return f"nearest is trial {near.number} ({plan_words(near.plan)}), but {short}"
+    return f"the closest is trial {closest.number} ({plan_words(closest.plan)}), but {shortfall}"
 
 
 def speedup_sentence(state: SweepState) -> str:
-    """How much faster the best plan is than the one that a user would start with.
-
-    Says so where that plan was not measured, and why.
-    """
-    words = plan_words(state.space.baseline)
-    start = f"the plan that a user would start with ({words})"
+    """Compares the speed of the best plan with the baseline, or says why that is unknown."""
+    name = f"the baseline ({plan_words(state.space.baseline)})"
     top, baseline = state.best, baseline_record(state)
     if baseline is None:
-        return f"no speed-up to tell: {start} was not tried"
+        return f"speed-up unknown: {name} was not run"
     if not isinstance(baseline.outcome, Measured):
-        return f"no speed-up to tell, {start} did not run: {outcome_words(baseline.outcome)}"
+        return f"speed-up unknown: {name} was not measured: {outcome_words(baseline.outcome)}"
     if top is not None and top.plan == state.space.baseline:
-        return f"nothing tried beats {start}"
+        return f"no trial beats {name}"
     gain = speedup(top, baseline)
     if gain is None:
-        return f"no speed-up to tell against {start}"
+        return f"speed-up over {name} unknown"
     note = ""
     if not within_headroom(baseline.outcome.memory, state.spec.objective.headroom):
-        note = ", which goes over the line itself"
-    return f"{gain.value:.2f} x ({gain.low:.2f} to {gain.high:.2f}) the speed of {start}{note}"
+        note = ", which is over usable memory itself"
+    return f"{gain.value:.2f} x ({gain.low:.2f} to {gain.high:.2f}) the speed of {name}{note}"
 
 
 def regret_sentence(state: SweepState) -> str:
-    """What the sweep left on the table; empty if nobody can say."""
+    """States the regret bound of the sweep; empty if there is none."""
     ended = state.ended
     if ended is None or ended.left is None or state.best is None or not ended.untried:
         return ""
     return (
-        f"left on the table: none of the {plural(ended.untried, 'untried plan')}"
-        f" {_better_by(ended.left, state.goal.metric)}, with 95 % by what forecasts and trials tell"
+        f"regret bound: no untried plan {_better_by(ended.left, state.goal.metric)} than the best"
+        f" ({ended.untried:,} untried, 95 % confidence, model-based)"
     )
 
 
@@ -147,27 +142,27 @@ def _better_by(ratio: float, metric: Metric) -> str:
         case "samples_per_second":
             return f"is more than {more:.1f} % faster"
         case "samples_per_price":
-            return f"gives more than {more:.1f} % more samples per unit of price"
+            return f"gives over {more:.1f} % more samples per unit of price"
         case "headroom":
             return f"has a peak more than {more / ratio:.1f} % lower"
 
 
 def equals_sentence(state: SweepState) -> str:
-    """Which of the plans that equal the best one is to be preferred; empty if none equals it."""
+    """Lists the plans equal to the best and says which to prefer; empty if there are none."""
     equal = state.equals
     if len(equal) < 2:
         return ""
     numbers = [str(record.number) for record in sorted(equal, key=lambda one: one.number)]
-    named = ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
-    told = f"= statistically equal to the best ({len(equal)} plans in all, trials {named})"
+    listed = ", ".join(numbers[:_MOST_NUMBERS]) + (", ..." if len(numbers) > _MOST_NUMBERS else "")
+    words = f"= statistically equal to the best ({len(equal)} plans: trials {listed})"
     first = equal[0]
     if first == max(equal, key=lambda record: score(record, state.goal)):
-        return told
+        return words
     if state.goal.metric == "headroom":
-        return f"{told}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
+        return f"{words}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
     used = 100 * _share(first)
     return (
-        f"{told}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit used"
+        f"{words}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit used"
     )
 
 
@@ -176,25 +171,22 @@ def _share(record: Record) -> float:
 
 
 def lossy_sentence(state: SweepState) -> str:
-    """That the best plan changes the numerics, and what is best without; empty if it does not."""
+    """Says how the best plan is lossy and names the best lossless one; empty if it is lossless."""
     top = state.best
     if top is None or not (lossy := lossy_words(top.plan, state.spec)):
         return ""
-    kept = [record for record in state.records if not lossy_words(record.plan, state.spec)]
-    lossless = best(kept, state.goal)
+    records = [record for record in state.records if not lossy_words(record.plan, state.spec)]
+    lossless = best(records, state.goal)
     train = state.spec.train
-    told = (
-        f"lossy: it trains with {lossy} where train asks for {train.optimizer} in {train.precision}"
-    )
+    words = f"lossy: it trains with {lossy}; train specifies {train.optimizer} in {train.precision}"
     if lossless is None or not isinstance(lossless.outcome, Measured):
-        return f"{told}; no lossless plan is feasible"
-    rate = spread(lossless.outcome.samples_per_second)
-    words = plan_words(lossless.plan)
-    return f"{told}; the best lossless plan is trial {lossless.number} ({words}): {rate} samples/s"
+        return f"{words}; no lossless plan is feasible"
+    rate, plan = spread(lossless.outcome.samples_per_second), plan_words(lossless.plan)
+    return f"{words}; the best lossless plan is trial {lossless.number} ({plan}): {rate} samples/s"
 
 
 def compile_sentence(state: SweepState) -> str:
-    """What `torch.compile` took, which no plan's speed counts; empty if nothing was compiled."""
+    """Reports the time of `torch.compile`, which no speed includes; empty if nothing compiled."""
     seconds = {
         record.number: record.outcome.costs.compile_seconds
         for record in state.records
@@ -202,130 +194,124 @@ def compile_sentence(state: SweepState) -> str:
     }
     if not seconds:
         return ""
-    took, trials = duration(sum(seconds.values())), plural(len(seconds), "trial")
-    told = f"torch.compile took {took} in {trials}"
+    total, trials = duration(sum(seconds.values())), plural(len(seconds), "trial")
+    words = f"torch.compile took {total} in {trials}"
     if state.best is not None and state.best.number in seconds:
-        told += f", {duration(seconds[state.best.number])} of it for the best plan"
-    return f"{told}; samples/s leave it out"
+        words += f", {duration(seconds[state.best.number])} of it for the best plan"
+    return f"{words}; samples/s exclude it"
 
 
 def forecast_sentence(state: SweepState) -> str:
-    """How far forecasts were off, and would have been without the study's own records.
+    """Reports the median forecast error, with and without calibration on the study's trials.
 
-    Medians over the measured trials that had one; empty if none had.
+    It covers the measured trials that had a forecast, and is empty if there are none.
     """
-    found = [
-        wrong for record in state.records if (wrong := errors(record.forecast, record.outcome))
+    wrong = [
+        error for record in state.records if (error := errors(record.forecast, record.outcome))
     ]
-    if not found:
+    if not wrong:
         return ""
-    speed = _off([one.speed for one in found], [one.unlearned_speed for one in found])
-    memory = _off([one.memory for one in found], [one.unlearned_memory for one in found])
-    told = f"forecasts of {plural(len(found), 'trial')} were off by {speed} in speed"
-    told += f" and {memory} in peak memory" if memory else ""
-    return f"{told}: medians, in brackets without what the study's own trials had taught"
+    speed = _medians([one.speed for one in wrong], [one.unlearned_speed for one in wrong])
+    memory = _medians([one.memory for one in wrong], [one.unlearned_memory for one in wrong])
+    words = f"the median forecast error of {plural(len(wrong), 'trial')} is {speed} in speed"
+    words += f" and {memory} in peak memory" if memory else ""
+    return f"{words}; in brackets: without calibration on this study's trials"
 
 
-def _off(now: Iterable[float | None], unlearned: Iterable[float | None]) -> str:
-    sizes, without = (
-        [abs(error) for error in given if error is not None] for given in (now, unlearned)
+def _medians(calibrated: Iterable[float | None], uncalibrated: Iterable[float | None]) -> str:
+    after, before = (
+        [abs(error) for error in values if error is not None]
+        for values in (calibrated, uncalibrated)
     )
-    if not sizes:
+    if not after:
         return ""
-    return f"{100 * statistics.median(sizes):.0f} % ({100 * statistics.median(without):.0f} %)"
+    return f"{100 * statistics.median(after):.0f} % ({100 * statistics.median(before):.0f} %)"
 
 
 def budget_sentence(state: SweepState) -> str:
-    """How long the trials took, for a study that is read rather than run; empty without any."""
+    """Reports the time from the first trial to the last; empty if there are no trials."""
     if not state.records:
         return ""
     first = min(record.started_at for record in state.records)
     last = max(record.ended_at for record in state.records)
-    return f"first trial to last: {duration(last - first)}"
+    return f"from first to last trial: {duration(last - first)}"
 
 
 def contention_sentence(state: SweepState) -> str:
-    """Whether trials disturbed each other; empty if none ran beside another.
+    """Reports contention between trials; empty if no trial ran next to another.
 
-    Measured on the plans that were validated: their trials ran beside others, their validations
-    alone.
+    The evidence is a plan whose trial ran next to others and whose validation ran alone.
     """
-    if not any(_was_beside(record, state.records) for record in state.records):
+    if not any(_ran_concurrently(record, state.records) for record in state.records):
         return ""
-    found = [(validation, ratio) for validation, ratio in _ratios(state) if ratio is not None]
-    if not found:
+    ratios = [(validation, ratio) for validation, ratio in _ratios(state) if ratio is not None]
+    if not ratios:
         return (
-            "trials ran side by side; whether they disturbed each other is not known, for no plan"
-            " of such a trial was validated alone"
+            "trials ran side by side; contention between them is unknown, because no plan of such"
+            " a trial was validated alone"
         )
-    validation, ratio = found[-1]
-    told = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
-    beside = f"alone, trial {validation.number}'s plan ran at {told} its speed beside other trials"
+    validation, ratio = ratios[-1]
+    times = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+    evidence = f"alone, trial {validation.number}'s plan ran at {times} its speed next to others"
     if ratio.low > 1:
         return (
-            f"trials disturbed each other: {beside}; cluster.groups: 1 measures one at a time, and"
-            " cluster.share_nodes: false keeps them apart"
+            f"trials slowed each other down: {evidence}; set cluster.groups: 1 to measure one at a"
+            " time, or cluster.share_nodes: false to keep them on separate nodes"
         )
     if ratio.high < 1:
-        return f"trials did not slow each other down: {beside}, so that the machines have changed"
-    return f"trials did not disturb each other beyond their intervals: {beside}"
+        return f"trials did not slow each other down: {evidence}; the machines have changed"
+    return f"trials did not slow each other down beyond their intervals: {evidence}"
 
 
 def _ratios(state: SweepState) -> Iterator[tuple[Record, Estimate | None]]:
     for validation in state.validations:
         trial = next((r for r in state.records if r.number == validation.number), None)
-        if trial is not None and _was_beside(trial, state.records):
+        if trial is not None and _ran_concurrently(trial, state.records):
             yield validation, _ratio(validation, trial)
 
 
-def _was_beside(record: Record, others: tuple[Record, ...]) -> bool:
-    took = record.ended_at - record.started_at
+def _ran_concurrently(record: Record, others: tuple[Record, ...]) -> bool:
+    length = record.ended_at - record.started_at
     shared = sum(
         max(min(record.ended_at, other.ended_at) - max(record.started_at, other.started_at), 0.0)
         for other in others
         if other.number != record.number
     )
-    return took > 0 and shared >= _BESIDE * took
+    return length > 0 and shared >= _OVERLAP * length
 
 
 def _ratio(validation: Record, trial: Record) -> Estimate | None:
     if not (isinstance(validation.outcome, Measured) and isinstance(trial.outcome, Measured)):
         return None
-    alone, beside = validation.outcome.samples_per_second, trial.outcome.samples_per_second
-    ratio = alone.value / beside.value
-    wide = math.hypot(alone.relative_half_width, beside.relative_half_width)
-    return Estimate(value=ratio, low=ratio * max(1 - wide, 0.0), high=ratio * (1 + wide))
+    alone, shared = validation.outcome.samples_per_second, trial.outcome.samples_per_second
+    ratio = alone.value / shared.value
+    relative = math.hypot(alone.relative_half_width, shared.relative_half_width)
+    return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
 def render_report(state: SweepState, ui_command: str) -> RenderableType:
-    """The best plans, how much faster they are, what failed and why, and where to look on.
+    """Renders the report: the best plans, their speed-up, the outcomes and the rules that applied.
 
     Args:
         state: The sweep, ended or rebuilt from its study.
-        ui_command: The command that opens MLflow on it; empty if it is not tracked.
+        ui_command: The command that opens MLflow on the sweep; empty if it is not tracked.
     """
     parts: list[RenderableType] = [Rule(Text(f"plimsoll {state.study}"), align="left")]
     parts += [Text(line) for line in _heading(state)]
-    parts += _section("Answer", *(Text(line, "bold") for line in _answer(state)))
+    parts += section("Result", *(Text(line, "bold") for line in _answer(state)))
     if state.best is not None:
-        parts += _section("Best plans", best_table(state), *map(Text, _legend(state)))
-        if (several := front_table(state)) is not None:
-            parts += _section("Front: none of these is beaten in all of its figures", several)
-        parts += _section("Peak memory of the best plan", anatomy_table(state.best))
+        parts += section("Best plans", best_table(state), *map(Text, _legend(state)))
+        if (front := front_table(state)) is not None:
+            parts += section("Pareto front: no plan is better than these in every metric", front)
+        parts += section("Peak memory of the best plan", anatomy_table(state.best))
     if state.records:
-        parts += _section("How the trials ended", ends_table(state))
+        parts += section("Trial outcomes", ends_table(state))
     if state.space.ruled_out:
-        parts += _section("Ruled out before any trial", rules_table(state))
+        parts += section("Combinations ruled out", rules_table(state))
     if ui_command:
         command = Text(ui_command, "bold", no_wrap=True, overflow="ignore")  # to be copied whole
-        parts += _section("Compare the trials in MLflow", command)
+        parts += section("Compare the trials in MLflow", command)
     return Group(*parts)
-
-
-def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)
 
 
 def _heading(state: SweepState) -> Iterator[str]:
@@ -341,16 +327,16 @@ def _heading(state: SweepState) -> Iterator[str]:
         hosts = plural(fingerprint.hosts, "host")
         yield f"on {fingerprint.device} {fingerprint.device_name}, {hosts}"
     if state.resumed and state.resumed == len(state.records):
-        yield f"{plural(len(state.records), 'trial')} of the study, none of them new"
+        yield f"{plural(len(state.records), 'trial')}, all from earlier runs"
     elif state.resumed:
-        yield f"{plural(len(state.records), 'trial')}, {state.resumed} of them from earlier runs"
+        yield f"{plural(len(state.records), 'trial')}, {state.resumed} from earlier runs"
     else:
         yield plural(len(state.records), "trial")
     if state.ended is not None:
-        took = duration(state.ended.at - state.started_at)
-        yield f"ended after {took}: {state.ended.reason}"
-    elif spent := budget_sentence(state):
-        yield spent
+        elapsed = duration(state.ended.at - state.started_at)
+        yield f"ended after {elapsed}: {state.ended.reason}"
+    elif span := budget_sentence(state):
+        yield span
 
 
 def _answer(state: SweepState) -> Iterator[str]:
@@ -360,27 +346,27 @@ def _answer(state: SweepState) -> Iterator[str]:
         yield speedup_sentence(state)
         if lossy := lossy_sentence(state):
             yield lossy
-        if beside := contention_sentence(state):
-            yield beside
-        if left := regret_sentence(state):
-            yield left
+        if contention := contention_sentence(state):
+            yield contention
+        if regret := regret_sentence(state):
+            yield regret
 
 
 def _legend(state: SweepState) -> Iterator[str]:
     headroom = state.spec.objective.headroom
     kinds = {record.plan.accelerator for record in state.records}
-    limit = state.memory_limit_bytes if len(kinds) < 2 else None  # each has its own
+    limit = state.memory_limit_bytes if len(kinds) < 2 else None  # each kind has its own
     share = f"{100 * (1 - headroom):.0f} %"
     if limit:
-        line = gib(limit * (1 - headroom))
-        yield f"the line: {line} GiB, {share} of the limit of {gib(limit)} GiB per rank"
+        usable = gib(limit * (1 - headroom))
+        yield f"usable memory: {usable} GiB per rank, {share} of the limit of {gib(limit)} GiB"
     else:
-        yield f"the line: {share} of the limit"
+        yield f"usable memory: {share} of the limit"
     if common := fixed_words(state.space):
         yield f"all plans: {common}"
     if equal := equals_sentence(state):
         yield equal
-    if compiling := compile_sentence(state):
-        yield compiling
-    if expected := forecast_sentence(state):
-        yield expected
+    if compilation := compile_sentence(state):
+        yield compilation
+    if forecast_errors := forecast_sentence(state):
+        yield forecast_errors

@@ -117,10 +117,10 @@ def test_the_stored_state_knows_how_the_sweep_ended() -> None:
     stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
 
     assert regret_sentence(stored).startswith(
-        "left on the table: none of the 7 untried plans is more than 2.0 % faster"
+        "regret bound: no untried plan is more than 2.0 % faster than the best (7 untried"
     )
     assert not regret_sentence(stored_state(swept.spec, swept.study, swept.records))
-    assert "- left on the table: none of the 7" in answer_markdown(stored)
+    assert "- regret bound: no untried plan is" in answer_markdown(stored)
 
 
 def test_a_study_without_a_finished_trial_has_no_report() -> None:
@@ -139,7 +139,6 @@ def test_why_nothing_was_found() -> None:
         state, validations=(replace(state.records[0], validation=True, outcome=make_oom()),)
     )
     assert why_nothing(state) == (
-        "No plan was found: no plan that keeps the headroom stood its validation (the validation"
-        " of trial 0"
-        " failed: out of device memory in forward, wanted 130 % of the limit)."
+        "No plan was found: no plan within the memory headroom passed validation (the validation"
+        " of trial 0 failed: out of device memory in forward, wanted 130 % of the limit)."
     )

@@ -59,7 +59,7 @@ def test_a_probe_writes_a_device_that_forecasts_find(
     assert found.measured
     assert found in load_device_file(path)
     assert not known_device("cpu").measured
-    for words in ("matmul bf16", "all-reduce", "drive, read", "Adam on the host", path.name):
+    for words in ("matmul bf16", "all-reduce", "drive read", "Adam on the host", path.name):
         assert words in told
 
 

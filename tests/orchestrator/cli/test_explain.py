@@ -49,8 +49,8 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 
     assert (code, err) == (0, "")
     assert "trial 1 is best" in out
-    assert "the winner has 2.00 x (1.96 to 2.04) its speed (measured)" in out
-    assert "by forecast: " in out
+    assert "the best plan has 2.00 x (1.96 to 2.04) its speed (measured)" in out
+    assert "forecast: " in out
     assert out.endswith("written: out/won.json")
     assert [worth["change"]["knob"] for worth in told["rivals"][0]["knob_effects"]] == [
         "micro_batch",
@@ -123,7 +123,7 @@ def test_a_model_that_is_gone_leaves_what_was_measured(
     asked = run(capsys, spec, "--plan", "zero_stage=3")
 
     assert (won[0], trial[0], asked[0]) == (0, 0, 2)
-    assert "note: nothing is forecast" in won[1]
+    assert "note: there are no forecasts" in won[1]
     assert "2.00 x" in won[1]
     assert "wanted 130 % of the limit" in trial[1]
     assert "gone/away" in asked[2]
@@ -138,7 +138,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     trial = run(capsys, spec, "--trial", 0)
 
     assert (code, out) == (1, "")
-    assert "no plan is feasible; nearest is trial 0" in err
+    assert "no plan is feasible; the closest is trial 0" in err
     assert trial[0] == 0
 
 

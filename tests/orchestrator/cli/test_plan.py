@@ -98,7 +98,7 @@ def test_compares_counts_prices_and_device_sizes(
     assert planned.fewest_ranks == 1
     assert len(planned.answer.best) <= 3
     assert planned.memory_sizes[0].best is None
-    assert "nothing fits" in written
+    assert "no plan fits" in written
     (three,) = (size for size in planned.sizes if size.ranks == 3)
     assert three.refusal is not None
 
@@ -118,7 +118,7 @@ def test_explains_by_number_key_and_file(
     by_file = capsys.readouterr().out
 
     def arithmetic(text: str) -> str:
-        return text.partition("Seconds of a step")[2].partition("written:")[0]
+        return text.partition("Time per step")[2].partition("written:")[0]
 
     assert "FLOP" in arithmetic(by_number)
     assert arithmetic(by_number) == arithmetic(by_key) == arithmetic(by_file)
@@ -132,10 +132,10 @@ def test_where_nothing_fits_it_says_what_would(
     assert run("plan", spec_path) == 1
 
     written = capsys.readouterr()
-    assert "no, nothing fits" in written.err
-    assert "smallest that would do: 4 x " in written.err
+    assert ": no plan fits; " in written.err
+    assert "smallest setup that fits: 4 x " in written.err
     assert "Traceback" not in written.err
-    assert "what is missing" in written.out
+    assert "memory shortfall" in written.out
     assert Path("plimsoll-runs/tiny/plan.json").exists()
 
 

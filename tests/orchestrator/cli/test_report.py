@@ -31,7 +31,7 @@ def test_it_tells_how_the_sweep_ended_and_what_it_left(
 
     assert caught.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"left on the table: none of the {ended.untried} untried plans is" in told
+    assert "regret bound: no untried plan is" in told
 
 
 def test_the_page_is_written_from_the_study_alone(
@@ -44,7 +44,7 @@ def test_the_page_is_written_from_the_study_alone(
 
     assert (code, told) == (0, "written: demo-report.html")
     page = (tmp_path / "demo-report.html").read_text(encoding="utf-8")
-    assert "<h1>Trial 2 is the answer" in page
+    assert "<h1>Trial 2 is best" in page
     code, told = command(capsys, "report", "--out", str(tmp_path / "demo-report.html" / "x.html"))
     assert code == 2
     assert "cannot be written" in told

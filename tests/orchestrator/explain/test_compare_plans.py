@@ -72,7 +72,7 @@ def test_in_words_and_as_json(numbers: tuple[int, int], capsys: pytest.CaptureFi
     words = {
         (0, 1): "trial 1 has 1.20 x (1.17 to 1.23) the speed of trial 0, beyond noise",
         (0, 2): "not beyond noise: their intervals overlap",
-        (3, 0): "no speeds to compare: not both were measured",
-        (1, 1): "the plans are one and the same",
+        (3, 0): "no speed comparison: not both were measured",
+        (1, 1): "the plans are identical",
     }
     assert words[numbers] in said

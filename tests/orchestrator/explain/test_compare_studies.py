@@ -102,7 +102,9 @@ def test_answers_are_held_against_each_other(capsys: pytest.CaptureFixture[str])
     assert told.ratio is not None
     assert told.ratio.value == pytest.approx(2.0)
     assert told.rates_apart is True
-    words = "the answer of demo (B) has 2.00 x (1.96 to 2.04) the speed of the answer of demo (A)"
+    words = (
+        "the best plan of demo (B) has 2.00 x (1.96 to 2.04) the speed of the best plan of demo (A)"
+    )
     assert words in said(told, capsys)
 
 
@@ -136,7 +138,7 @@ def test_specifications_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert keys["study.seed"] == (0, 3)
     assert told.same_job is False
     words = said(told, capsys)
-    assert "speeds do not compare" in words
+    assert "their speeds are not comparable" in words
     assert "secret" not in words + json.dumps(document(told))
 
 
@@ -146,7 +148,7 @@ def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
     words = said(told, capsys)
 
     assert (told.pairs, told.agreement, told.ratio, told.winners) == ((), None, None, ())
-    assert "it has no answer: no plan is feasible" in words
+    assert "no plan is feasible" in words
     assert "note: a note" in words
     assert "none; 2 plans only in demo (A), 2 only in demo (B)" in words
 

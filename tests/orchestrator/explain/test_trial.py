@@ -75,7 +75,7 @@ def test_what_was_wanted_stands_against_the_limit() -> None:
 
     assert (short.wanted_bytes, short.limit_bytes) == (100 * GIB, LIMIT)
     assert short.line_bytes == pytest.approx(0.95 * LIMIT)
-    assert told[0] == "wanted at least 100.0 GiB, 20.0 too much; the limit is 80.0 GiB"
+    assert told[0] == "wanted at least 100.0 GiB, 20.0 GiB too much; the limit is 80.0 GiB"
     assert short.forecast is not None
     assert sum(held for _, held in short.held_bytes) == pytest.approx(short.forecast.value)
 
@@ -122,8 +122,8 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert hoped.fits >= LIKELY
     rates = [one.samples_per_second.value for one in short.remedies]
     assert rates == sorted(rates, reverse=True)
-    assert "of the values, 1 measured to fit" in fixes_sentence(short)
-    assert "2 plans ran out of memory too" in fixes_sentence(short)
+    assert "1 of the values measured to fit" in fixes_sentence(short)
+    assert "2 plans also ran out of memory" in fixes_sentence(short)
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
@@ -175,7 +175,7 @@ def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
     assert {one.change.knob for one in short.remedies} <= {"micro_batch"}
     illegal = shortage_of(0, (a_plan(zero_stage=2, data=4), out_of_memory(120)))
     assert illegal.forecast is None  # half of the global batch
-    assert "it is not legal any more" in " ".join(shortage_sentences(illegal))
+    assert "the plan is no longer valid" in " ".join(shortage_sentences(illegal))
 
 
 def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +190,7 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert "ValueError: [no head] size given" in said
     assert "Traceback (most recent call last)" in said
-    assert "note: nothing is forecast: no model here" in said
+    assert "note: there are no forecasts: no model here" in said
     assert not failures((), state.records, state.space.baseline, state.spec)
 
 

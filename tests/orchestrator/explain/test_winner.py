@@ -93,7 +93,7 @@ def test_a_baseline_that_was_not_measured_is_forecast() -> None:
 
     assert (rival.trial, rival.measured) == (0, False)
     assert rival.ratio is not None
-    assert "by forecast; its trial: out of device memory" in competitor_sentence(rival)
+    assert "(forecast; its trial: out of device memory" in competitor_sentence(rival)
 
 
 def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
@@ -120,8 +120,8 @@ def test_memory_that_is_left() -> None:
 
     assert (won.limit_bytes, won.peak_bytes) == (80 * 2**30, 60 * 2**30)
     assert room_sentence(won) == (
-        "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB a rank free, 25 %, and 16.0 GiB below the"
-        " line that the headroom draws"
+        "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB per rank free, 25 %, which is 16.0 GiB more"
+        " than the headroom"
     )
 
 

@@ -1,4 +1,4 @@
-"""The pages that several modules look at, made once."""
+"""Pages shared by several test modules, made once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of every kind, with names in it that try to become part of the page; and its parts."""
+"""A page of every kind, with names that try to inject markup, and readers of pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"
 
 
 def every_page() -> dict[str, str]:
-    """Pages by a name of their own; together they have every chart."""
+    """Makes pages by name; together they have every chart."""
     forecasts = expected(hostile(a_state([*TRIED, *((ANSWER, one) for one in every_outcome())])))
     report = hostile(validated((3.0, 2.0, 1.0)))
     nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
@@ -44,7 +44,7 @@ def every_page() -> dict[str, str]:
 
 
 def hostile(state: SweepState) -> SweepState:
-    """The same sweep where all that has a free name is called `HOSTILE`."""
+    """Returns the sweep with every free name replaced by `HOSTILE`."""
     model = state.spec.model.model_copy(update={"name": HOSTILE})
     spec = state.spec.model_copy(update={"model": model})
     return replace(
@@ -64,7 +64,7 @@ def renamed(record: Record) -> Record:
 
 
 def expected(state: SweepState) -> SweepState:
-    """The same sweep where each trial had a forecast."""
+    """Returns the sweep with a forecast for each trial."""
     forecast = make_expectation(40.0)
     records = tuple(replace(record, forecast=forecast) for record in state.records)
     return replace(state, records=records)
@@ -91,7 +91,7 @@ def races() -> Results:
 
 
 def figures_of(page: str) -> dict[str, Any]:
-    """The data of its charts."""
+    """Returns the data of the charts of a page."""
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
     assert found is not None
     figures: dict[str, Any] = json.loads(found.group(1))
@@ -99,6 +99,6 @@ def figures_of(page: str) -> dict[str, Any]:
 
 
 def words_of(page: str) -> str:
-    """What a person reads of it, without charts."""
+    """Returns the text of a page without its charts."""
     body = page.split("<main>")[1].split("</main>", maxsplit=1)[0]
     return " ".join(re.sub(r"<[^>]*>", " ", body).split())

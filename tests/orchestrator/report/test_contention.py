@@ -1,4 +1,4 @@
-"""What trials side by side did to each other, told by the validations, which ran alone."""
+"""Contention between trials that ran side by side, measured by validations that ran alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.orchestrator.records import make_measured, make_state
 
 
 def after(alone: float, *, apart: bool = False, validated: bool = True) -> SweepState:
-    """Two trials of 40 samples/s +- 1.5 %, together or one after the other, and a validation."""
+    """Makes two trials of 40 samples/s +- 1.5 %, side by side or not, and a validation."""
     state = make_state([make_measured(40.0), make_measured(40.0)])
     first, second = state.records
     second = replace(second, started_at=first.started_at + 2, ended_at=first.ended_at + 2)
@@ -27,13 +27,13 @@ def after(alone: float, *, apart: bool = False, validated: bool = True) -> Sweep
     [
         (
             40.4,
-            "did not disturb each other beyond their intervals: alone, trial 1's plan ran at 1.01",
+            "each other down beyond their intervals: alone, trial 1's plan ran at 1.01",
         ),
         (
             50.0,
-            "disturbed each other: alone, trial 1's plan ran at 1.25 x (1.22 to 1.28) its speed",
+            "slowed each other down: alone, trial 1's plan ran at 1.25 x (1.22 to 1.28) its speed",
         ),
-        (30.0, "did not slow each other down"),
+        (30.0, "did not slow each other down: alone"),
     ],
 )
 def test_a_validation_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
@@ -45,4 +45,4 @@ def test_nothing_is_told_of_trials_that_ran_alone() -> None:
 
 
 def test_without_a_validation_it_is_not_known() -> None:
-    assert "is not known" in contention_sentence(after(50.0, validated=False))
+    assert "contention between them is unknown" in contention_sentence(after(50.0, validated=False))

@@ -1,4 +1,4 @@
-"""Wording of outcomes and quantities."""
+"""Formats of outcomes and quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages need nothing else, stay small, and hold what users typed as text."""
+"""Pages are self-contained, stay small and escape what users typed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHARTS = {
 
 
 class Tags(HTMLParser):
-    """Tags of a page, what they would load, and code in their attributes."""
+    """The tags of a page, the addresses they load, and code in their attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the views show, at two widths and without a terminal."""
+"""The live view at two widths, and the plain view without a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
         "trial 11 ddp micro 4 x 2 ckpt 50 % sdpa packed",
         "14 s of at most 1 min",
         "proposed by tpe",
-        "2.29 x the baseline plan",
+        "2.29 x the baseline",
         "0.400 of 0.500 GiB, 80 %",
         "11 of 24",
         "2 min 14 s of 10 min, about 1 min 18 s left",
@@ -66,11 +66,11 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
 
 def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
     assert "44.00 samples/s ± 1.5 % over" in shown(busy_state(), 80)
-    assert "peak 97 %: above the line" in shown(busy_state(), 160)
+    assert "peak 97 %: over usable memory" in shown(busy_state(), 160)
 
 
 def started(number: int, why: str) -> TrialStarted:
-    """With a forecast that says 93 %."""
+    """Makes a trial whose forecast is 93 % likely to fit."""
     return TrialStarted(
         number=number,
         plan=make_plan(),
@@ -94,17 +94,17 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
 
     wide, narrow = shown(running, 160), shown(running, 80)
     assert "41.20 samples/s ± 1.5 % (forecast 39.8), peak 60 % (forecast 50 %)" in wide
-    assert "wanted 131 % of the limit (forecast 0.600 GiB, fits with 93 %)" in wide
-    assert "forecast 12.3 samples/s, 0.450 GiB, fits with 93 %" in wide
+    assert "wanted 131 % of the limit (forecast 0.600 GiB, 93 % likely to fit)" in wide
+    assert "forecast 12.3 samples/s, 0.450 GiB, 93 % likely to fit" in wide
     assert "41.20 samples/s ± 1.5 % (forecast 39.8)" in narrow
     (ended,) = plain_lines_of(TrialEnded(record=state.records[0], at=BEGAN + 40), state)
     assert "41.20 samples/s ± 1.5 % (forecast 39.8); peak 0.300 GiB (forecast 0.250), 60" in ended
     (begun,) = plain_lines_of(trial, running)
-    assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, fits with 93 %)" in begun
+    assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, 93 % likely to fit)" in begun
 
 
 def test_the_chance_to_fit_is_told_once() -> None:
-    """By the reason where it says so, which knows what trials showed beside the forecast."""
+    """The reason accounts for trials as well as the forecast, so its probability stands."""
     trial = started(0, "90% likely to fit")
     running = advance(make_state([]), trial)
 
@@ -116,7 +116,7 @@ def test_the_chance_to_fit_is_told_once() -> None:
 def test_the_first_moments_have_a_picture_too() -> None:
     text = shown(make_state([]), 80, after=1)
 
-    assert "no plan yet that keeps the headroom" in text
+    assert "no feasible plan yet" in text
     assert "0 of 24" in text
 
 
@@ -146,7 +146,7 @@ def test_a_live_view_that_heard_of_nothing_closes() -> None:
 
 
 def calls_to_draw(trials: int) -> int:
-    """Function calls for a picture of a sweep with so many trials, itself drawn once before."""
+    """Counts the function calls to draw a sweep of `trials`, after it was drawn once."""
     state = make_state([make_measured(20.0 + index % 7) for index in range(trials)])
     shown(state, 160, 40)
     profile = cProfile.Profile()
@@ -155,7 +155,7 @@ def calls_to_draw(trials: int) -> int:
 
 
 def test_a_picture_of_many_trials_costs_what_one_of_few_does() -> None:
-    """It shares the cores with the measurement, and is drawn twice a second."""
+    """Drawing shares the cores with the measurement, twice a second."""
     assert calls_to_draw(120) < 1.2 * calls_to_draw(24)
 
 

@@ -1,4 +1,4 @@
-"""Every page in Chromium: all charts are drawn, at the width of a phone too, without an error."""
+"""Every page in Chromium: all charts draw without errors, also at the width of a phone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 def browse(
     pages: dict[str, str], widths: tuple[int, ...], folder: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """What `look.js` finds of each page at each width, and what was written to the console."""
+    """Returns the findings of `look.js` for each page and width, and the console output."""
     for number, page in enumerate(pages.values()):
         (folder / f"{number}.html").write_text(page, encoding="utf-8")
     given = f"const PAGES = {[f'{at}.html' for at in range(len(pages))]};"

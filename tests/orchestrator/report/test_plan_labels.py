@@ -1,4 +1,4 @@
-"""Wording of plans: short, and none reads as another."""
+"""Names of plans: short and distinct."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_precision_that_the_spec_does_not_train_in_is_lossy() -> None:
 
 
 def test_every_knob_has_a_word() -> None:
-    """But for data ranks, which follow from the global batch and what is said."""
+    """Except data ranks, which follow from the global batch and the other words."""
     named = {name for names, _ in _WORDS for name in names}
 
     assert named | {"data"} == {knob.name for knob in KNOBS}

@@ -1,4 +1,4 @@
-"""Figures in words, bars of letters."""
+"""Formats of forecasts, and the bars with letters."""
 
 from __future__ import annotations
 

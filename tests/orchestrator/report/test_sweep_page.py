@@ -1,4 +1,4 @@
-"""The report as a page: figures worked out by hand, everything counted once."""
+"""The page of a sweep: figures worked out by hand, everything counted once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def test_the_answer_is_two_sentences_with_what_it_gains() -> None:
     page = report_page(told_of())
 
     headline = words_of(page.split("<h1>")[1].join(["<main>", "</main>"]).split("</h1>")[0])
-    assert headline.startswith("Trial 1 is the answer, not validated: fsdp zero3 micro 4")
+    assert headline.startswith("Trial 1 is best, not validated: fsdp zero3 micro 4")
     assert "50.0 ± 0.7 samples/s with a peak of 60.0 GiB, 75 % of the limit." in headline
     # 50 / 20 samples/s and 60 / 40 GiB
-    gain = "That is 150 % faster, with 50 % more memory than the plan that one would start with."
+    gain = "That is 150 % faster, with 50 % more memory, than the baseline."
     assert headline.endswith(gain)
 
 
@@ -89,17 +89,17 @@ def test_charts_show_every_trial() -> None:
 
     points = {one["name"]: one for one in drawn["trials"]["data"]}
     assert len(points["measured"]["x"]) == 4
-    assert points["out of memory"]["x"] == [80.0]  # on the device's end
-    assert (points["the answer"]["x"], points["the answer"]["y"]) == ([60.0], [50.0])
-    assert points["front"]["x"] == sorted(points["front"]["x"])
+    assert points["out of memory"]["x"] == [80.0]  # on the memory limit
+    assert (points["best"]["x"], points["best"]["y"]) == ([60.0], [50.0])
+    assert points["Pareto front"]["x"] == sorted(points["Pareto front"]["x"])
     assert drawn["progress"]["data"][0]["y"][-1] == 50.0
     shown = {one["name"]: one["y"] for one in drawn["knobs"]["data"]}
     assert "micro_batch 4 → 1" in shown["measured"]
     assert "micro_batch 4 → 2" in [
         *shown.get("forecast", []),
-        *shown.get("forecast, not sure to fit", []),
+        *shown.get("forecast, may not fit", []),
     ]
-    assert len(drawn["memory"]["data"][0]["x"]) == 3  # answer, start, equal
+    assert len(drawn["memory"]["data"][0]["x"]) == 3  # best, baseline, equal
 
 
 def test_without_forecasts_it_says_why_and_tells_what_was_measured() -> None:
@@ -107,7 +107,7 @@ def test_without_forecasts_it_says_why_and_tells_what_was_measured() -> None:
 
     words = words_of(page)
     assert "mymodel.py is not there" in words
-    assert "5 plans that were tried, each counted once" in words
+    assert "5 plans tried, each counted once" in words
     assert "forecast" not in {one["name"] for one in figures_of(page)["trials"]["data"]}
 
 
@@ -115,7 +115,7 @@ def test_a_sweep_in_which_nothing_fits_has_a_page() -> None:
     page = report_page(told_of([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
 
     words = words_of(page)
-    assert words.startswith("No plan is feasible; nearest is trial 0")
+    assert words.startswith("No plan is feasible; the closest is trial 0")
     assert "memory" not in figures_of(page)
 
 
@@ -126,7 +126,7 @@ def test_losses_of_the_validation_are_drawn_on_those_of_the_reference() -> None:
     assert curves is not None
     assert (curves.ours, curves.theirs, curves.reference) == ((3.0, 2.0, 1.0), (3.0, 2.0, 1.0), 0)
     page = report_page(ReportData(state=state, ground=None))
-    assert "Trial 1 is the answer, validated in workers of its own" in words_of(page)
+    assert "Trial 1 is best, validated in a fresh worker group" in words_of(page)
     assert len(figures_of(page)["losses"]["data"]) == 2
 
 
@@ -134,7 +134,7 @@ def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     state = validated((3.0, 2.5, 1.0))
 
     words = words_of(report_page(ReportData(state=state, ground=None)))
-    assert not words.startswith("Trial 1 is the answer")
+    assert not words.startswith("Trial 1 is best")
     assert "the validation of trial 1 failed: its losses differ by up to 17 %" in words.replace(
         "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"
     )

@@ -1,4 +1,4 @@
-"""Figures that are derived from a sweep's state."""
+"""Figures derived from the state of a sweep."""
 
 from __future__ import annotations
 

@@ -46,11 +46,11 @@ def test_a_report_of_everything_fits_80_columns() -> None:
     text = words(state)
     for part in (
         "trial 2 is best (ddp micro 2 x 4 sdpa padded fp32): 41.2 ± 0.6 samples/s",
-        "2.29 x (2.24 to 2.34) the speed of the plan that a user would start with",
-        "the line: 0.475 GiB, 95 % of the limit of 0.500 GiB per rank",
-        "= statistically equal to the best (2 plans in all, trials 2, 3); trial 3 leaves the most",
+        "2.29 x (2.24 to 2.34) the speed of the baseline (ddp micro",
+        "usable memory: 0.475 GiB per rank, 95 % of the limit of 0.500 GiB",
+        "= statistically equal to the best (2 plans: trials 2, 3); trial 3 leaves the most",
         "activations and temporaries 0.264 66 %",
-        "measured, over the line 1 trial 4: 44.00 samples/s ± 1.5 %, peak 97 % of the limit",
+        "measured, over usable memory 1 trial 4: 44.00 samples/s ± 1.5 %, peak 97 % of the limit",
         "out of memory 2 trial 1: out of device memory in forward, wanted 131 % of the limit",
         "crashed 1 trial 5: crashed in build: ValueError: [no head] size given",
         "cancelled 1",
@@ -59,7 +59,7 @@ def test_a_report_of_everything_fits_80_columns() -> None:
 
 
 def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
-    """Off by a fifth, a quarter and nothing in speed; without learning, by twice as much again."""
+    """Errors of a fifth, a quarter and nothing in speed; uncalibrated ones are far larger."""
     state = make_state([make_measured(40.0, 0.6), make_measured(20.0, 0.6), make_measured(30.0)])
     expected = [make_expectation(32.0, 0.9), make_expectation(25.0, 0.54), make_expectation(30.0)]
     records = tuple(
@@ -75,15 +75,15 @@ def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
     assert table[below].split()[-2:] == ["(32.0)", "(0.450)"]
     # speed: 20, 25, 0 %, unlearned 60, 150, 100 %; memory: 50, 10, 17 %, unlearned 125, 35, 25 %
     assert (
-        "forecasts of 3 trials were off by 20 % (100 %) in speed and 17 % (35 %) in peak memory:"
-        " medians, in brackets without what the study's own trials had taught"
+        "the median forecast error of 3 trials is 20 % (100 %) in speed and 17 % (35 %) in peak"
+        " memory; in brackets: without calibration on this study's trials"
     ) in text
     assert "forecast" not in words(state)  # where there was none, there is no such column
 
 
 def test_the_table_holds_five_plans_and_the_baseline() -> None:
     state = make_state([make_measured(10.0)] + [make_measured(20.0 + rate) for rate in range(9)])
-    table = told(state, 140).partition("Best plans")[2].partition("the line")[0]
+    table = told(state, 140).partition("Best plans")[2].partition("usable memory")[0]
 
     rates = [line.split("±")[0].split()[-1] for line in table.splitlines() if "±" in line]
 
@@ -94,8 +94,8 @@ def test_the_table_holds_five_plans_and_the_baseline() -> None:
 def test_a_baseline_that_ran_out_of_memory_is_said_plainly() -> None:
     state = make_state([make_oom(1.31), make_measured(30.0)])
 
-    assert "no speed-up to tell, the plan that a user would start with" in words(state)
-    assert "did not run: out of device memory in forward, wanted 131 %" in words(state)
+    assert "speed-up unknown: the baseline (" in words(state)
+    assert "was not measured: out of device memory in forward, wanted 131 %" in words(state)
     assert "(baseline, out of memory)" in " ".join(told(state, 140).split())
 
 
@@ -103,25 +103,25 @@ def test_a_baseline_that_was_not_tried_is_said_plainly() -> None:
     state = make_state([make_measured(20.0), make_measured(30.0)])
     state = replace(state, records=state.records[1:])
 
-    assert "was not tried" in words(state)
-    assert "(baseline, not tried)" in " ".join(told(state, 140).split())
+    assert "was not run" in words(state)
+    assert "(baseline, not run)" in " ".join(told(state, 140).split())
 
 
 def test_a_best_baseline_is_no_speedup() -> None:
-    assert "nothing tried beats the plan" in words(make_state([make_measured(20.0)]))
+    assert "no trial beats the baseline" in words(make_state([make_measured(20.0)]))
 
 
 def test_a_baseline_over_the_line_is_compared_and_labelled() -> None:
     state = make_state([make_measured(20.0, 0.98), make_measured(30.0)])
 
     assert "1.50 x" in words(state)
-    assert "which goes over the line itself" in words(state)
+    assert "which is over usable memory itself" in words(state)
 
 
 def test_nothing_feasible_names_what_came_nearest() -> None:
     state = make_state([make_oom(1.31), make_oom(1.14), make_oom(None)])
 
-    assert "no plan is feasible; nearest is trial 1, 20 % over the line" in words(state)
+    assert "no plan is feasible; the closest is trial 1, 20 % over usable memory" in words(state)
     assert "Best plans" not in words(state)
 
 
@@ -143,7 +143,7 @@ def test_lossy_plans_are_labelled_and_the_best_lossless_one_is_named() -> None:
     records = tuple(replace(record, plan=plans[record.number]) for record in state.records)
     state = replace(state, records=records)
 
-    assert "lossy: it trains with bf16 where train asks for adamw in fp32" in words(state)
+    assert "lossy: it trains with bf16; train specifies adamw in fp32" in words(state)
     assert "the best lossless plan is trial 2" in words(state)
     assert "(lossy: bf16)" in " ".join(told(state, 140).split())
 
@@ -153,7 +153,7 @@ def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
 
     assert (
         "torch.compile took 1 min 10 s in 2 trials, 40 s of it for the best plan;"
-        " samples/s leave it out" in words(make_state([make_measured(20.0), *compiled]))
+        " samples/s exclude it" in words(make_state([make_measured(20.0), *compiled]))
     )
     assert "torch.compile" not in words(make_state([make_measured(20.0)]))
 
@@ -167,7 +167,7 @@ def test_rules_resumed_trials_and_throttling_are_told() -> None:
 
     text = words(state)
 
-    assert "2 trials, 1 of them from earlier runs" in text
+    assert "2 trials, 1 from earlier runs" in text
     assert "ended after" in text
     assert "global batch is kept" in text
     assert "sharding needs ranks" in text
@@ -181,7 +181,7 @@ def test_a_study_that_is_only_read_says_so() -> None:
     assert isinstance(event, SweepStarted)
     state = begin(event)
 
-    assert "11 trials of the study" in words(state)
+    assert "11 trials, all from earlier runs" in words(state)
     assert "ended after" not in words(state)
 
 
@@ -193,7 +193,7 @@ def test_no_command_where_nothing_is_tracked() -> None:
 
 
 def test_the_front_names_what_no_plan_beats_in_all_that_counts() -> None:
-    """Fastest, smallest, and one between; what is slower and larger than another is not in it."""
+    """The front has the fastest, the smallest and one between, but no dominated plan."""
     spec = make_spec(cluster={"workers": 2, "memory_gib": 0.5, "price_per_gpu_hour": 2.0})
     outcomes = [
         make_measured(30.0, 0.3),
@@ -204,32 +204,30 @@ def test_the_front_names_what_no_plan_beats_in_all_that_counts() -> None:
 
     text = words(make_state(outcomes, spec))
 
-    front = text[text.index("Front:") : text.index("Peak memory")]
+    front = text[text.index("Pareto front:") : text.index("Peak memory")]
     assert "samples/price" in front
     places = [front.index(part) for part in ("10 % 4", "50 % 3", "70 % 2")]
     assert places == sorted(places)
     assert "40 %" not in front
     lone = make_state([make_measured(30.0, 0.3), make_measured(20.0, 0.6)])
-    assert "Front:" not in words(lone)
+    assert "Pareto front:" not in words(lone)
 
 
 def test_the_answer_says_by_what_it_is_best() -> None:
     outcomes = [make_measured(30.0, 0.3), make_measured(50.0, 0.9)]
 
     roomy = make_state(outcomes, make_spec(objective={"metric": "headroom"}))
-    assert "trial 0 is best by the memory that it leaves free (" in words(roomy)
+    assert "trial 0 is best by free memory (" in words(roomy)
     assert "statistically equal" not in words(roomy)
     close = [make_measured(30.0, 0.3), make_measured(50.0, 0.302)]
     told = words(make_state(close, make_spec(objective={"metric": "headroom"})))
-    assert (
-        "equal to the best (2 plans in all, trials 0, 1); trial 1 is the fastest, 50 samp" in told
-    )
+    assert "equal to the best (2 plans: trials 0, 1); trial 1 is the fastest, 50 samp" in told
     priced = make_spec(
         cluster={"workers": 2, "memory_gib": 0.5, "price_per_gpu_hour": 2.0},
         objective={"metric": "samples_per_price"},
     )
     # 50 samples/s x 3600 s / (2 ranks x 2.0 an hour)
-    assert "trial 1 is best by price, with 45,000" in words(make_state(outcomes, priced))
+    assert "trial 1 is best by price, at 45,000" in words(make_state(outcomes, priced))
 
 
 def test_a_plan_that_reaches_too_little_is_told_with_what_was_asked() -> None:
@@ -238,6 +236,6 @@ def test_a_plan_that_reaches_too_little_is_told_with_what_was_asked() -> None:
 
     text = words(state)
 
-    assert "no plan is feasible; nearest is trial 1" in text
+    assert "no plan is feasible; the closest is trial 1" in text
     assert "it reaches 50 samples/s, below the required 60" in text
-    assert "measured, less than asked 2" in text
+    assert "measured, below a minimum 2" in text

@@ -1,4 +1,4 @@
-"""What views, the report and MLflow say of validations."""
+"""Texts about validations in the views, the report and MLflow."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.orchestrator.records import BEGAN, make_measured, make_oom
 
 HOLDS = make_measured(39.0, 0.55, validation=validation_run())
 ALL = (
-    "14 steps at 39.0 ± 0.6 samples/s, peak 0.275 GiB, 55 % of the limit, with 4 steps of the"
-    " longest samples, an evaluation of them and a checkpoint of 0.023 GiB in 0.2 s"
+    "14 steps at 39.0 ± 0.6 samples/s, peak 0.275 GiB, 55 % of the limit; it included 4 steps on"
+    " the longest samples, an evaluation on them and a checkpoint of 0.023 GiB in 0.2 s"
 )
-SAME = "losses within a digit of those of trial 0 over 10 steps (0.1 % may be)"
+SAME = "losses match trial 0 exactly over 10 steps (tolerance 0.1 %)"
 FAILED = "failed: out of device memory in evaluation, wanted 130 % of the limit"
 
 
@@ -49,18 +49,18 @@ def reported(state: SweepState, width: int = 80) -> str:
 def test_a_validation_that_holds_is_told_with_all_that_was_done() -> None:
     state = failing_then_validated()
 
-    assert validation_words(state.validations[1], state) == f"holds: {ALL}; {SAME}"
+    assert validation_words(state.validations[1], state) == f"passed: {ALL}; {SAME}"
 
 
 def test_losses_are_told_with_what_may_be() -> None:
     losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
     state = after_validation(searched(), 2, replace(HOLDS, losses=losses))
     assert (
-        "losses within 0.001 % of those of trial 0 over 10 steps (0.1 % may be)"
+        "losses match trial 0 within 0.001 % over 10 steps (tolerance 0.1 %)"
         in validation_words(state.validations[0], state)
     )
     alone = after_validation(searched([make_oom(), HOLDS]), 1, HOLDS)
-    assert "no other lossless plan was measured to hold its losses against" in validation_words(
+    assert "losses not compared: no other lossless plan was measured" in validation_words(
         alone.validations[0], alone
     )
 
@@ -70,7 +70,7 @@ def test_losses_are_told_with_what_may_be() -> None:
     [
         (
             searched(),
-            ["not validated yet: `plimsoll tune` validates the best plan when its search is"],
+            ["not validated yet: `plimsoll tune` validates the best plan after the search"],
         ),
         (searched(validation={"enabled": False}), ["not validated: validation.enabled is false"]),
         (
@@ -83,7 +83,7 @@ def test_losses_are_told_with_what_may_be() -> None:
         (
             failing_then_validated(),
             [
-                "validated in workers of its own: the validation holds",
+                "validation in a fresh worker group passed",
                 f"the validation of trial 2 {FAILED}",
             ],
         ),
@@ -104,8 +104,8 @@ def test_the_report_has_the_validation_and_names_the_equals() -> None:
 
     assert max(map(len, reported(state).splitlines())) <= 80
     assert "trial 2 is best" in text
-    assert f"validated in workers of its own: the validation holds: {ALL}; {SAME}" in text
-    assert "statistically equal to the best (2 plans in all, trials 1, 2); trial 2 leaves" in text
+    assert f"validation in a fresh worker group passed: {ALL}; {SAME}" in text
+    assert "statistically equal to the best (2 plans: trials 1, 2); trial 2 leaves" in text
     table = reported(state, 160).partition("Best plans")[2]
     (row,) = (line for line in table.splitlines() if "(validated)" in line)
     assert row.split()[0] == "=2"
@@ -132,7 +132,7 @@ def test_mlflow_says_it_too() -> None:
     state = failing_then_validated()
     text = answer_markdown(state)
 
-    assert "- validated in workers of its own: the validation holds" in text
+    assert "- validation in a fresh worker group passed" in text
     assert f"- the validation of trial 2 {FAILED}" in text
     failed, held = state.validations
     assert validation_tags(state.records[1], state) == {"kind": "trial"}
@@ -177,7 +177,7 @@ def test_plain_lines_of_validations() -> None:
     state = searched()
     begun, state = started(state, 2)
     (line,) = lines(begun, state)
-    assert line.startswith("validation of trial 2 starts, in workers of its own: fsdp zero2 micro")
+    assert line.startswith("validation of trial 2 starts in a fresh worker group: fsdp zero2 micro")
 
     failed = ended(state, 2, make_oom(phase="evaluation"))
     state = advance(state, failed)
@@ -187,12 +187,14 @@ def test_plain_lines_of_validations() -> None:
     slow = ended(state, 1, make_measured(2.0))
     slowed = advance(state, slow)
     (line,) = lines(slow, slowed)
-    assert line.endswith("; once more, since other work on the machine makes it as slow")
+    assert line.endswith(
+        "; it runs once more, because other work on the machine can slow it as much"
+    )
 
     held = ended(state, 1, HOLDS)
     state = advance(state, held)
     (line,) = lines(held, state)
-    assert line == f"the validation of trial 1 holds: {ALL}; {SAME}"
+    assert line == f"the validation of trial 1 passed: {ALL}; {SAME}"
 
     (line,) = lines(SweepEnded(reason="enough", at=BEGAN), state)
     assert "3 measured; best is trial 1, validated: ddp micro" in line

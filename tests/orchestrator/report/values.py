@@ -1,4 +1,4 @@
-"""A sweep of five trials on eight GPUs, and one whose answer was validated."""
+"""A sweep of five trials on eight GPUs, and one whose best plan was validated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER = a_plan(micro_batch=4)
 TRIED: tuple[tuple[Plan, Outcome], ...] = (
     (START, measured(20.0, 40)),
     (ANSWER, measured(50.0, 60)),
-    (a_plan(), measured(25.0, 30)),  # the answer with micro-batch 1
+    (a_plan(), measured(25.0, 30)),  # the best plan with micro-batch 1
     (a_plan(micro_batch=4, checkpoint_ratio=1.0), measured(49.5, 35)),  # equal
     (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90)),
 )
@@ -31,7 +31,7 @@ def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = 
 
 
 def validated(losses: tuple[float, ...]) -> SweepState:
-    """Trial 1 with a validation that has these losses, where trial 0 had 3, 2 and 1."""
+    """Makes a validation of trial 1 with these losses, where trial 0 had 3, 2 and 1."""
     kept = replace(measured(20.0, 40), losses=(3.0, 2.0, 1.0))
     tried = [(START, kept), (ANSWER, replace(measured(50.0, 60), losses=(3.0, 2.0, 1.0)))]
     run = make_record(1, ANSWER, replace(measured(50.0, 60), losses=losses))

@@ -237,7 +237,7 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert json.loads(files["workers.json"])["versions"]["torch"] == "2.13.0"
     assert "mlflow==" in files["packages.txt"]
     assert Plan.from_dict(json.loads(files["best_plan.json"])) == records[2].plan
-    assert "<h1>Trial 2 is the answer" in files["report.html"]
+    assert "<h1>Trial 2 is best" in files["report.html"]
     exports = Path(root) / "exports"
     assert {path.name for path in exports.iterdir()} >= {"torchrun", "accelerate", "ray-train"}
     for folder_of_one in exports.iterdir():
@@ -402,7 +402,7 @@ def test_validations_are_runs_of_their_own_and_written_once(folder: Path) -> Non
     assert parent.data.tags["validated"] == "trial 1"
     assert parent.data.metrics["trials"] == 2
     assert parent.data.tags["lossy"] == ""
-    assert "validated in workers of its own" in parent.data.tags["mlflow.note.content"]
+    assert "validation in a fresh worker group passed" in parent.data.tags["mlflow.note.content"]
 
 
 def test_every_run_says_user_source_and_commit(everything: Logged) -> None:
