@@ -195,7 +195,7 @@ def test_check_of_a_mixture_of_experts_prints_no_traceback(
     assert run("check", spec_path) == 0
 
     out, err = capfd.readouterr()
-    assert "active for a token" in out
+    assert "active per token" in out
     assert "No forecast" not in out
     assert "Traceback" not in out + err
 

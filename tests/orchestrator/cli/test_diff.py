@@ -84,16 +84,16 @@ def test_what_a_user_can_get_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
         empty.execute("create table t (a)")
     empty.close()
     wrong = {
-        (): "two studies are compared, and 0 named",
-        (spec,): "two studies are compared, and 1 named",
-        (spec, spec, spec): "two studies are compared, and 3 named",
+        (): "two studies are compared, but 0 named",
+        (spec,): "two studies are compared, but 1 named",
+        (spec, spec, spec): "two studies are compared, but 3 named",
         (spec, "missing"): "missing is neither a specification nor a study in plimsoll-runs",
         (spec, "x" * 5000): "is neither a specification nor a study",
         (spec, "garbage.db"): "garbage.db cannot be opened",
         (spec, "text.db"): "text.db: 1 fault",
         (spec, "empty.db"): "empty.db holds no study",
         (spec, spec, "--trial", 0, "--trial", 1): "name one study, or none",
-        (spec, "--trial", 0): "two trials are compared, and 1 named",
+        (spec, "--trial", 0): "two trials are compared, but --trial was given once",
         (spec, "--trial", 0, "--trial", 9): "study demo has no finished trial 9",
         (spec, spec, "--out", "demo.yaml/x.json"): "cannot be written",
     }

@@ -53,8 +53,8 @@ def test_all_trials_are_there_afterwards_and_once(
     second = command(capsys, "sync")
 
     assert [code for code, _ in (first, second)] == [0, 0]
-    assert "holds the 3 trials and 0 validations of demo; 3 of them were missing" in first[1]
-    assert "1 of them were missing" in second[1]
+    assert "has all 3 trials and 0 validations of demo; added now: 3" in first[1]
+    assert "added now: 1" in second[1]
     again, all_trials = runs_of(spec, "demo")
     assert [run.info.run_id for run in again] == [run.info.run_id for run in parents]
     assert [run.data.tags["outcome"] for run in all_trials] == [
@@ -104,5 +104,5 @@ def test_a_sweep_that_is_not_tracked_says_so(
 
     assert command(capsys, "sync") == (
         2,
-        "tracking.enabled is false: this sweep is not kept in MLflow",
+        "tracking.enabled is false: this sweep is not tracked in MLflow",
     )

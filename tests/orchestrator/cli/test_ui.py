@@ -147,8 +147,8 @@ def test_it_leaves_nothing_when_it_is_killed(shown: Shown) -> None:
     os.killpg(shown.process.pid, signal.SIGKILL)
     said = shown.process.communicate(timeout=20)[0]
 
-    assert f"The trials: http://127.0.0.1:{shown.port}/#/experiments/" in said
-    assert f"The answer: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    assert f"All trials: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    assert f"Best plan: http://127.0.0.1:{shown.port}/#/experiments/" in said
     left = {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("tmp")}
     assert not left - shown.shared_memory
 
