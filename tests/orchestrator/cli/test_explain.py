@@ -83,9 +83,12 @@ def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixt
     ("knobs", "words"),
     [
         (["zero_stage=3", "micro_batch=8"], "it was tried, as trial 3"),
-        (["micro_batch=3"], "global batch of 16 is no multiple of micro_batch 3 x data 2 = 6"),
+        (["micro_batch=3"], "global batch of 16 is not a multiple of micro_batch 3 x data 2 = 6"),
         (["micro_batch=8", "batching=padded"], "forecast"),
-        (["batching=grouped"], "space.batching does not search grouped: it has padded, packed"),
+        (
+            ["batching=grouped"],
+            "space.batching does not include grouped, only padded, packed",
+        ),
         (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used"),
     ],
 )
@@ -148,12 +151,12 @@ def test_without_an_answer_there_is_nothing_to_explain(
         (["--trial", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
         (["--plan", "12"], "for trial 12 use --trial 12"),
         (["--trial", "1", "--plan", "zero_stage=3"], "two questions: give one of them"),
-        (["--plan", "zero=3"], "--plan 'zero' is no knob, the knobs are"),
+        (["--plan", "zero=3"], "--plan 'zero' is not a knob; the knobs are"),
         (["--plan", "accelerator=H100"], "cluster.accelerators has none"),
         (["more.yaml"], "one study is explained, but demo.yaml and more.yaml were named"),
         (["zero_stage=3"], "give a plan with --plan KNOB=VALUE"),
         (["--out", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),
-        (["--plan", "a=1", "x" * 5000 + "=1"], "is no knob"),
+        (["--plan", "a=1", "x" * 5000 + "=1"], "is not a knob"),
     ],
 )
 def test_what_a_user_can_get_wrong(

@@ -1,4 +1,4 @@
-"""What happened to a trial, and which single changes would have made it fit."""
+"""Explanations of trials, and the single changes that fix a memory shortage."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_an_answer_and_its_rivals() -> None:
     told = [fate_of(number, *tried, blind=True) for number in range(4)]
 
     assert [one.place for one in told] == [1, 2, None, 3]
-    assert told[0].reasons == ("it is the answer",)
+    assert told[0].reasons == ("it is the best plan",)
     assert "statistically equal to trial 0" in told[1].reasons[0]
     assert "98.8 % of the limit leaves less than 5 % free" in told[2].reasons[0]
-    assert "reaches 25.00 (24.62 to 25.37) where trial 0 reaches 50.00" in told[3].reasons[0]
+    assert "reaches 25.00 (24.62 to 25.37), and trial 0 reaches 50.00" in told[3].reasons[0]
     assert told[3].ratio is not None
     assert told[3].ratio.value == pytest.approx(0.5)
     assert [(c.knob, c.ours, c.theirs) for c in told[3].changes] == [("zero_stage", 3, 2)]
@@ -146,7 +146,7 @@ def test_the_hosts_memory_is_not_the_devices() -> None:
     told = fate_of(0, (LOST, lost))
 
     assert told.shortage is None
-    assert "the host's memory ran out" in told.reasons[0]
+    assert "host memory ran out" in told.reasons[0]
 
 
 def test_a_snapshot_that_a_gpu_left_is_named(
