@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -
 
     assert list(read_events(path)) == [line_of(second, then)]
     assert len(told) == 1
-    assert "does not hold all events of the sweep: Is a directory" in told[0]
+    assert "lacks some events of the sweep: Is a directory" in told[0]
 
 
 def test_a_full_disk_is_told_of() -> None:
@@ -150,7 +150,7 @@ def test_a_full_disk_is_told_of() -> None:
         log.on_event(event, state)
     log.close()
 
-    assert told == ["/dev/full does not hold all events of the sweep: No space left on device"]
+    assert told == ["/dev/full lacks some events of the sweep: No space left on device"]
 
 
 def test_secrets_in_messages_are_not_written() -> None:
@@ -189,7 +189,7 @@ def test_a_line_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
     text = to_json(line_of(*a_sweep()[0]))
     path.write_text(text + "\n" + text.replace('"version":1', '"version":2') + "\n")
 
-    with pytest.raises(UserError, match=r"line 2 of .* is no event of version 1"):
+    with pytest.raises(UserError, match=r"line 2 of .* is not an event of version 1"):
         list(read_events(path))
     with pytest.raises(UserError, match="cannot be read: No such file"):
         list(read_events(tmp_path / "nothing"))

@@ -340,7 +340,7 @@ def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
 
     assert listener.problem is not None
     assert len(said) == 1
-    assert "`plimsoll sync` adds what is missing" in said[0]
+    assert "`plimsoll sync` adds the missing trials" in said[0]
 
 
 def test_no_event_waits_for_the_store(folder: Path) -> None:

@@ -158,8 +158,8 @@ def refused(uri: str) -> str:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("403", "answered 403: it wants other credentials, or to be started with --allowed-hosts"),
-        ("401", "answered 401: it takes other credentials: MLFLOW_TRACKING_USERNAME"),
+        ("403", "answered 403: check the credentials, or start the server with --allowed-hosts"),
+        ("401", "answered 401: check the credentials: MLFLOW_TRACKING_USERNAME"),
         ("404", "answered 404: tracking.uri must be the address of an MLflow server"),
         ("500", "answered with errors (too many 500 error responses): see its log"),
         ("page", "tracking.uri must be the address of an MLflow server"),
@@ -235,7 +235,7 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
     for (uri, _, right), words in zip(cases, said, strict=True):
         assert (words == "fine") == right, (uri, words)
         if not right:
-            assert "answered 401: it takes other credentials" in words
+            assert "answered 401: check the credentials" in words
             assert "wrong-one" not in words
     assert sum(asked.allowed and "artifacts" in asked.path for asked in server.asked) == 5
 
@@ -269,4 +269,4 @@ def test_mlflows_own_server_with_passwords(
         check_tracking(spec)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "another-password")
 
-        assert "answered 401: it takes other credentials" in refused(spec.tracking.uri or "")
+        assert "answered 401: check the credentials" in refused(spec.tracking.uri or "")

@@ -131,7 +131,7 @@ def test_user_job_and_context_come_from_the_environment(
 
 @pytest.mark.parametrize("text", ["no json", "[1]", '"text"'])
 def test_a_context_that_is_no_object_is_one_sentence(text: str) -> None:
-    with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is no JSON object of tags"):
+    with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is not a JSON object of tags"):
         run_context(text)
 
 
