@@ -94,7 +94,7 @@ def _forecast_problem(spec: SweepSpec, space: Space) -> str | None:
 
 
 def _ranks(spec: SweepSpec) -> int:
-    """Ranks to build the space for without asking a cluster; one where that is unknown."""
+    # without asking a cluster; one rank if the number is unknown
     if spec.cluster.workers == "auto" and spec.cluster.device != "cpu":
         return 1
     return spec.cluster.ranks_of(max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1))

@@ -78,12 +78,9 @@ def complete_example(incomplete: str) -> Iterator[str]:
 
 
 def _typed_study(ctx: typer.Context) -> str | None:
-    """The first study on the command line.
-
-    Click puts words before an unfinished option into `ctx.args`.
-    """
     params = ctx.params
     several = params.get("words") or params.get("studies") or ()
+    # click puts words before an unfinished option into `args`
     words = (params.get("study"), *several, *ctx.args)
     return next((word for word in words if word and not word.startswith("-")), None)
 

@@ -17,13 +17,13 @@ LOG_COLUMNS = 110
 
 
 def command_line(*arguments: str | Path) -> str:
-    """A `plimsoll` command to copy, with the program's path where the shell cannot find it."""
+    """Returns a `plimsoll` command to copy, with the program's path if the shell cannot find it."""
     program = "plimsoll" if shutil.which("plimsoll") else sys.argv[0]
     return shlex.join([program, *map(str, arguments)])
 
 
 def ui_hint(spec: SweepSpec, study: str | Path | None) -> str:
-    """The command that opens MLflow on a study, as the user named it; empty if not tracked."""
+    """Returns the command that opens MLflow on a study as the user named it; empty if untracked."""
     if not spec.tracking.enabled:
         return ""
     return command_line("ui") if study is None else command_line("ui", study)

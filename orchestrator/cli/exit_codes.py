@@ -39,12 +39,12 @@ MEANINGS: Mapping[ExitCode, str] = MappingProxyType(
 
 
 def exit_codes_epilog() -> str:
-    """The table below `plimsoll --help`, one paragraph per line."""
+    """Returns the table below `plimsoll --help`, one paragraph per line."""
     lines = [f"{int(code)}  {meaning}" for code, meaning in MEANINGS.items()]
     return "\n\n".join(["Exit codes:", *lines])
 
 
 def exit_codes_markdown() -> str:
-    """The table in docs/cli.md."""
+    """Returns the table in docs/cli.md."""
     rows = [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows]) + "\n"

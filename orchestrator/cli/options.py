@@ -51,6 +51,13 @@ TrialNumber = Annotated[
         autocompletion=complete_trial,
     ),
 ]
+Trials = Annotated[
+    int | None, typer.Option(help="Number of trials (overrides budget.trials).", show_default=False)
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Time limit in minutes (overrides budget.minutes).", show_default=False),
+]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks, and Ray's logs for commands that use Ray.")
 ]

@@ -140,11 +140,6 @@ def plan(
 
 
 def _files(files: list[Path]) -> tuple[Path, ...]:
-    """Checks the files of `--out`.
-
-    Raises:
-        UserError: If a file ends with neither .html nor .json.
-    """
     for file in files:
         if file.suffix not in (".html", ".json"):
             raise UserError(f"--out {file}: must end with .html, for the page, or .json")

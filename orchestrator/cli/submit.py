@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.console import say, say_error
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Overrides, SpecPath
+from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials
 from orchestrator.cluster.jobs import (
     EXCLUDED,
     STOP_SECONDS,
@@ -35,60 +35,62 @@ if TYPE_CHECKING:
     from search_spaces.spec.schema import SweepSpec
 
 
+_Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Job server of the cluster, such as http://HEAD:8265.",
+        show_default="RAY_API_SERVER_ADDRESS, then RAY_ADDRESS",
+    ),
+]
+_WorkingDir = Annotated[
+    Path,
+    typer.Option(metavar="FOLDER", help="Folder to send, with the specification, code and data."),
+]
+_Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Also leave this out of the folder; a pattern as in .gitignore. Repeatable."
+        " Results, checkpoints, .git, virtual environments and files in .gitignore are never"
+        " sent.",
+    ),
+]
+_Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[=VALUE]",
+        help="Set a variable in the job's environment. Repeatable. Everyone who sees the job"
+        " can read it: keep secrets in the cluster's environment.",
+    ),
+]
+_Requirements = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Install these packages for the job, if the cluster's image lacks Plimsoll.",
+        show_default=False,
+    ),
+]
+_Retries = Annotated[
+    int, typer.Option(min=0, help="How often to resubmit a job that dies; each resumes.")
+]
+_Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
+]
+
+
 def submit(
     spec_path: SpecPath,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Job server of the cluster, such as http://HEAD:8265.",
-            show_default="RAY_API_SERVER_ADDRESS, then RAY_ADDRESS",
-        ),
-    ] = None,
-    working_dir: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER", help="Folder to send, with the specification, code and data."
-        ),
-    ] = Path(),
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Also leave this out of the folder; a pattern as in .gitignore. Repeatable."
-            " Results, checkpoints, .git, virtual environments and files in .gitignore are never"
-            " sent.",
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[=VALUE]",
-            help="Set a variable in the job's environment. Repeatable. Everyone who sees the job"
-            " can read it: keep secrets in the cluster's environment.",
-        ),
-    ] = None,
-    requirements: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Install these packages for the job, if the cluster's image lacks Plimsoll.",
-            show_default=False,
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Overrides budget.trials.", show_default=False)
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Overrides budget.minutes.", show_default=False)
-    ] = None,
-    retries: Annotated[
-        int,
-        typer.Option(min=0, help="How often to resubmit a job that dies; each resumes."),
-    ] = 2,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
-    ] = True,
+    address: _Address = None,
+    working_dir: _WorkingDir = Path(),
+    exclude: _Exclude = None,
+    env: _Env = None,
+    requirements: _Requirements = None,
+    trials: Trials = None,
+    minutes: Minutes = None,
+    retries: _Retries = 2,
+    follow: _Follow = True,
     overrides: Overrides = None,
 ) -> None:
     """Run the sweep as a job on a Ray cluster; resumes where an earlier job stopped."""

@@ -15,7 +15,14 @@ from orchestrator.cli.check import expected
 from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, page, say_error, ui_hint
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
+from orchestrator.cli.options import (
+    Json,
+    Minutes,
+    Overrides,
+    SpecPath,
+    Trials,
+    set_arguments,
+)
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.cluster.runtime import shows_ray_logs
 from orchestrator.core.objective import counts, measured
@@ -29,41 +36,42 @@ if TYPE_CHECKING:
     from search_spaces.spec.schema import SweepSpec
 
 
+_Plain = Annotated[
+    bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
+]
+_Events = Annotated[
+    bool,
+    typer.Option(
+        "--events",
+        help="Print each event to stdout as a line of JSON, instead of the view and report.",
+    ),
+]
+_Validation = Annotated[
+    bool | None,
+    typer.Option(
+        "--validation/--no-validation",
+        help="Validate the best plan or not (overrides validation.enabled).",
+        show_default=False,
+    ),
+]
+_Records = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STUDY",
+        help="Also calibrate forecasts with a study: its specification, folder, name or database.",
+        autocompletion=complete_study,
+    ),
+]
+
+
 def tune(
     spec_path: SpecPath,
-    trials: Annotated[
-        int | None, typer.Option(help="Overrides budget.trials.", show_default=False)
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Overrides budget.minutes.", show_default=False)
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
-    ] = False,
-    events: Annotated[
-        bool,
-        typer.Option(
-            "--events",
-            help="Print each event to stdout as a line of JSON, instead of the view and report.",
-        ),
-    ] = False,
-    validation: Annotated[
-        bool | None,
-        typer.Option(
-            "--validation/--no-validation",
-            help="Overrides validation.enabled.",
-            show_default=False,
-        ),
-    ] = None,
-    records: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STUDY",
-            help="Also calibrate forecasts with a study: its specification, folder, name or"
-            " database.",
-            autocompletion=complete_study,
-        ),
-    ] = None,
+    trials: Trials = None,
+    minutes: Minutes = None,
+    plain: _Plain = False,
+    events: _Events = False,
+    validation: _Validation = None,
+    records: _Records = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> Result:

@@ -393,7 +393,6 @@ def _fingerprint(state: SweepState) -> Fingerprint | None:
 
 
 def _environment(first: Fingerprint | None, second: Fingerprint | None) -> Iterator[Difference]:
-    """Yields hardware and software that differ; a value missing on one side is None."""
     facts, other_facts = _facts(first), _facts(second)
     for name in {**facts, **other_facts}:
         if facts.get(name) != other_facts.get(name):

@@ -117,7 +117,7 @@ def times(estimate: Estimate, factor: float) -> Estimate:
 
 
 def _ranks(state: SweepState) -> int:
-    """Ranks of the sweep: those of the specification, or of the largest plan that it tried."""
+
     workers = state.spec.cluster.workers
     tried = max(record.plan.world_size for record in state.records)
     return tried if workers == "auto" else max(workers, tried)

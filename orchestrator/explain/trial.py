@@ -146,8 +146,8 @@ def _fits(peak: Estimate, limit: float) -> float:
 
 
 def _best_per_value(fixes: list[OomFix]) -> list[OomFix]:
-    """Keeps one fix per value of a knob, measured before forecast; sorts by forecast speed."""
     best = dict[tuple[str, object], OomFix]()
+    # prefer measured fixes, then fast ones
     for fix in sorted(fixes, key=lambda fix: (fix.trial is None, -_rate(fix))):
         best.setdefault((fix.change.knob, fix.change.theirs), fix)
     return sorted(best.values(), key=lambda fix: -_rate(fix))

@@ -211,7 +211,7 @@ def _speed_ratio(forecast: Expected | None, best: Record | None) -> Estimate | N
 
 
 def _end(context: ForecastContext) -> str:
-    """A sentence on the end of the sweep, which kept the plan from its turn."""
+
     trials, ended = plural(len(context.state.records), "trial"), context.state.ended
     if ended is None:
         return f"no end of the sweep is recorded; so far it has {trials}"

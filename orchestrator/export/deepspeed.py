@@ -67,7 +67,7 @@ def environment_of(source: ExportSource) -> Environment:
 
 
 def optimizer_is_in_the_script(source: ExportSource) -> str:
-    """A sentence on the settings that DeepSpeed's configuration leaves out."""
+    """Returns a sentence on the settings that DeepSpeed's configuration leaves out."""
     return (
         f"The optimizer ({source.plan.optimizer}) and the learning-rate schedule are in the script,"
         " not in the configuration: the plan was measured with torch's own."

@@ -72,10 +72,9 @@ def collect_inputs(spec: SweepSpec, *, carry: bool = True) -> Inputs:
 
 
 def _bytes(files: Mapping[str, Path]) -> float:
-    """The sum of the sizes; infinite if a file is missing."""
     try:
         return sum(file.stat().st_size for file in files.values())
-    except OSError:
+    except OSError:  # a file is missing
         return float("inf")
 
 

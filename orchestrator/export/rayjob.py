@@ -93,7 +93,7 @@ def _uses_nvme(plan: Plan) -> bool:
 
 
 def _product(source: ExportSource) -> str:
-    """The label that NVIDIA's GPU feature discovery gives to nodes like the measured ones."""
+    # NVIDIA's GPU feature discovery labels nodes with this name
     fingerprint = source.record.fingerprint
     if fingerprint is None or fingerprint.device != "cuda":
         return ""

@@ -310,7 +310,7 @@ def _optimizer(plan: Plan) -> str:
 
 
 def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
-    """The number of modules, and the same in words by class."""
+
     return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
 
 

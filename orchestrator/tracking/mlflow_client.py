@@ -121,13 +121,13 @@ def of_study(study: str) -> str:
 
 
 def _request_error(error: BaseException) -> RequestException | None:
-    """The error of `requests` that MLflow wrapped, if any."""
+    # MLflow may wrap an error of `requests`
     inner = error if isinstance(error, RequestException) else error.__cause__ or error.__context__
     return inner if isinstance(inner, RequestException) else None
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The innermost cause of an error of `requests`: of the socket or of TLS."""
+    # the innermost error is that of the socket or of TLS
     while isinstance(inner := _inner(error), BaseException):
         error = inner
     return error

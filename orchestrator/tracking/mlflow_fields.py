@@ -374,7 +374,7 @@ def dataset_input(data: DataProfile) -> DatasetInput:
 
 
 def _source(data: DataProfile) -> tuple[str, dict[str, Any]]:
-    """The type of a source, and the fields that MLflow's page reads for that type."""
+    # MLflow's page reads other fields for each type of source
     if not data.files:
         return "code", {"tags": _SOURCE}
     return "local", {"uri": data.files[0], "files": data.files[:_MOST_FILES]}

@@ -218,7 +218,7 @@ class StudyWriter:
         self._client.set_terminated(run_id, status, end_time=end)
 
     def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
-        """Adds torch's snapshot of the GPU memory that ran out, if there is one."""
+
         file = snapshot_of(state.spec, self._study, record.number, validation=record.validation)
         if file is not None:
             self._client.log_artifact(run_id, str(file))
@@ -256,7 +256,7 @@ class StudyWriter:
                 self._client.delete_run(run.info.run_id)
 
     def _add_progress(self, state: SweepState, index: int) -> None:
-        """Adds the sweep's metrics after the record at `index`: one point of each series."""
+
         time_ms, step = _ms(state.records[index].ended_at), index + 1
         metrics = mlflow_fields.sweep_metrics(state, step)
         self._log(self._parent, [Metric(name, v, time_ms, step) for name, v in metrics.items()], [])

@@ -1,4 +1,4 @@
-"""`plimsoll doctor` on the machine that the tests run on."""
+"""`plimsoll doctor` on the machine of the tests."""
 
 from __future__ import annotations
 

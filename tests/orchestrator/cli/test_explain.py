@@ -21,13 +21,13 @@ OUTCOMES = (
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of footprints that the tests of this module share."""
+    """A folder of footprints, shared by the tests of this module."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, empty; the user's own files are away."""
+    """The current directory, empty and without the user's own files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -35,7 +35,7 @@ def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, and the words of stdout and stderr."""
+    """Returns the exit code, and the words of stdout and stderr."""
     with pytest.raises(SystemExit) as caught:
         main(["explain", *map(str, arguments)])
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`plimsoll sync`: MLflow gets what it missed, once, from the study alone."""
+"""`plimsoll sync` adds missing trials to MLflow, once, from the study alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OUTCOMES = (make_measured(20.0, 0.3), make_oom(), make_measured(39.5, 0.5))
 def _folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Callable[[Path], None]
 ) -> None:
-    """A folder of the test's own, with a store that is migrated already."""
+    """A new folder with a migrated store."""
     monkeypatch.chdir(tmp_path)
     mlflow_store(tmp_path / "plimsoll-runs")
 
 
 def swept(**sections: Any) -> SweepSpec:
-    """A sweep that ended, of which MLflow knows nothing."""
+    """Runs a sweep that MLflow does not know."""
     budget = {"trials": len(OUTCOMES), "minutes": 10, "trial_seconds": 60}
     ours = Sweep(make_spec(budget=budget, **sections))
     study = Study(ours.spec, "demo", make_space(ours.spec))

@@ -1,4 +1,4 @@
-"""`plimsoll trial`: which plan files it takes."""
+"""`plimsoll trial`: plan files that it accepts or refuses."""
 
 from __future__ import annotations
 

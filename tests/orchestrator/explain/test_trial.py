@@ -97,7 +97,7 @@ def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
 
 
 def test_measured_and_forecast_remedies_are_told_apart() -> None:
-    """LOST has four neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
+    """LOST has five neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
     fitted = a_plan(zero_stage=2, micro_batch=2)
     full = a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=1.0)
     short = shortage_of(
@@ -127,7 +127,7 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
-    """Half recomputed ran out at micro-batch 2, so that it does at 4, whatever is forecast."""
+    """Half recomputed ran out at micro-batch 2, so it does at 4, whatever the forecast."""
     half = {"checkpoint_ratio": 0.5, "zero_stage": 3}
     short = shortage_of(
         0,

@@ -1,4 +1,4 @@
-"""The event log: what is written is what happened, and is read back."""
+"""The event log: writing and reading of events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECORDS = make_records(make_space(SPEC), every_outcome())
 
 
 def a_sweep() -> list[tuple[Event, SweepState]]:
-    """Events of each kind; asks and waits have taken time."""
+    """Returns events of each kind, with times to ask and to wait."""
     told = []
     for event, state in sweep(SPEC, make_space(SPEC), RECORDS):
         match event:
@@ -127,7 +127,7 @@ def test_a_driver_adds_to_what_one_before_left_torn(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -> None:
-    """A folder lies where the file should be, for a time; the rest is written."""
+    """For some time a folder has the name of the file; later events are written."""
     path, told = tmp_path / "events.jsonl", list[str]()
     path.mkdir()
     (start, begun), (second, then), *_ = a_sweep()
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -
 
 
 def test_a_full_disk_is_told_of() -> None:
-    """The kernel's own full device takes no byte."""
+    """The kernel's `/dev/full` accepts no byte."""
     told = list[str]()
     log = EventFile(Path("/dev/full"), told.append)
     for event, state in a_sweep():

@@ -1,4 +1,4 @@
-"""Where the tracking store is, and whether it can be used; against real files."""
+"""Address and checks of the tracking store, on real files."""
 
 from __future__ import annotations
 
