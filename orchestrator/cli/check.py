@@ -48,7 +48,7 @@ def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
-        f" {spec.budget.minutes:g} minutes, {spec.train.global_batch} samples a step."
+        f" {spec.budget.minutes:g} minutes, with {spec.train.global_batch} samples per step."
     )
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))

@@ -31,7 +31,9 @@ def verify(
     minutes: Annotated[
         float | None,
         typer.Option(
-            "--minutes", min=0.01, help="Time limit (default: from the measured step time)."
+            "--minutes",
+            min=0.01,
+            help="Time limit in minutes (default: from the step time).",
         ),
     ] = None,
     as_json: Json = False,

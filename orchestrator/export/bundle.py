@@ -161,7 +161,10 @@ def _input_sentences(source: ExportSource, inputs: Inputs) -> Iterator[str]:
             )
     if any(each.name == CODE for each in inputs.inputs):
         module = source.spec.model.name.partition(":")[0]
-        yield f"Everything that `{module}` imports or opens outside its own modules; no copies."
+        yield (
+            f"Everything that `{module}` imports or opens outside its own modules; it is not"
+            " copied."
+        )
 
 
 def _ranks(source: ExportSource) -> str:
