@@ -16,8 +16,8 @@ HEAD = "$HEAD"  # in commands that run on several hosts
 _PORT = 29500  # torchrun's default
 _BATCHING = {
     "padded": "padded to the sequence length",
-    "grouped": "samples of similar lengths, padded to the longest of them,",
-    "packed": "samples packed end to end, with their position ids,",
+    "grouped": "grouped by similar length and padded to the longest of them",
+    "packed": "packed end to end, with their position ids",
 }
 
 
