@@ -1,4 +1,4 @@
-"""The application: its commands, and the one place where a user's error becomes a message."""
+"""The application: its commands, and the one place that turns a user's error into a message."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from search_spaces.errors import DISTRIBUTION, UserError
 
 app = typer.Typer(
     name="plimsoll",
-    help="Finds the training configuration with the most samples per second that still fits in"
-    " memory, by measuring it.",
+    help="Find the training configuration with the most samples per second that fits in memory,"
+    " by measuring it.",
     no_args_is_help=True,
     epilog=exit_codes_epilog(),
     pretty_exceptions_enable=False,
@@ -62,8 +62,8 @@ for command in (
     app.command()(as_command(command))
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"plimsoll {version(DISTRIBUTION)}")
         raise typer.Exit
 
@@ -73,7 +73,7 @@ def _options(
     _: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_say_version
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:
@@ -84,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits with one of `ExitCode`.
 
     Args:
-        arguments: What was typed after `plimsoll`; the process's own arguments if not given.
+        arguments: Words after `plimsoll`; None takes those of the process.
     """
     run(app, arguments, name="plimsoll")
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoReturn:
     """Runs an application of commands and exits with one of `ExitCode`."""
-    os.umask(os.umask(stat.S_IWOTH) | stat.S_IWOTH)  # what it writes, not everybody may change
+    os.umask(os.umask(stat.S_IWOTH) | stat.S_IWOTH)  # other users cannot change what it writes
     try:
         app(arguments, prog_name=name)
     except UserError as error:
@@ -101,7 +101,10 @@ def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoRe
         say_error("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}".strip(": ")
-        say_error(f"Plimsoll failed ({what}); add --debug for the traceback, and report it")
+        fault = f"{type(error).__name__}: {error}".strip(": ")
+        say_error(
+            f"Plimsoll failed ({fault}). This is a bug: please report it with the traceback that"
+            " --debug shows"
+        )
         sys.exit(ExitCode.INTERNAL_ERROR)
     sys.exit()

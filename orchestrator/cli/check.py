@@ -1,4 +1,4 @@
-"""`plimsoll check`: whether a specification can be used, and what it would do."""
+"""`plimsoll check`: validation of a specification, and a summary of its sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = False) -> Result:
-    """Check a specification and say what it would do, without running anything."""
+    """Check a specification and summarize its sweep, without running anything."""
     spec = load_spec(spec_path, overrides or ())
     ranks = _ranks(spec)
     model, space = expected(spec, ranks)
@@ -48,17 +48,17 @@ def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space
     say(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
-        f" {spec.budget.minutes:g} minutes, {spec.train.global_batch} samples a step."
+        f" {spec.budget.minutes:g} minutes, with {spec.train.global_batch} samples per step."
     )
-    assumed = " (cluster.workers is auto: the sweep takes all there are)"
+    assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
     say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
     say(_searched_sentence(space))
-    if (lack := _forecast_lack(spec, space)) is not None:
-        say(lack)
+    if (problem := _forecast_problem(spec, space)) is not None:
+        say(problem)
 
 
 def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
-    """The model, and the space on a cluster with room for so many ranks and no more.
+    """Returns the model, and the space on a cluster of exactly `ranks` ranks.
 
     Raises:
         UserError: If the model cannot be found, or no plan is legal.
@@ -72,29 +72,29 @@ def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     cluster = ClusterFacts(
         device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
     )
-    around = RuleContext(spec=spec, model=model, cluster=split_by_accelerator(cluster, spec))
-    return model, build_space(around, ranks)
+    context = RuleContext(spec=spec, model=model, cluster=split_by_accelerator(cluster, spec))
+    return model, build_space(context, ranks)
 
 
 def _size_words(model: ModelFacts) -> str:
-    active = "" if model.active is None else f", {count_words(model.active)} active for a token"
+    active = "" if model.active is None else f", {count_words(model.active)} active per token"
     return f"{count_words(model.parameters)} parameters{active}, {model.blocks} blocks"
 
 
-def _forecast_lack(spec: SweepSpec, space: Space) -> str | None:
-    """Says in a sentence why trials will have no forecast; None if they will have one."""
+def _forecast_problem(spec: SweepSpec, space: Space) -> str | None:
+    """Returns a sentence on why trials will have no forecast; None if they will have one."""
     from orchestrator.forecast.calibration import Footprints
     from search_spaces.costs.plan_encoding import variants_of
 
     try:
         Footprints(spec, spec.cluster.device)(variants_of(space.table)[:1])
     except UserError as error:
-        return f"No forecast: {' '.join(str(error).split())}. Trials are measured without one."
+        return f"No forecast: {' '.join(str(error).split())}. Trials run without one."
     return None
 
 
 def _ranks(spec: SweepSpec) -> int:
-    """Ranks to count the space for, without asking a cluster: one where nothing is known."""
+    # without asking a cluster; one rank if the number is unknown
     if spec.cluster.workers == "auto" and spec.cluster.device != "cpu":
         return 1
     return spec.cluster.ranks_of(max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1))
@@ -116,7 +116,7 @@ def _searched_sentence(space: Space) -> str:
         for name, values in space.domains
         if len(values) > 1
     ]
-    return f"Searched: {'; '.join(several)}." if several else "Nothing is searched."
+    return f"Searched: {'; '.join(several)}." if several else "No knob has more than one value."
 
 
 def _value_words(value: object) -> str:

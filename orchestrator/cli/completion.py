@@ -1,6 +1,6 @@
-"""Words that the shell completes: studies, trials, keys, presets, GPUs, formats.
+"""Shell completion of studies, trials, keys, presets, GPUs and formats.
 
-Each is read from names and small files: no framework is imported, no database opened.
+Completions come from names and small files: no framework is imported, no database opened.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ def complete_study(incomplete: str) -> Iterator[str]:
     yield from (name for name in names if name.startswith(incomplete))
     typed = Path(incomplete)
     folder = typed if incomplete.endswith("/") else typed.parent
-    with contextlib.suppress(OSError, ValueError):  # no folder that can be read
+    with contextlib.suppress(OSError, ValueError):  # no readable folder
         for entry in sorted(folder.iterdir()):
-            shown = str(entry) + ("/" if entry.is_dir() else "")
-            if shown.startswith(incomplete) and not entry.name.startswith("."):
-                yield shown
+            path = str(entry) + ("/" if entry.is_dir() else "")
+            if path.startswith(incomplete) and not entry.name.startswith("."):
+                yield path
 
 
 def complete_trial(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Yields the numbers of the trials that the study's driver has seen end."""
+    """Yields the numbers of the study's finished trials, as its event log has them."""
     with contextlib.suppress(UserError, OSError, ValueError):
         numbers = {str(number) for number in _trials(_folder(_typed_study(ctx)))}
-        found = (number for number in numbers if number.startswith(incomplete))
-        yield from sorted(found, key=int)
+        matching = (number for number in numbers if number.startswith(incomplete))
+        yield from sorted(matching, key=int)
 
 
 def complete_key(incomplete: str) -> Iterator[str]:
-    """Yields keys of a specification with their `=`, and presets behind `model.name=`."""
+    """Yields keys of a specification with their `=`, and presets after `model.name=`."""
     if incomplete.startswith(_MODEL):
         from search_spaces.presets import preset_names
 
@@ -64,7 +64,7 @@ def complete_gpu(incomplete: str) -> Iterator[str]:
     from search_spaces.hardware import catalogue
 
     start = incomplete.casefold()
-    yield from (one.name for one in catalogue() if one.name.casefold().startswith(start))
+    yield from (gpu.name for gpu in catalogue() if gpu.name.casefold().startswith(start))
 
 
 def complete_format(incomplete: str) -> Iterator[str]:
@@ -78,29 +78,29 @@ def complete_example(incomplete: str) -> Iterator[str]:
 
 
 def _typed_study(ctx: typer.Context) -> str | None:
-    """The first study on the command line; click leaves words before an unfinished option aside."""
     params = ctx.params
     several = params.get("words") or params.get("studies") or ()
+    # click puts words before an unfinished option into `args`
     words = (params.get("study"), *several, *ctx.args)
     return next((word for word in words if word and not word.startswith("-")), None)
 
 
-def _folder(named: str | None) -> Path:
-    """The folder of a study that is named as on the command line."""
-    if named is None:
+def _folder(study: str | None) -> Path:
+    """The folder of a study, from its specification, folder or name."""
+    if study is None:
         return latest_spec().parent
-    path = Path(named)
+    path = Path(study)
     if is_file(path) and path.name != SPEC_FILE:
         spec = load_spec(path)
         return Path(spec.study.folder) / study_name(spec, path)
     if path.name == SPEC_FILE:
         return path.parent
-    return path if path.is_dir() else Path(StudySpec().folder) / named
+    return path if path.is_dir() else Path(StudySpec().folder) / study
 
 
 def _trials(folder: Path) -> Iterator[int]:
     for line in (folder / _EVENTS_FILE).read_bytes().splitlines():
-        with contextlib.suppress(ValueError):  # the line that a killed driver was writing
-            told = json.loads(line)
-            if told.get("event") == "trial_ended":
-                yield int(told["trial"])
+        with contextlib.suppress(ValueError):  # a driver was killed while it wrote this line
+            event = json.loads(line)
+            if event.get("event") == "trial_ended":
+                yield int(event["trial"])

@@ -1,4 +1,4 @@
-"""`plimsoll diff`: two plans of a study, or two studies, side by side."""
+"""`plimsoll diff`: comparison of two plans of a study, or of two studies."""
 
 from __future__ import annotations
 
@@ -32,58 +32,62 @@ def diff(
             "--trial",
             metavar="N",
             min=0,
-            help="Given twice: two trials of the one study A, else of the latest here.",
+            help="Compare two trials of study A (default: the latest sweep here); give it twice.",
             autocompletion=complete_trial,
         ),
     ] = None,
     out: JsonFile = None,
     as_json: Json = False,
 ) -> Result:
-    """Say what differs between two plans of a study, or between two studies."""
-    compared = _plans(studies or [], trials) if trials else _studies(studies or [])
+    """Compare two plans of a study, or two studies."""
+    comparison = _plans(studies or [], trials) if trials else _studies(studies or [])
 
     from orchestrator.explain.compare import PlanComparison
     from orchestrator.report.compare_text import render_plans, render_studies
     from orchestrator.report.document import document
 
     if not as_json:
-        shown = (
-            render_plans(compared)
-            if isinstance(compared, PlanComparison)
-            else render_studies(compared)
+        page().print(
+            render_plans(comparison)
+            if isinstance(comparison, PlanComparison)
+            else render_studies(comparison)
         )
-        page().print(shown)
-    result = Result(kind="diff", content=lambda: document(compared))
+    result = Result(kind="diff", content=lambda: document(comparison))
     if out is not None:
         write_text(out, result_to_json(result))
         say(f"written: {out}")
     return result
 
 
-def _plans(named: list[str], numbers: list[int]) -> PlanComparison:
+def _plans(names: list[str], numbers: list[int]) -> PlanComparison:
     from orchestrator.explain.compare import compare_plans
     from orchestrator.study.reader import load_state
 
     if len(numbers) != 2:
         raise UserError(
-            f"two trials are compared, and {len(numbers)} named: give --trial N --trial M"
+            f"two trials are compared, but --trial was given {_times(len(numbers))}: give"
+            " --trial N --trial M"
         )
-    if len(named) > 1:
+    if len(names) > 1:
         raise UserError("--trial compares two trials of one study: name one study, or none")
-    found = find_study(named[0] if named else None)
-    return compare_plans(load_state(found.spec, found.name), (numbers[0], numbers[1]))
+    study = find_study(names[0] if names else None)
+    return compare_plans(load_state(study.spec, study.name), (numbers[0], numbers[1]))
 
 
-def _studies(named: list[str]) -> StudyComparison:
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _studies(names: list[str]) -> StudyComparison:
     from orchestrator.explain.compare import compare_studies
     from orchestrator.study.reader import load_state
 
-    if len(named) != 2:
+    if len(names) != 2:
         raise UserError(
-            f"two studies are compared, and {len(named)} named: give A and B, or --trial N"
+            f"two studies are compared, but {len(names)} named: give A and B, or --trial N"
             " --trial M for two trials of one study"
         )
-    first, second = (find_study(one) for one in named)
+    first, second = (find_study(name) for name in names)
     return compare_studies(
         load_state(first.spec, first.name),
         load_state(second.spec, second.name),

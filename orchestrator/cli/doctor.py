@@ -1,4 +1,4 @@
-"""`plimsoll doctor`: what this machine can do, and how to mend what it cannot."""
+"""`plimsoll doctor`: capabilities of this machine, and how to add the missing ones."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from search_spaces.spec.schema import GIB
 if TYPE_CHECKING:
     from workers.probe.doctor import Feature
 
-_LOOK_SECONDS = 0.5
+_CPU_SAMPLE_SECONDS = 0.5
 _BUSY_PERCENT = 20
 _Probe = Annotated[
-    bool, typer.Option("--probe", help="Measure this machine and write a device file.")
+    bool, typer.Option("--probe", help="Benchmark this machine and write a device file.")
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(help="The device file to write, instead of one where `plan` finds it."),
+    typer.Option(help="Device file to write (default: the user's folder, where `plan` looks)."),
 ]
 _Drive = Annotated[
     Path | None,
-    typer.Option(help="A folder on the drive to measure; without it, the current one."),
+    typer.Option(help="Folder on the drive to benchmark (default: the current folder)."),
 ]
 
 
 def doctor(
     probe: _Probe = False, out: _Out = None, drive: _Drive = None, as_json: Json = False
 ) -> Result:
-    """Say what this machine can do: devices, memory, packages, and what each knob needs."""
+    """Show this machine's devices, memory and packages, and which knobs they support."""
     if probe:
         return _probe(out, drive or Path())
     if out or drive:
-        raise UserError("--out and --drive say how to measure; add --probe")
+        raise UserError("--out and --drive belong to a benchmark of this machine: add --probe")
     from workers.probe.doctor import Feature, cuda_devices, survey
 
     devices = cuda_devices()
     features = survey("cuda" if devices else "cpu")
-    shown = {feature.serves for feature in features}
+    surveyed = {feature.serves for feature in features}
     features += tuple(
         Feature(name=package.module, serves=package.serves, lack=extra_lack(package.module))
         for package in OPTIONAL_PACKAGES
-        if package.serves not in shown
+        if package.serves not in surveyed
     )
     if not as_json:
         _show(devices, features)
@@ -83,19 +83,19 @@ def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
     for index, device in enumerate(devices):
         say(f"cuda:{index} {device}")
     if not devices:
-        say("no CUDA device: ranks train on the CPU, over gloo")
+        say("no CUDA device: ranks train on the CPU over gloo")
     say(", ".join(f"{name} {version}" for name, version in package_versions()))
     say("")
     table = Table(box=None, pad_edge=False)
     table.add_column("feature", no_wrap=True)
     table.add_column("for")
-    table.add_column("here")
+    table.add_column("available")
     for feature in features:
-        table.add_row(feature.name, feature.serves, _here(feature.lack))
+        table.add_row(feature.name, feature.serves, _availability(feature.lack))
     page().print(table)
 
 
-def _here(lack: str | None) -> Text:
+def _availability(lack: str | None) -> Text:
     return Text("yes", "green") if lack is None else Text(lack, "yellow")
 
 
@@ -104,27 +104,30 @@ def _probe(out: Path | None, drive: Path) -> Result:
     from workers.probe.device import describe
     from workers.probe.rank import probe_ranks
 
-    busy = psutil.cpu_percent(interval=_LOOK_SECONDS)
+    busy = psutil.cpu_percent(interval=_CPU_SAMPLE_SECONDS)
     if busy > _BUSY_PERCENT:
-        say(f"other programs use {busy:.0f} % of the CPU: the figures will be low", style="yellow")
-    effort = default_config()
-    say(f"measuring with {effort.ranks} ranks on {effort.device_type}, which takes up to a minute")
-    found = describe(
-        probe_ranks(effort, drive=drive), effort, when=datetime.date.today().isoformat()
+        say(
+            f"other programs use {busy:.0f} % of the CPU: the measured rates will be too low",
+            style="yellow",
+        )
+    config = default_config()
+    say(f"measuring with {config.ranks} ranks on {config.device_type}; takes up to a minute")
+    device = describe(
+        probe_ranks(config, drive=drive), config, when=datetime.date.today().isoformat()
     )
     table = Table(box=None, pad_edge=False)
-    for heading in (found.name, "measured", "at"):
+    for heading in (device.name, "measured", "at"):
         table.add_column(heading)
-    for row in device_rows(found):
+    for row in device_rows(device):
         table.add_row(*row)
     page().print(table)
-    path = out or user_folder() / f"{found.name.replace('/', '-').replace(' ', '-')}.yaml"
-    _write(path, found)
-    say(f"written to {path}")
+    path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
+    _write(path, device)
+    say(f"written: {path}")
     if out is None:
-        say("forecasts for this device now start from these figures; delete the file to undo that")
+        say("forecasts for this device now use these rates; delete the file to undo that")
     return Result(
-        kind="probe", content=lambda: {"file": str(path), "device": dataclasses.asdict(found)}
+        kind="probe", content=lambda: {"file": str(path), "device": dataclasses.asdict(device)}
     )
 
 
@@ -133,4 +136,4 @@ def _write(path: Path, device: Device) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(device_to_yaml(device), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None

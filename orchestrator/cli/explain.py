@@ -1,4 +1,4 @@
-"""`plimsoll explain`: why the answer is what it is, and why other plans are not."""
+"""`plimsoll explain`: reasons for the best plan, for a trial's outcome, or for an untried plan."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[STUDY]",
-            help="The study: its specification, folder, name, or database (a SQLite file or a"
-            " URL); without it, the latest sweep here.",
+            help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
+            " DATABASE#NAME if it holds several). Default: the latest sweep here.",
             autocompletion=complete_study,
         ),
     ] = None,
@@ -38,32 +38,32 @@ def explain(
         typer.Option(
             "--plan",
             metavar="KNOB=VALUE ...",
-            help="Why this plan was not tried; the rest as the winner.",
+            help="Explain why this plan was not tried. Other knobs are those of the best plan.",
         ),
     ] = None,
     out: JsonFile = None,
     as_json: Json = False,
 ) -> Result | None:
-    """Say why the winner won, what happened to a trial, or why a plan was not tried."""
-    study, knobs = _study_and_knobs(words or [], plan)
+    """Explain why a plan won, how a trial ended, or why a plan was not tried."""
+    study_argument, knobs = _study_and_knobs(words or [], plan)
     if trial is not None and knobs:
-        raise UserError("--trial and --plan are two questions: ask one of them")
-    found = find(study)
+        raise UserError("--trial and --plan ask two questions: give one of them")
+    study = find(study_argument)
 
     from orchestrator.study.reader import load_state
 
-    state = load_state(found.spec, found.name)
-    explained = _explained(state, trial, knobs)
-    if explained is None:
+    state = load_state(study.spec, study.name)
+    explanation = _explanation(state, trial, knobs)
+    if explanation is None:
         from orchestrator.report.sweep_text import answer
 
-        say_error(f"{answer(state)}; --trial N says what happened to a trial")
+        say_error(f"{answer(state)}; --trial N explains how a trial ended")
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
-        _show(explained)
+        _show(explanation)
     from orchestrator.report.document import document
 
-    result = Result(kind="explain", content=lambda: document(explained))
+    result = Result(kind="explain", content=lambda: document(explanation))
     if out is not None:
         write_text(out, result_to_json(result))
         say(f"written: {out}")
@@ -71,67 +71,67 @@ def explain(
 
 
 def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | None, list[str]]:
-    """The study, and the knobs: `--plan a=1 b=2` leaves b=2 among the words.
+    """Splits the words into the study and the knobs: `--plan a=1 b=2` leaves b=2 among the words.
 
     Raises:
-        UserError: If there is more than one study, or `--plan` names a trial.
+        UserError: If more than one study is named, or `--plan` names a trial.
     """
     for text in plan or []:
         if text.isdecimal():
             raise UserError(
-                f"--plan {text}: a plan is named by its knobs, such as micro_batch=32;"
-                f" trial {text} by --trial {text}"
+                f"--plan {text}: give knobs, such as micro_batch=32; for trial {text} use"
+                f" --trial {text}"
             )
-    more = [
+    more_knobs = [
         word
         for word in words
         if plan and "=" in word and "://" not in word and not is_file(Path(word))
     ]
-    studies = [word for word in words if word not in more]
+    studies = [word for word in words if word not in more_knobs]
     if len(studies) > 1:
         raise UserError(
-            f"one study is explained, not {' and '.join(studies)};"
-            " a plan is named by --plan KNOB=VALUE ..."
+            f"one study is explained, but {' and '.join(studies)} were named;"
+            " give a plan with --plan KNOB=VALUE ..."
         )
-    return (studies[0] if studies else None), [*(plan or []), *more]
+    return (studies[0] if studies else None), [*(plan or []), *more_knobs]
 
 
-def _explained(state: SweepState, number: int | None, asked: list[str]) -> Explanation | None:
-    """The explanation; None if there is no winner to explain."""
+def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Explanation | None:
+    """Returns the explanation; None if the sweep has no best plan to explain."""
     from orchestrator.explain.trial import explain_trial, trial_named
     from orchestrator.explain.winner import explain_best
 
-    if asked:
-        found = _untried(state, asked)
-        if found.trial is None or found.verdict != "tried":
-            return found
-        number = found.trial
-        say(found.reasons[0])
+    if knobs:
+        untried = _untried(state, knobs)
+        if untried.trial is None or untried.verdict != "tried":
+            return untried
+        number = untried.trial
+        say(untried.reasons[0])
     if number is not None:
         record = trial_named(state, number)
-        return explain_trial(state, record, *_ground(state, record.plan.accelerator))
+        return explain_trial(state, record, *_forecast_context(state, record.plan.accelerator))
     best = state.best
     if best is None:
         return None
-    return explain_best(state, best, *_ground(state, best.plan.accelerator))
+    return explain_best(state, best, *_forecast_context(state, best.plan.accelerator))
 
 
-def _untried(state: SweepState, asked: list[str]) -> UntriedExplanation:
+def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
     from orchestrator.explain.context import forecast_context, knob_args
     from orchestrator.explain.untried import explain_untried
 
-    wanted = knob_args(asked)
-    like = (state.best or state.records[0]).plan
-    kind = wanted.get("accelerator", like.accelerator)
+    values = knob_args(knobs)
+    template = (state.best or state.records[0]).plan
+    kind = values.get("accelerator", template.accelerator)
     kinds = state.spec.cluster.accelerators
     if kind not in kinds and (kind or kinds):
-        known = ", ".join(kinds) or "none"
-        raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {known}")
-    return explain_untried(wanted, forecast_context(state, kind))
+        choices = ", ".join(kinds) or "none"
+        raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {choices}")
+    return explain_untried(values, forecast_context(state, kind))
 
 
-def _ground(state: SweepState, accelerator: str) -> tuple[ForecastContext | None, str]:
-    """What explanations rest on; None and why, if nothing can be forecast here."""
+def _forecast_context(state: SweepState, accelerator: str) -> tuple[ForecastContext | None, str]:
+    """Returns the forecasts; None and the reason if nothing can be forecast here."""
     from orchestrator.explain.context import forecast_context
 
     try:
@@ -140,16 +140,16 @@ def _ground(state: SweepState, accelerator: str) -> tuple[ForecastContext | None
         return None, " ".join(str(error).split())
 
 
-def _show(explained: Explanation) -> None:
+def _show(explanation: Explanation) -> None:
     from orchestrator.explain.trial import TrialExplanation
     from orchestrator.explain.untried import UntriedExplanation
     from orchestrator.explain.winner import BestExplanation
     from orchestrator.report.explain_text import render_best, render_trial, render_untried
 
-    match explained:
+    match explanation:
         case BestExplanation():
-            page().print(render_best(explained))
+            page().print(render_best(explanation))
         case TrialExplanation():
-            page().print(render_trial(explained))
+            page().print(render_trial(explanation))
         case UntriedExplanation():
-            page().print(render_untried(explained))
+            page().print(render_untried(explanation))

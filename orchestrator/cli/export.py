@@ -1,4 +1,4 @@
-"""`plimsoll export`: a plan as files that another trainer starts."""
+"""`plimsoll export`: a plan as files for another trainer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ def export(
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"{', '.join(FORMAT_NAMES[:-1])} or {FORMAT_NAMES[-1]};"
-            " else the first of them that can say the plan.",
+            help=f"Format: {', '.join(FORMAT_NAMES[:-1])} or {FORMAT_NAMES[-1]}"
+            " (default: the first that can express the plan).",
             autocompletion=complete_format,
         ),
     ] = None,
     trial: TrialNumber = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="A new folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder to create (default: STUDY-FORMAT)."),
+    ] = None,
     as_json: Json = False,
 ) -> Result:
-    """Export a plan as a script or config for another trainer, with the command that starts it."""
-    found = find(study)
+    """Export a plan as a script or config for another trainer, with its start command."""
+    named = find(study)
 
     from orchestrator.export.bundle import write_bundle
     from orchestrator.export.formats import exported, fitting
@@ -38,19 +41,21 @@ def export(
     from orchestrator.study.reader import load_state
     from workers.prepare import prepare
 
-    state = load_state(found.spec, found.name)
+    state = load_state(named.spec, named.name)
     record = chosen_record(state, trial)
-    form = fitting(format_name, record)  # before the model is read, which may take long
-    what = export_source(state, record, prepare(found.spec))
-    bundle, folder = exported(what, form), out or Path(f"{found.name}-{form}")
-    write_bundle(bundle, what, folder)
+    format_ = fitting(format_name, record)  # refuse before the model is read, which may take long
+    source = export_source(state, record, prepare(named.spec))
+    bundle, folder = exported(source, format_), out or Path(f"{named.name}-{format_}")
+    write_bundle(bundle, source, folder)
     if not as_json:
-        said = f"{folder}: trial {record.number} of {found.name}."
-        say(f"{said} Start it by: {bundle.command_from(folder)}")
+        say(
+            f"{folder}: trial {record.number} of {named.name}."
+            f" Start it with: {bundle.command_from(folder)}"
+        )
     content = {
-        "study": found.name,
+        "study": named.name,
         "trial": record.number,
-        "format": form,
+        "format": format_,
         "folder": str(folder),
         "files": sorted(file.name for file in folder.iterdir()),
         "command": bundle.command_from(folder),

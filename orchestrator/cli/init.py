@@ -1,4 +1,4 @@
-"""`plimsoll init`: a specification to begin with, or a runnable example."""
+"""`plimsoll init`: a first specification, or a runnable example."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def init(
         Path | None,
         typer.Argument(
             metavar="[PATH]",
-            help="The file to write; of an example the folder.",
+            help="File to write; with --example, the folder.",
             show_default=f"{_SPEC}, or the example's name",
         ),
     ] = None,
@@ -30,14 +30,14 @@ def init(
         typer.Option(
             "--example",
             metavar="NAME",
-            help="Write an example that runs as it is, with its data:"
+            help="Write an example that runs unchanged, with its data:"
             f" {', '.join(RUNNABLE_EXAMPLES)}.",
             autocompletion=complete_example,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a specification with every key explained, or a runnable example."""
+    """Write a specification that explains every key, or a runnable example."""
     if example is None:
         file = path or _SPEC
         _write({file: commented_template()}, force=force)
@@ -50,16 +50,16 @@ def init(
     except (OSError, ValueError) as error:
         raise _refusal(folder, error) from None
     _write(texts, force=force)
-    enter = "" if folder == Path() else f"cd {folder} && "
-    said = " and ".join(map(str, texts))
-    say(f"Wrote {said}. Run it: {enter}plimsoll tune {example}.yaml")
+    change_folder = "" if folder == Path() else f"cd {folder} && "
+    files = " and ".join(map(str, texts))
+    say(f"Wrote {files}. Run it: {change_folder}plimsoll tune {example}.yaml")
 
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Writes the files; none of them where one is there already, unless it may be replaced."""
-    there = next((file for file in texts if not force and file.exists()), None)
-    if there is not None:
-        raise UserError(f"{there} exists; --force replaces it")
+    """Writes all files, or none if one exists and `force` is off."""
+    existing = next((file for file in texts if not force and file.exists()), None)
+    if existing is not None:
+        raise UserError(f"{existing} exists; --force replaces it")
     for file, text in texts.items():
         try:
             file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`plimsoll models`: the shipped shapes."""
+"""`plimsoll models`: the shipped model presets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.spec.schema import Task
 
 
 def models(as_json: Json = False) -> Result:
-    """List the shipped model presets: parameters, and those that one token meets."""
+    """List the shipped model presets, with their total and active parameters."""
     content = []
     for name, facts in preset_facts().items():
         architecture = " ".join(preset_config(name)["architectures"])

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each declared once."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from orchestrator.cli.console import say_error
 from orchestrator.workspace import NamedStudy
 from search_spaces.spec.load import FLAG
 
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a YAML file.")]
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]
 StudyName = Annotated[
     str | None,
     typer.Argument(
         metavar="[STUDY]",
-        help="The study: its specification, folder, name, or database (a SQLite file or a URL;"
-        " DATABASE#NAME where it holds several); without it, the latest sweep here.",
+        help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
+        " DATABASE#NAME if it holds several). Default: the latest sweep here.",
         autocompletion=complete_study,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print the result to stdout as one JSON document, nothing else."),
+    typer.Option("--json", help="Print only the result to stdout, as one JSON document."),
 ]
 JsonFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the result to FILE as JSON.")
@@ -36,8 +36,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set a key of the specification, as train.global_batch=64; the value is read as YAML."
-        " May be repeated.",
+        help="Set a key of the specification, such as train.global_batch=64; the value is YAML."
+        " Repeatable.",
         autocompletion=complete_key,
     ),
 ]
@@ -47,27 +47,34 @@ TrialNumber = Annotated[
         "--trial",
         metavar="N",
         min=0,
-        help="Trial N; else the answer.",
+        help="Trial N (default: the best plan).",
         autocompletion=complete_trial,
     ),
 ]
+Trials = Annotated[
+    int | None, typer.Option(help="Number of trials (overrides budget.trials).", show_default=False)
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Time limit in minutes (overrides budget.minutes).", show_default=False),
+]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show tracebacks, and Ray's logs where Ray runs.")
+    bool, typer.Option("--debug", help="Show tracebacks, and Ray's logs for commands that use Ray.")
 ]
 
 
 def set_arguments(overrides: Sequence[str] | None) -> list[str]:
-    """The overrides as they are typed again."""
+    """Returns the overrides as words of a command line."""
     return [word for text in overrides or () for word in (FLAG, text)]
 
 
 def find(study: str | None) -> NamedStudy:
-    """The study that an argument names; what has to be said of it goes to stderr.
+    """Returns the study that an argument names, and prints its note, if any, to stderr.
 
     Raises:
         UserError: If there is no such study.
     """
-    found = find_study(study)
-    if found.note:
-        say_error(f"note: {found.name}: {found.note}")
-    return found
+    named = find_study(study)
+    if named.note:
+        say_error(f"note: {named.name}: {named.note}")
+    return named

@@ -1,4 +1,4 @@
-"""`plimsoll plan`: what is expected, before anything runs."""
+"""`plimsoll plan`: forecasts of all plans, before anything runs."""
 
 from __future__ import annotations
 
@@ -26,44 +26,41 @@ if TYPE_CHECKING:
     from search_spaces.hardware import Device
     from search_spaces.plan import Plan
 
-_NUMBER_DIGITS = 4  # a key has more
+_NUMBER_DIGITS = 4  # at most; a key has more
 _Number = TypeVar("_Number", int, float)
 
 _Gpu = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The GPU: H100, A100-40, RTX 4090 ...",
+        help="GPU: H100, A100-40, RTX 4090 ...",
         autocompletion=complete_gpu,
     ),
 ]
 _Gpus = Annotated[
-    str | None, typer.Option(metavar="N,N,...", help="How many; the first is answered in full.")
+    str | None,
+    typer.Option(metavar="N,N,...", help="Numbers of GPUs; the first gets the full report."),
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="GIB,GIB,...", help="Device sizes to compare, in GiB of one device."),
+    typer.Option(metavar="GIB,GIB,...", help="Memory per device to compare, in GiB."),
 ]
-_PerNode = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="GPUs that fast links join.")
-]
-_Price = Annotated[
-    float | None, typer.Option(min=0, metavar="PRICE", help="Of one GPU for an hour.")
-]
+_PerNode = Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs per node.")]
+_Price = Annotated[float | None, typer.Option(min=0, metavar="PRICE", help="Price per GPU-hour.")]
 _Plan = Annotated[
     str | None,
     typer.Option(
         "--plan",
         metavar="PLAN",
-        help="Show one plan's arithmetic: its number in the table, its key, or a JSON file.",
+        help="Show the breakdown of one plan: its number in the table, its key, or a JSON file.",
     ),
 ]
-_Top = Annotated[int, typer.Option(min=1, max=1000, help="How many of the best plans to show.")]
+_Top = Annotated[int, typer.Option(min=1, max=1000, help="Number of plans to show.")]
 _Records = Annotated[
     str | None,
     typer.Option(
         metavar="STUDY",
-        help="Learn from a study: its specification, folder, name or database.",
+        help="Calibrate forecasts with a study: its specification, folder, name or database.",
         autocompletion=complete_study,
     ),
 ]
@@ -72,12 +69,12 @@ _Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Write to FILE: .html the page of charts, .json JSON; may be given for both.",
+        help="Output file: .html for a page of charts, .json for JSON. Repeatable.",
         show_default="plan.json and plan.html in the study's folder",
     ),
 ]
 _DeviceFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A YAML file that describes the device.")
+    Path | None, typer.Option(metavar="FILE", help="YAML file that describes the device.")
 ]
 
 
@@ -96,7 +93,7 @@ def plan(
     out: _Out = None,
     as_json: Json = False,
 ) -> Result:
-    """Forecast every legal plan on GPUs that need not be here: speed, memory, what to take."""
+    """Predict speed and memory of every legal plan, for GPUs you may not have."""
     began = time.perf_counter()
     spec = load_spec(spec_path, overrides or ())
     files = _files(out or [])
@@ -111,7 +108,7 @@ def plan(
     from workers.models.load import describe
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
-    question = planning_request(
+    request = planning_request(
         spec,
         describe(spec.model, spec.train),
         device,
@@ -120,57 +117,52 @@ def plan(
         price_per_hour=price,
         top=top,
     )
-    belief = shipped_calibration()
+    calibration = shipped_calibration()
     if records is not None:
-        belief = _learned(belief, records, device)
-    planner = Planner(question, Footprints(spec, question.kind), belief, size_names(spec))
-    planned = planner.plan(began)
+        calibration = _calibrated(calibration, records, device)
+    planner = Planner(request, Footprints(spec, request.kind), calibration, size_names(spec))
+    report = planner.plan(began)
     if not as_json:
-        page().print(render_planned(planned))
+        page().print(render_planned(report))
     if plan is not None:
-        _explain(planner, planned, plan)
-    if planned.best is None:
-        say_error(_nothing(planned))
+        _explain(planner, report, plan)
+    if report.best is None:
+        say_error(_nothing_fits(report))
     result = Result(
         kind="plan",
-        content=lambda: json.loads(planned_to_json(planned)),
-        code=ExitCode.DONE if planned.best else ExitCode.NOTHING_FOUND,
+        content=lambda: json.loads(planned_to_json(report)),
+        code=ExitCode.DONE if report.best else ExitCode.NOTHING_FOUND,
     )
     folder = Path(spec.study.folder) / study_name(spec, spec_path)
-    usual = () if as_json else (folder / "plan.json", folder / "plan.html")
-    _write(files or usual, planned, result)
+    default_files = () if as_json else (folder / "plan.json", folder / "plan.html")
+    _write(files or default_files, report, result)
     return result
 
 
-def _files(named: list[Path]) -> tuple[Path, ...]:
-    """The files of `--out`.
-
-    Raises:
-        UserError: If an ending says neither page nor JSON.
-    """
-    for file in named:
+def _files(files: list[Path]) -> tuple[Path, ...]:
+    for file in files:
         if file.suffix not in (".html", ".json"):
             raise UserError(f"--out {file}: must end with .html, for the page, or .json")
-    return tuple(named)
+    return tuple(files)
 
 
-def _write(files: tuple[Path, ...], planned: PlanningReport, result: Result) -> None:
+def _write(files: tuple[Path, ...], report: PlanningReport, result: Result) -> None:
     for file in files:
         if file.suffix == ".json":
             write_text(file, result_to_json(result))
         else:
             from orchestrator.report.plan_page import planned_page
 
-            write_text(file, planned_page(planned))
+            write_text(file, planned_page(report))
     if files:
         say(f"written: {' and '.join(map(str, files))}")
 
 
 def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> tuple[_Number, ...]:
-    """The numbers of an option, each once, in the order given.
+    """Parses the numbers of an option, without duplicates and in the order typed.
 
     Raises:
-        UserError: If one is no positive number.
+        UserError: If a part is not a positive number.
     """
     if text is None:
         return ()
@@ -179,61 +171,62 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
         numbers = tuple(dict.fromkeys(kind(part) for part in parts))
     except ValueError:
         numbers = ()
-    most = 10**6
-    if not numbers or not all(0 < number <= most for number in numbers):
-        whole = "whole numbers" if kind is int else "numbers"
+    largest = 10**6
+    if not numbers or not all(0 < number <= largest for number in numbers):
+        noun = "whole numbers" if kind is int else "numbers"
         raise UserError(
-            f"{option} is {text!r}: must be {whole} above 0, at most {most:,}, with commas between"
+            f"{option} is {text!r}: must be {noun} above 0, at most {largest:,}, separated by"
+            " commas"
         )
     return numbers
 
 
-def _learned(belief: Calibration, named: str, planned_for: Device) -> Calibration:
+def _calibrated(calibration: Calibration, study: str, planned_for: Device) -> Calibration:
     from orchestrator.forecast.calibration import calibrated_by_study, study_device
     from orchestrator.study.reader import load_records
 
-    found = find_study(named, option="--records")
-    spec, name = found.spec, found.name
+    named = find_study(study, option="--records")
+    spec, name = named.spec, named.name
     records = load_records(spec, name)
     device = study_device(spec, records)
     if device.name != planned_for.name:
         say(
-            f"note: study {name} ran on {device.name}: what it teaches of {planned_for.name} is"
-            " less sure than the intervals say",
+            f"note: study {name} ran on {device.name}: forecasts for {planned_for.name} are less"
+            " certain than their intervals suggest",
             style="yellow",
         )
-    return calibrated_by_study(belief, spec, records, device)
+    return calibrated_by_study(calibration, spec, records, device)
 
 
-def _explain(planner: Planner, planned: PlanningReport, named: str) -> None:
+def _explain(planner: Planner, report: PlanningReport, text: str) -> None:
     from orchestrator.report.plan_tables import render_explained
 
-    page().print(render_explained(planner.explain(_plan_named(planner, planned, named))))
+    page().print(render_explained(planner.explain(_plan_named(planner, report, text))))
 
 
-def _plan_named(planner: Planner, planned: PlanningReport, named: str) -> Plan:
-    """The plan that --plan means.
+def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
+    """Returns the plan that --plan names: a number of the table, a file or a key.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no such plan.
     """
-    shown = planned.answer.best
-    if named.isdecimal() and len(named) <= _NUMBER_DIGITS:
-        if 1 <= int(named) <= len(shown):
-            return shown[int(named) - 1].plan
-        raise UserError(f"--plan is {named}: the table has plans 1 to {len(shown)}")
-    if Path(named).suffix == ".json" or Path(named).is_file():
-        return read_plan(Path(named))
-    found = planner.plan_with_key(named)
-    if found is None:
+    rows = report.answer.best
+    if text.isdecimal() and len(text) <= _NUMBER_DIGITS:
+        if 1 <= int(text) <= len(rows):
+            return rows[int(text) - 1].plan
+        raise UserError(f"--plan is {text}: the table has plans 1 to {len(rows)}")
+    if Path(text).suffix == ".json" or Path(text).is_file():
+        return read_plan(Path(text))
+    plan = planner.plan_with_key(text)
+    if plan is None:
         raise UserError(
-            f"--plan is {named!r}: no legal plan has this key; give a number of the table, a key"
+            f"--plan is {text!r}: no legal plan has this key; give a number of the table, a key"
             " or a JSON file of knobs"
         )
-    return found
+    return plan
 
 
-def _nothing(planned: PlanningReport) -> str:
+def _nothing_fits(report: PlanningReport) -> str:
     from orchestrator.report.plan_text import answer_sentence, enough_sentence
 
-    return f"{answer_sentence(planned)}; {enough_sentence(planned)}"
+    return f"{answer_sentence(report)}; {enough_sentence(report)}"

@@ -1,4 +1,4 @@
-"""`plimsoll report`: the table, the page or the JSON document of a study."""
+"""`plimsoll report`: a study as a table, a page or JSON."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from orchestrator.cli.result import Result, result_to_json
 def report(
     study: StudyName = None,
     html: Annotated[
-        bool, typer.Option("--html", help="Write a page, which needs no network, instead.")
+        bool, typer.Option("--html", help="Write a self-contained HTML page instead.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write to FILE: .html a page, .json JSON."),
+        typer.Option(
+            "--out", metavar="FILE", help="Output file: a page, or JSON if it ends with .json."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> Result | None:
-    """Print the table of a sweep that has run, or write its report as a page."""
-    found = find(study)
+    """Print the report of a sweep, or write it as a page or JSON."""
+    named = find(study)
     from orchestrator.study.reader import load_state
 
-    state = load_state(found.spec, found.name)
+    state = load_state(named.spec, named.name)
 
     from orchestrator.report.document import report_document
     from orchestrator.report.sweep_text import render_report
 
     result = Result(kind="report", content=lambda: report_document(state))
-    file = out or (Path(f"{found.name}-report.html") if html else None)
+    file = out or (Path(f"{named.name}-report.html") if html else None)
     if file is None:
         if not as_json:
-            page().print(render_report(state, ui_hint(found.spec, study)))
+            page().print(render_report(state, ui_hint(named.spec, study)))
         return result
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))

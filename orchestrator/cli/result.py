@@ -1,7 +1,7 @@
-"""Results of commands as JSON, and the one way in which every command is run.
+"""Results of commands, their JSON, and the wrapper that runs every command.
 
-A command returns a `Result`. Where `--json` was given, the result is all that reaches stdout;
-whatever else is printed meanwhile, by libraries and child processes too, goes to stderr.
+A command returns a `Result`. With `--json`, only the result reaches stdout; everything that
+libraries and child processes print goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
 from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
 
-JSON_VERSION = 1  # of all documents; grows when a field goes or changes its meaning
+JSON_VERSION = 1  # of all documents; grows when a field is removed or changes its meaning
 _STDOUT, _STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a command: which kind of document it is, its content, the exit code."""
+    """The result of a command: its kind of document, its content and the exit code."""
 
     kind: str
-    content: Callable[[], Any]  # made only where somebody asks for JSON
+    content: Callable[[], Any]  # called only if JSON is written
     code: ExitCode = ExitCode.DONE
 
 
 def result_to_json(result: Result) -> str:
-    """The document that `--json` prints, as docs/cli.md describes it."""
+    """Returns the document that `--json` prints; docs/cli.md describes it."""
     document = {"kind": result.kind, "version": JSON_VERSION, "result": result.content()}
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
-    """The function that typer calls for a command: it has `--debug`, and heeds `--json`."""
+    """Wraps a command for typer: adds `--debug`, and prints the result if `--json` is given."""
 
     @functools.wraps(command)
     def run(*, debug: bool = False, **options: Any) -> None:
@@ -71,7 +71,7 @@ def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def reserved_stdout() -> Iterator[TextIO]:
-    """Keeps stdout for one writer, which is yielded; all other output goes to stderr meanwhile."""
+    """Yields stdout to one writer; all other output goes to stderr until the context ends."""
     before = sys.stdout
     before.flush()
     with contextlib.ExitStack() as stack:
@@ -79,7 +79,7 @@ def reserved_stdout() -> Iterator[TextIO]:
         if _is_stdout(before):
             stream = stack.enter_context(os.fdopen(os.dup(_STDOUT), "w", encoding="utf-8"))
             stack.callback(os.dup2, stream.fileno(), _STDOUT)
-            stack.callback(before.flush)  # what a logger that holds it has not written yet
+            stack.callback(before.flush)  # a logger that holds the stream may not have flushed
             os.dup2(_STDERR, _STDOUT)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         yield stream
@@ -88,13 +88,13 @@ def reserved_stdout() -> Iterator[TextIO]:
 def _is_stdout(stream: TextIO) -> bool:
     try:
         return stream.fileno() == _STDOUT
-    except (OSError, ValueError):  # a stream in memory
+    except (OSError, ValueError):  # an in-memory stream
         return False
 
 
 @contextlib.contextmanager
 def _debugging() -> Iterator[None]:
-    """Lets Ray's logs through, and prints the traceback of whatever ends the command."""
+    """Shows Ray's logs, and prints the traceback of an exception that ends the command."""
     os.environ[RAY_LOGS_VARIABLE] = "1"
     try:
         yield

@@ -1,4 +1,4 @@
-"""`plimsoll schema`: what editors need to know of a specification."""
+"""`plimsoll schema`: the JSON Schema of a specification."""
 
 from __future__ import annotations
 

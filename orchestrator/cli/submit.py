@@ -1,4 +1,4 @@
-"""`plimsoll submit`: the sweep as a job of a Ray cluster."""
+"""`plimsoll submit`: a sweep as a job on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.console import say, say_error
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Overrides, SpecPath
+from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials
 from orchestrator.cluster.jobs import (
     EXCLUDED,
     STOP_SECONDS,
@@ -35,59 +35,65 @@ if TYPE_CHECKING:
     from search_spaces.spec.schema import SweepSpec
 
 
+_Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Job server of the cluster, such as http://HEAD:8265.",
+        show_default="RAY_API_SERVER_ADDRESS, then RAY_ADDRESS",
+    ),
+]
+_WorkingDir = Annotated[
+    Path,
+    typer.Option(metavar="FOLDER", help="Folder to send, with the specification, code and data."),
+]
+_Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Also leave this out of the folder; a pattern as in .gitignore. Repeatable."
+        " Results, checkpoints, .git, virtual environments and files in .gitignore are never"
+        " sent.",
+    ),
+]
+_Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[=VALUE]",
+        help="Set a variable in the job's environment. Repeatable. Everyone who sees the job"
+        " can read it: keep secrets in the cluster's environment.",
+    ),
+]
+_Requirements = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Install these packages for the job, if the cluster's image lacks Plimsoll.",
+        show_default=False,
+    ),
+]
+_Retries = Annotated[
+    int, typer.Option(min=0, help="How often to resubmit a job that dies; each resumes.")
+]
+_Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
+]
+
+
 def submit(
     spec_path: SpecPath,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="The cluster's job server, as http://HEAD:8265.",
-            show_default="RAY_API_SERVER_ADDRESS, then RAY_ADDRESS",
-        ),
-    ] = None,
-    working_dir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="What is sent: the specification, code and data.")
-    ] = Path(),
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Leave out of it too, as in .gitignore; may be repeated. Results, checkpoints,"
-            " .git, virtual environments and what .gitignore names are left out anyway.",
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[=VALUE]",
-            help="Set in the job's environment; may be repeated. Whoever sees the job can read it:"
-            " secrets belong into the cluster's own.",
-        ),
-    ] = None,
-    requirements: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Install these for the job, where the cluster's image lacks Plimsoll.",
-            show_default=False,
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Trials, in place of budget.trials.", show_default=False)
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Minutes, in place of budget.minutes.", show_default=False)
-    ] = None,
-    retries: Annotated[
-        int,
-        typer.Option(min=0, help="Jobs that may follow one that dies; each goes on where it was."),
-    ] = 2,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
-    ] = True,
+    address: _Address = None,
+    working_dir: _WorkingDir = Path(),
+    exclude: _Exclude = None,
+    env: _Env = None,
+    requirements: _Requirements = None,
+    trials: Trials = None,
+    minutes: Minutes = None,
+    retries: _Retries = 2,
+    follow: _Follow = True,
     overrides: Overrides = None,
 ) -> None:
-    """Run the sweep as a job of a Ray cluster; goes on where an earlier job stopped."""
+    """Run the sweep as a job on a Ray cluster; resumes where an earlier job stopped."""
     from orchestrator.tracking.provenance import code_version
 
     _check_secrets(overrides or [])
@@ -111,7 +117,7 @@ def submit(
         environment=(
             ("RAY_JOB_STOP_WAIT_TIME_S", str(STOP_SECONDS)),
             *_run_context(code),
-            *_named(env or []),  # last, so that it replaces the others
+            *_named(env or []),  # last, to override the others
         ),
         requirements=None if requirements is None else str(_file(requirements)),
         metadata=_metadata(spec, study_name(spec, spec_path), spec_path, code),
@@ -127,16 +133,20 @@ def submit(
     try:
         _follow(server, submission, job, retries)
     except KeyboardInterrupt:
-        say_error("The job goes on. To follow it again, submit the same; ray job stop ends it.")
+        say_error(
+            "The job keeps running. Repeat this command to follow it again; `ray job stop` ends it."
+        )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _begin(server: JobServer, submission: Submission) -> str:
-    """Submits the sweep, unless a job runs it already."""
+    """Returns the job of the sweep: the one that runs already, or a new one."""
     jobs = server.jobs()
-    if there := under_way(submission.study, jobs):
-        say(f"Job {there.id} runs study {submission.study} already: it is left to it.")
-        return there.id
+    if running := under_way(submission.study, jobs):
+        say(
+            f"Job {running.id} is already running study {submission.study}; not submitting another."
+        )
+        return running.id
     job = job_id(submission.study, jobs)
     server.submit(submission, job)
     say(f"Job {job} submitted to {server.address}: {submission.entrypoint}")
@@ -144,7 +154,7 @@ def _begin(server: JobServer, submission: Submission) -> str:
 
 
 def _follow(server: JobServer, submission: Submission, job: str, retries: int) -> None:
-    """Shows logs until a job has ended by itself, or too many have died."""
+    """Shows logs until a job ends by itself; resubmits one that died up to `retries` times."""
     while True:
         ended = server.follow(job, _write)
         if ended is not None and not died(ended):
@@ -152,10 +162,10 @@ def _follow(server: JobServer, submission: Submission, job: str, retries: int) -
         if retries == 0:
             break
         retries -= 1
-        say_error(f"Job {job} {_how(ended)}: another one goes on where it was.")
+        say_error(f"Job {job} {_ending(ended)}: a new job resumes where it stopped.")
         job = _begin(server, submission)
     if ended is None or ended.status != "succeeded":
-        say_error(f"Job {job} {_how(ended)}.{_advice(ended)}")
+        say_error(f"Job {job} {_ending(ended)}.{_advice(ended)}")
     code = ExitCode.NOTHING_FOUND if ended is None else exit_code(ended)
     if code:
         raise typer.Exit(code)
@@ -166,36 +176,36 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _how(job: Job | None) -> str:
+def _ending(job: Job | None) -> str:
     if job is None:
-        return "is not known to the cluster any more, whose head has begun anew"
+        return "is no longer known to the cluster (its head node restarted)"
     if job.status == "stopped":
         return "was stopped"
-    told = f" ({job.message})" if job.message else ""
-    return f"has {job.status}" if job.exit_code else f"has {job.status}{told}"
+    message = f" ({job.message})" if job.message else ""
+    return f"has {job.status}" if job.exit_code else f"has {job.status}{message}"
 
 
 def _advice(job: Job | None) -> str:
     if job is not None and job.exit_code == ExitCode.NO_SUCH_COMMAND:
         return (
-            " Plimsoll is not installed on the cluster: take an image that has it"
-            " (see k8s/README.md), or name --requirements."
+            " Plimsoll is not installed on the cluster: use an image that has it"
+            " (see k8s/README.md), or give --requirements."
         )
     return ""
 
 
 def _inside(path: Path, folder: Path) -> str:
-    """The specification's path from the folder that is sent.
+    """Returns the specification's path relative to the folder that is sent.
 
     Raises:
-        UserError: If it lies elsewhere.
+        UserError: If it lies outside the folder.
     """
     try:
         return path.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
         raise UserError(
             f"{path} is not in --working-dir {folder.resolve()}: only that folder is sent to the"
-            " cluster; name one that holds the specification, its code and its data"
+            " cluster; choose one that contains the specification, its code and its data"
         ) from None
 
 
@@ -209,45 +219,45 @@ def _check_secrets(overrides: list[str]) -> None:
         key, _, value = text.partition("=")
         if "://" in value and without_password(value) != value:
             raise UserError(
-                f"--set {key} holds a password, which whoever sees the job could read: name the"
-                " address in the cluster's environment (docs/shared.md)"
+                f"--set {key} contains a password, which everyone who sees the job can read: put"
+                " the address into the cluster's environment (docs/shared.md)"
             )
 
 
 def _file(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(f"--requirements {path}: there is no such file")
+        raise UserError(f"--requirements {path}: no such file")
     return path.resolve()
 
 
 def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
-    """Names and values; of a name alone the value here."""
+    """Splits NAME=VALUE; a name alone takes its value from this process's environment."""
     pairs = []
-    for told in variables:
-        name, given, value = told.partition("=")
-        if not given and name not in os.environ:
-            raise UserError(f"--env {name}: it is not set here; set it, or say {name}=VALUE")
-        pairs.append((name, value if given else os.environ[name]))
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise UserError(f"--env {name}: not set in this shell; set it, or give {name}=VALUE")
+        pairs.append((name, value if equals else os.environ[name]))
     return tuple(pairs)
 
 
 def _run_context(code: CodeVersion | None) -> tuple[tuple[str, str], ...]:
-    """The variable that tells the job its user and its code's version."""
+    """The environment variable with the job's user and version of the code."""
     from orchestrator.tracking.mlflow_fields import job_context
     from orchestrator.tracking.provenance import CONTEXT_VARIABLE, run_context, user
 
-    given = dict(run_context(os.environ.get(CONTEXT_VARIABLE, "")))
-    return ((CONTEXT_VARIABLE, job_context(user(), code, given)),)
+    user_tags = dict(run_context(os.environ.get(CONTEXT_VARIABLE, "")))
+    return ((CONTEXT_VARIABLE, job_context(user(), code, user_tags)),)
 
 
 def _metadata(
     spec: SweepSpec, study: str, spec_path: Path, code: CodeVersion | None
 ) -> tuple[tuple[str, str], ...]:
-    told = {
+    metadata = {
         STUDY: study,
         "plimsoll_version": version(DISTRIBUTION),
         "plimsoll_spec": spec_path.name,
         "model": spec.model.name,
         "git_commit": f"{code.commit}{'-dirty' * code.modified}" if code else "",
     }
-    return tuple((name, value) for name, value in told.items() if value)
+    return tuple((name, value) for name, value in metadata.items() if value)

@@ -1,4 +1,4 @@
-"""`plimsoll sync`: MLflow from the study, whatever it missed."""
+"""`plimsoll sync`: trials that MLflow missed, added from the study."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from search_spaces.spec.schema import SweepSpec
 
 
 def sync(study: StudyName = None, as_json: Json = False) -> Result:
-    """Bring MLflow up with a sweep that has run, whatever it missed."""
-    found = find(study)
-    spec, name = found.spec, found.name
+    """Add to MLflow any trials it missed."""
+    named = find(study)
+    spec, name = named.spec, named.name
     if not spec.tracking.enabled:
-        raise UserError("tracking.enabled is false: this sweep is not kept in MLflow")
+        raise UserError("tracking.enabled is false: this sweep is not tracked in MLflow")
 
     from orchestrator.study.locks import sole_driver
     from orchestrator.study.reader import (
@@ -33,15 +33,14 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     model = _model(spec)
     records, validations = load_records(spec, name), load_validations(spec, name)
     state = stored_state(spec, name, records, validations, load_end(spec, name))
-    with sole_driver(spec, name):  # one that runs brings MLflow up by itself
+    with sole_driver(spec, name):  # a running driver logs its own trials
         check_tracking(spec)
         added = add_what_is_missing(state, model, load_provenances(spec, name))
     store = without_password(store_uri(spec))
     if not as_json:
         say(
-            f"{store} holds the {len(records)} trials and {len(validations)} validations of"
-            f" {name}; {added}"
-            " of them were missing."
+            f"{store} has all {len(records)} trials and {len(validations)} validations of {name};"
+            f" added now: {added}."
         )
     content = {
         "study": name,
@@ -54,11 +53,11 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
 
 
 def _model(spec: SweepSpec) -> ModelFacts | None:
-    """What the exports need; a study can be read where its model is not."""
+    """The model that exports need; None if it cannot be read, which a study does not require."""
     from workers.models.load import describe
 
     try:
         return describe(spec.model, spec.train)
     except UserError as error:
-        say(f"Without exports, since the model cannot be read here: {error}")
+        say(f"Exports are left out: the model cannot be read here: {error}")
         return None

@@ -1,4 +1,4 @@
-"""`plimsoll trial`: one plan, without Ray."""
+"""`plimsoll trial`: one run of one plan, without Ray."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from search_spaces.trial import Crashed, Measured, Outcome, outcome_to_json
 def trial(
     spec_path: SpecPath,
     plan: Annotated[
-        Path, typer.Option("--plan", metavar="FILE", help="The plan, a JSON file of its knobs.")
+        Path, typer.Option("--plan", metavar="FILE", help="Plan, a JSON file of its knobs.")
     ],
     validation: Annotated[
         bool,
         typer.Option(
-            "--validation", help="As a validation: longer, with evaluation and checkpoint."
+            "--validation", help="Run it as a validation: longer, with evaluation and checkpoint."
         ),
     ] = False,
     as_json: Json = False,
 ) -> Result | None:
-    """Run one plan without Ray, alone or under torchrun, and say how it ended."""
+    """Run one plan without Ray, alone or under torchrun, and report its outcome."""
     spec = load_spec(spec_path)
-    asked = read_plan(plan)
+    knobs = read_plan(plan)
 
     from workers.local import run_standalone
 
-    outcome = run_standalone(spec, asked, validation=validation)
-    if outcome is None:  # rank 0 speaks for all
+    outcome = run_standalone(spec, knobs, validation=validation)
+    if outcome is None:  # rank 0 reports for all ranks
         return None
     if not as_json:
         _show(outcome)
@@ -54,14 +54,14 @@ def _show(outcome: Outcome) -> None:
     if isinstance(outcome, Measured):
         memory = outcome.memory
         share = f"{100 * memory.share:.0f} % of the limit"
-        say(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all that was measured")
+        say(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all measurements")
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a JSON file.
+    """Returns the plan in a JSON file.
 
     Raises:
-        UserError: If there is no such file, or no plan in it.
+        UserError: If the file is missing or holds no plan.
     """
     try:
         knobs = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -69,9 +69,9 @@ def read_plan(path: Path) -> Plan:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UserError(f"{path} is no JSON: {error.msg} in {where}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, a null byte, numbers without end
-        raise UserError(f"{path} is no JSON: {error}") from None
+        raise UserError(f"{path} is not JSON: {error.msg} in {where}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, a null byte, endless numbers
+        raise UserError(f"{path} is not JSON: {error}") from None
     if not isinstance(knobs, dict):
         raise UserError(f"{path} is not a plan: must be an object of knobs")
     try:

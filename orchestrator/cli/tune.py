@@ -1,4 +1,4 @@
-"""`plimsoll tune`: the sweep."""
+"""`plimsoll tune`: a sweep in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from orchestrator.cli.check import expected
 from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, page, say_error, ui_hint
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Json, Overrides, SpecPath, set_arguments
+from orchestrator.cli.options import (
+    Json,
+    Minutes,
+    Overrides,
+    SpecPath,
+    Trials,
+    set_arguments,
+)
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.cluster.runtime import shows_ray_logs
 from orchestrator.core.objective import counts, measured
@@ -25,83 +32,83 @@ from search_spaces.spec.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
+    from search_spaces.costs.calibration import Calibration
+    from search_spaces.spec.schema import SweepSpec
+
+
+_Plain = Annotated[
+    bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
+]
+_Events = Annotated[
+    bool,
+    typer.Option(
+        "--events",
+        help="Print each event to stdout as a line of JSON, instead of the view and report.",
+    ),
+]
+_Validation = Annotated[
+    bool | None,
+    typer.Option(
+        "--validation/--no-validation",
+        help="Validate the best plan or not (overrides validation.enabled).",
+        show_default=False,
+    ),
+]
+_Records = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STUDY",
+        help="Also calibrate forecasts with a study: its specification, folder, name or database.",
+        autocompletion=complete_study,
+    ),
+]
 
 
 def tune(
     spec_path: SpecPath,
-    trials: Annotated[
-        int | None, typer.Option(help="Trials, in place of budget.trials.", show_default=False)
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Minutes, in place of budget.minutes.", show_default=False)
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Plain lines instead of the live view.")
-    ] = False,
-    events: Annotated[
-        bool,
-        typer.Option(
-            "--events",
-            help="Print each event to stdout as a line of JSON, instead of view and report.",
-        ),
-    ] = False,
-    validation: Annotated[
-        bool | None,
-        typer.Option(
-            "--validation/--no-validation",
-            help="Validate the best plan or not, in place of validation.enabled.",
-            show_default=False,
-        ),
-    ] = None,
-    records: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STUDY",
-            help="Forecast from a study too: its specification, folder, name or database.",
-            autocompletion=complete_study,
-        ),
-    ] = None,
+    trials: Trials = None,
+    minutes: Minutes = None,
+    plain: _Plain = False,
+    events: _Events = False,
+    validation: _Validation = None,
+    records: _Records = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> Result:
-    """Search, measure and rank plans; goes on where an earlier run of the same study stopped."""
+    """Search, measure and rank plans; resumes where an earlier run of the study stopped."""
     if events and as_json:
-        raise UserError("--events and --json both want stdout: choose one")
+        raise UserError("--events and --json both write to stdout: choose one")
     loaded = load_spec(spec_path, overrides or ())
     spec = with_budget(loaded, trials=trials, minutes=minutes, validation=validation)
     name = study_name(spec, spec_path)
 
-    from orchestrator.forecast.calibration import calibrated_for_sweep
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
     from orchestrator.study.study import StudyLost, check_study
     from orchestrator.sweep import Stopped, run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
-    from search_spaces.costs.calibration import shipped_calibration
 
     if spec.cluster.workers != "auto":
-        expected(spec, spec.cluster.workers)  # what is wrong without any cluster, before one starts
-    check_study(spec, name)  # another job must not replace the specification of this study's own
-    belief = shipped_calibration()
-    if records is not None:
-        belief = calibrated_for_sweep(belief, find_study(records, option="--records"), spec, name)
+        expected(spec, spec.cluster.workers)  # find errors before a cluster starts
+    check_study(spec, name)  # a different job must not replace this study's specification
+    calibration = _calibration(records, spec, name)
     remember(spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             view = EventStream(stdout) if events else make_view(plain or shows_ray_logs())
             listeners = [view, EventFile(events_file(spec, name), say_error)]
-            state = run_sweep(spec, name, listeners, belief)
+            state = run_sweep(spec, name, listeners, calibration)
     except KeyboardInterrupt as stopped:
         again = command_line("tune", spec_path, *set_arguments(overrides))
-        say_error(f"Stopped. To go on where it stopped: {again}")
+        say_error(f"Stopped. To resume: {again}")
         signum = stopped.signum if isinstance(stopped, Stopped) else signal.SIGINT
         raise typer.Exit(ExitCode(128 + signum)) from None  # as shells have it
     except StudyLost as lost:
         say_error(str(lost))
         raise typer.Exit(ExitCode.STUDY_LOST) from None
     if not events and not as_json:
-        # the file alone is not what was swept where the command line set some of it
+        # after --set, the file alone does not describe the sweep; the study's folder does
         swept = Path(spec.study.folder, name) if overrides else spec_path
         page().print(render_report(state, ui_hint(spec, swept)))
     if state.best is None:
@@ -113,11 +120,22 @@ def tune(
     )
 
 
+def _calibration(records: str | None, spec: SweepSpec, name: str) -> Calibration:
+    from orchestrator.forecast.calibration import calibrated_for_sweep
+    from search_spaces.costs.calibration import shipped_calibration
+
+    calibration = shipped_calibration()
+    if records is None:
+        return calibration
+    study = find_study(records, option="--records")
+    return calibrated_for_sweep(calibration, study, spec, name)
+
+
 def why_nothing(state: SweepState) -> str:
-    """One sentence on why the sweep found no plan that can be used."""
+    """Returns a sentence on why the sweep found no feasible plan."""
     if not state.records:
         reason = state.ended.reason if state.ended else "it was stopped"
-        return f"No plan was found: no trial ended ({reason})."
+        return f"No plan was found: no trial finished ({reason})."
     if any(measured(record) for record in state.records):
         from orchestrator.report.sweep_text import all_failed, short_of_goal
 
@@ -127,8 +145,9 @@ def why_nothing(state: SweepState) -> str:
             return f"No plan was found: {short}."
         share = 100 * state.spec.objective.headroom
         return (
-            f"No plan was found: those that trained left less than {share:g} % of the memory limit"
-            " free; lower objective.headroom, raise cluster.memory_gib or take a smaller model."
+            f"No plan was found: all plans that trained left less than {share:g} % of the memory"
+            " limit free; lower objective.headroom, raise cluster.memory_gib or use a smaller"
+            " model."
         )
     endings = ", ".join(
         f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(counts(state.records).items())

@@ -1,4 +1,4 @@
-"""`plimsoll ui`: MLflow, or optuna-dashboard, on a study."""
+"""`plimsoll ui`: MLflow or optuna-dashboard for a study."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def ui(
     study: StudyName = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
     optuna: Annotated[
-        bool, typer.Option("--optuna", help="Open optuna-dashboard instead, if it is installed.")
+        bool, typer.Option("--optuna", help="Open optuna-dashboard instead, if installed.")
     ] = False,
 ) -> None:
-    """Open the MLflow UI, or optuna-dashboard, on a sweep; Ctrl-C ends it."""
-    found = find(study)
-    spec, name = found.spec, found.name
+    """Serve the MLflow UI, or optuna-dashboard, for a sweep until Ctrl-C."""
+    named = find(study)
+    spec, name = named.spec, named.name
     if optuna:
         from orchestrator.study.dashboard import serve_dashboard
 
-        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
             serve_dashboard(
                 spec, name, port=port, ready=lambda url: say(f"optuna-dashboard: {url}")
             )
@@ -34,11 +34,11 @@ def ui(
 
     from orchestrator.tracking.mlflow_view import sweep_pages, ui_command, ui_environment
 
-    # MLflow's own first page shows none of the runs
+    # MLflow's own first page lists no runs
     pages = sweep_pages(spec, name, port=port)
-    say(f"The trials: {pages.trials}")
+    say(f"All trials: {pages.trials}")
     if pages.answer:
-        say(f"The answer: {pages.answer}")
+        say(f"Best plan: {pages.answer}")
 
     command = ui_command(spec, pages, port=port)
     try:

@@ -1,4 +1,4 @@
-"""Two studies beside each other: of two machines, of two versions, of two specifications."""
+"""Comparison of two trials of a study, and of two studies."""
 
 from __future__ import annotations
 
@@ -22,74 +22,77 @@ from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate, Fingerprint, Measured, Record
 
 PHASES = ("data", "forward", "backward", "optimizer")
-_FEWEST = 3  # plans whose order says anything
-_SUBJECT = ("model", "data", "train")
-_PLACES = ("study.name", "study.folder", "study.storage")  # where it lies changes nothing
+_LEAST_PLANS = 3  # fewer have no meaningful rank correlation
+_JOB_SECTIONS = ("model", "data", "train")
+_LOCATIONS = ("study.name", "study.folder", "study.storage")  # they change no measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A trial of one side; what it did not measure is None. `wins` says that it is the answer."""
+    """A trial of one side; fields that it did not measure are None."""
 
     trial: int
     plan: Plan
-    lossy: str  # which knobs change the numerics, empty if none does
-    kind: str  # how it ended, in a word or two
-    outcome: str  # the same in a sentence
+    lossy: str  # knobs that change the numerics; empty if lossless
+    kind: str  # its outcome in a word or two
+    outcome: str  # its outcome in a sentence
     samples_per_second: Estimate | None
     peak_bytes: int | None
     limit_bytes: int | None
-    forecast: float | None  # samples per second, before the trial
-    wins: bool
+    forecast: float | None  # samples per second, from before the trial
+    wins: bool  # it is the best trial of its study
 
 
 def measurement(record: Record, state: SweepState) -> Measurement:
-    """What a trial of a study measured."""
-    told = record.outcome if isinstance(record.outcome, Measured) else None
-    expected = record.forecast
+    """Returns the measurements of a trial."""
+    measured = record.outcome if isinstance(record.outcome, Measured) else None
+    forecast = record.forecast
     return Measurement(
         trial=record.number,
         plan=record.plan,
         lossy=lossy_words(record.plan, state.spec),
         kind=KIND_WORDS[record.outcome.kind],
         outcome=outcome_words(record.outcome),
-        samples_per_second=told.samples_per_second if told else None,
-        peak_bytes=told.memory.peak_bytes if told else None,
-        limit_bytes=told.memory.limit_bytes if told else None,
-        forecast=expected.samples_per_second.value if expected else None,
+        samples_per_second=measured.samples_per_second if measured else None,
+        peak_bytes=measured.memory.peak_bytes if measured else None,
+        limit_bytes=measured.memory.limit_bytes if measured else None,
+        forecast=forecast.samples_per_second.value if forecast else None,
         wins=record == state.best,
     )
 
 
 def rates_apart(first: Record, second: Record) -> bool | None:
-    """Whether two speeds differ beyond noise: their intervals lie apart, as equals are told."""
-    ours, theirs = first.outcome, second.outcome
-    if not (isinstance(ours, Measured) and isinstance(theirs, Measured)):
+    """Returns True if two speeds differ beyond noise; None if one was not measured.
+
+    They do if their confidence intervals do not overlap, the test for statistically equal plans.
+    """
+    one, other = first.outcome, second.outcome
+    if not (isinstance(one, Measured) and isinstance(other, Measured)):
         return None
-    return not ours.samples_per_second.overlaps(theirs.samples_per_second)
+    return not one.samples_per_second.overlaps(other.samples_per_second)
 
 
 def peaks_apart(first: Record, second: Record) -> bool | None:
-    """Whether two peaks differ by more than those of one plan from trial to trial."""
-    ours, theirs = peak(first), peak(second)
-    return None if ours is None or theirs is None else not ours.overlaps(theirs)
+    """Returns True if two peaks differ beyond run-to-run noise; None if one was not measured."""
+    one, other = peak(first), peak(second)
+    return None if one is None or other is None else not one.overlaps(other)
 
 
 def peak(record: Record) -> Estimate | None:
-    """A measured peak in bytes, with what peaks of one plan differ by."""
+    """Returns a measured peak in bytes, with the run-to-run noise as its interval."""
     if not isinstance(record.outcome, Measured):
         return None
     memory = record.outcome.memory
-    noise = PEAKS_APART * memory.limit_bytes
-    held = float(memory.peak_bytes)
-    return Estimate(value=held, low=held - noise, high=held + noise)
+    noise_bytes = PEAKS_APART * memory.limit_bytes
+    peak_bytes = float(memory.peak_bytes)
+    return Estimate(value=peak_bytes, low=peak_bytes - noise_bytes, high=peak_bytes + noise_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something that is not the same on the two sides.
+    """A value that differs between the two sides.
 
-    `follows` says of a knob that it differs only since another one does.
+    `follows` is True for a knob that differs only because another knob does.
     """
 
     name: str
@@ -102,9 +105,12 @@ class Difference:
 class PlanComparison:
     """Two trials of a study.
 
-    `ratio` is the second's speed over the first's; `rates_apart` and `peaks_apart` say whether
-    they differ beyond noise, None where nobody can say. `phases` are seconds of a step and
-    `anatomy` bytes at the peak, as both were measured.
+    Attributes:
+        ratio: Speed of the second over that of the first.
+        rates_apart: True if speeds differ beyond noise; None if that is unknown.
+        peaks_apart: True if peaks differ beyond noise; None if that is unknown.
+        phases: Measured seconds of a step.
+        anatomy: Measured bytes at the peak.
     """
 
     study: str
@@ -119,10 +125,10 @@ class PlanComparison:
 
 
 def compare_plans(state: SweepState, numbers: tuple[int, int]) -> PlanComparison:
-    """Two trials of a study beside each other.
+    """Compares two trials of a study.
 
     Raises:
-        StudyError: If there is no such trial.
+        StudyError: If a trial does not exist.
     """
     first, second = (trial_named(state, number) for number in numbers)
     return PlanComparison(
@@ -139,39 +145,41 @@ def compare_plans(state: SweepState, numbers: tuple[int, int]) -> PlanComparison
 
 
 def _knobs(first: Record, second: Record) -> Iterator[Difference]:
-    """Those that differ by themselves, then those that follow."""
-    ours, theirs = first.plan.as_dict(), second.plan.as_dict()
+    """Yields the knobs that differ by themselves, then those that follow from them."""
+    knobs, other_knobs = first.plan.as_dict(), second.plan.as_dict()
     own = differing_knobs(first.plan, second.plan)
-    rest = [name for name in ours if ours[name] != theirs[name] and name not in own]
-    for name in (*own, *rest):
-        yield Difference(name=name, first=ours[name], second=theirs[name], follows=name not in own)
+    following = [name for name in knobs if knobs[name] != other_knobs[name] and name not in own]
+    for name in (*own, *following):
+        yield Difference(
+            name=name, first=knobs[name], second=other_knobs[name], follows=name not in own
+        )
 
 
 def _phases(first: Record, second: Record) -> Iterator[Difference]:
-    ours, theirs = first.outcome, second.outcome
-    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+    one, other = first.outcome, second.outcome
+    if isinstance(one, Measured) and isinstance(other, Measured):
         for name in PHASES:
             yield Difference(
-                name=name, first=getattr(ours.phases, name), second=getattr(theirs.phases, name)
+                name=name, first=getattr(one.phases, name), second=getattr(other.phases, name)
             )
 
 
 def _anatomy(first: Record, second: Record) -> Iterator[Difference]:
-    ours, theirs = first.outcome, second.outcome
-    if isinstance(ours, Measured) and isinstance(theirs, Measured):
-        there = dict(anatomy_rows(theirs.memory.anatomy))
-        for name, held in anatomy_rows(ours.memory.anatomy):
-            if name in there:
-                yield Difference(name=name, first=held, second=there[name])
+    one, other = first.outcome, second.outcome
+    if isinstance(one, Measured) and isinstance(other, Measured):
+        other_rows = dict(anatomy_rows(other.memory.anatomy))
+        for name, size_bytes in anatomy_rows(one.memory.anatomy):
+            if name in other_rows:
+                yield Difference(name=name, first=size_bytes, second=other_rows[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the studies, in figures."""
+    """Summary of one of the studies."""
 
     study: str
     trials: int
-    ended: tuple[tuple[str, int], ...]  # how many trials ended in which way
+    ended: tuple[tuple[str, int], ...]  # number of trials by kind of outcome
     device: str
     best: Measurement | None
     note: str
@@ -179,7 +187,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A plan that both studies tried; `ratio` is the second's speed over the first's."""
+    """A plan that both studies tried; `ratio` is its speed in the second over the first."""
 
     plan: Plan
     first: Measurement
@@ -191,12 +199,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How the plans that both have measured compare.
+    """Agreement of two studies on the plans that both measured.
 
-    `tau` is Kendall's rank correlation of their speeds, 1 for the same order, -1 for the reverse,
-    and `chance` the probability of one so far from 0 if orders had nothing to do with each other;
-    None of fewer than three plans, or where all are equally fast. Ratios are medians, the second
-    over the first.
+    Attributes:
+        plans: Number of plans.
+        ratio: Median speed ratio, second over first; `slowest` and `fastest` are its extremes.
+        peak_ratio: Median ratio of peaks, second over first.
+        tau: Kendall's rank correlation of speeds: 1 for the same order, -1 for the reverse. None
+            for fewer than three plans, or if all are equally fast.
+        chance: p-value of `tau` under independent orders.
     """
 
     plans: int
@@ -213,9 +224,10 @@ class Agreement:
 class StudyComparison:
     """Two studies.
 
-    `same_job` says whether model, data and training are one: otherwise speeds do not compare.
-    `winners` are the knobs in which the answers differ, and `ratio` the second answer's speed over
-    the first's.
+    Attributes:
+        same_job: True if model, data and training are the same; else speeds are not comparable.
+        winners: Knobs in which the best plans differ.
+        ratio: Speed of the second best plan over that of the first.
     """
 
     first: Side
@@ -235,9 +247,9 @@ class StudyComparison:
 def compare_studies(
     first: SweepState, second: SweepState, notes: tuple[str, str] = ("", "")
 ) -> StudyComparison:
-    """Two studies beside each other; `notes` is what to say of each."""
+    """Compares two studies; `notes` has a note on each, or empty strings."""
     pairs = tuple(_pairs(first, second))
-    ours, theirs = first.best, second.best
+    first_best, second_best = first.best, second.best
     specification = tuple(
         _keys(first.spec.model_dump(mode="json"), second.spec.model_dump(mode="json"))
     )
@@ -245,14 +257,16 @@ def compare_studies(
     return StudyComparison(
         first=_side(first, notes[0]),
         second=_side(second, notes[1]),
-        same_job=not any(key.name.split(".")[0] in _SUBJECT for key in specification),
+        same_job=not any(key.name.split(".")[0] in _JOB_SECTIONS for key in specification),
         specification=specification,
         environment=tuple(_environment(_fingerprint(first), _fingerprint(second))),
         winners=()
-        if ours is None or theirs is None
-        else tuple(_other_knobs(ours.plan, theirs.plan)),
-        ratio=_ratio(theirs, ours),
-        rates_apart=None if ours is None or theirs is None else rates_apart(ours, theirs),
+        if first_best is None or second_best is None
+        else tuple(_other_knobs(first_best.plan, second_best.plan)),
+        ratio=_ratio(second_best, first_best),
+        rates_apart=None
+        if first_best is None or second_best is None
+        else rates_apart(first_best, second_best),
         pairs=pairs,
         agreement=_agreement(pairs),
         only_first=len(plans[0] - plans[1]),
@@ -261,23 +275,23 @@ def compare_studies(
 
 
 def _side(state: SweepState, note: str) -> Side:
-    seen = _fingerprint(state)
+    fingerprint = _fingerprint(state)
     return Side(
         study=state.study,
         trials=len(state.records),
         ended=tuple(counts(state.records).items()),
-        device="" if seen is None else f"{seen.device} {seen.device_name}",
+        device="" if fingerprint is None else f"{fingerprint.device} {fingerprint.device_name}",
         best=None if state.best is None else measurement(state.best, state),
         note=note,
     )
 
 
 def _pairs(first: SweepState, second: SweepState) -> Iterator[Pair]:
-    """Plans that both have, the fastest of the first study first, what it did not measure last."""
-    ours, theirs = _by_plan(first.records), _by_plan(second.records)
-    common = [plan for plan in ours if plan in theirs]
-    for plan in sorted(common, key=lambda plan: -_rate(ours[plan])):
-        one, other = ours[plan], theirs[plan]
+    """Yields plans that both tried, by speed in the first study; unmeasured ones come last."""
+    first_records, second_records = _by_plan(first.records), _by_plan(second.records)
+    common = [plan for plan in first_records if plan in second_records]
+    for plan in sorted(common, key=lambda plan: -_rate(first_records[plan])):
+        one, other = first_records[plan], second_records[plan]
         yield Pair(
             plan=plan,
             first=measurement(one, first),
@@ -289,9 +303,9 @@ def _pairs(first: SweepState, second: SweepState) -> Iterator[Pair]:
 
 
 def _by_plan(records: Sequence[Record]) -> dict[Plan, Record]:
-    """The last record of each plan, a measured one before others."""
-    order = sorted(records, key=lambda record: isinstance(record.outcome, Measured))
-    return {record.plan: record for record in order}
+    # the last one wins: of the measured records, or of all if none measured the plan
+    measured_last = sorted(records, key=lambda record: isinstance(record.outcome, Measured))
+    return {record.plan: record for record in measured_last}
 
 
 def _rate(record: Record) -> float:
@@ -329,20 +343,20 @@ def _tau(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
         if pair.first.samples_per_second and pair.second.samples_per_second
     ]
     columns = list(zip(*rates, strict=True))
-    if len(rates) < _FEWEST or any(len(set(column)) == 1 for column in columns):
+    if len(rates) < _LEAST_PLANS or any(len(set(column)) == 1 for column in columns):
         return None, None
-    found = kendalltau(*columns)
-    return float(found.statistic), float(found.pvalue)
+    correlation = kendalltau(*columns)
+    return float(correlation.statistic), float(correlation.pvalue)
 
 
-def _ratio(above: Record | None, below: Record | None) -> Estimate | None:
-    """Of two trials, which may be of one plan on two machines."""
-    if above is None or below is None:
+def _ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
+    """The ratio of two speeds; unlike `speedup`, it may be of one plan on two machines."""
+    if numerator is None or denominator is None:
         return None
-    ours, theirs = above.outcome, below.outcome
-    if not (isinstance(ours, Measured) and isinstance(theirs, Measured)):
+    one, other = numerator.outcome, denominator.outcome
+    if not (isinstance(one, Measured) and isinstance(other, Measured)):
         return None
-    return quotient(ours.samples_per_second, theirs.samples_per_second)
+    return quotient(one.samples_per_second, other.samples_per_second)
 
 
 def _other_knobs(first: Plan, second: Plan) -> Iterator[Difference]:
@@ -353,47 +367,46 @@ def _other_knobs(first: Plan, second: Plan) -> Iterator[Difference]:
 def _keys(
     first: Mapping[str, Any], second: Mapping[str, Any], path: str = ""
 ) -> Iterator[Difference]:
-    """Keys of two specifications that differ; passwords in addresses are not told."""
+    """Yields the keys in which two specifications differ, without passwords in addresses."""
     for key in {**first, **second}:
-        ours, theirs = first.get(key), second.get(key)
-        if ours == theirs:
+        value, other_value = first.get(key), second.get(key)
+        if value == other_value:
             continue
         name = f"{path}{key}"
-        if name in _PLACES:
+        if name in _LOCATIONS:
             continue
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from _keys(ours, theirs, f"{name}.")
+        if isinstance(value, dict) and isinstance(other_value, dict):
+            yield from _keys(value, other_value, f"{name}.")
         elif tuple(name.split(".")) in ADDRESSES:
-            yield Difference(name=name, first=_address(ours), second=_address(theirs))
+            yield Difference(name=name, first=_address(value), second=_address(other_value))
         else:
-            yield Difference(name=name, first=ours, second=theirs)
+            yield Difference(name=name, first=value, second=other_value)
 
 
-def _address(told: str | None) -> str | None:
-    return None if told is None else without_password(told)
+def _address(address: str | None) -> str | None:
+    return None if address is None else without_password(address)
 
 
 def _fingerprint(state: SweepState) -> Fingerprint | None:
-    told = (record.fingerprint for record in reversed(state.records))
-    return next((one for one in told if one is not None), state.fingerprint)
+    fingerprints = (record.fingerprint for record in reversed(state.records))
+    return next((one for one in fingerprints if one is not None), state.fingerprint)
 
 
 def _environment(first: Fingerprint | None, second: Fingerprint | None) -> Iterator[Difference]:
-    """Hardware and software that differ; what is missing on one side is None."""
-    ours, theirs = _facts(first), _facts(second)
-    for name in {**ours, **theirs}:
-        if ours.get(name) != theirs.get(name):
-            yield Difference(name=name, first=ours.get(name), second=theirs.get(name))
+    facts, other_facts = _facts(first), _facts(second)
+    for name in {**facts, **other_facts}:
+        if facts.get(name) != other_facts.get(name):
+            yield Difference(name=name, first=facts.get(name), second=other_facts.get(name))
 
 
-def _facts(seen: Fingerprint | None) -> dict[str, Any]:
-    if seen is None:
+def _facts(fingerprint: Fingerprint | None) -> dict[str, Any]:
+    if fingerprint is None:
         return {}
     return {
-        "device": seen.device,
-        "device_name": seen.device_name,
-        "device_memory_gib": round(seen.device_memory_bytes / GIB, 3),
-        "hosts": seen.hosts,
-        "python": seen.python,
-        **dict(seen.versions),
+        "device": fingerprint.device,
+        "device_name": fingerprint.device_name,
+        "device_memory_gib": round(fingerprint.device_memory_bytes / GIB, 3),
+        "hosts": fingerprint.hosts,
+        "python": fingerprint.python,
+        **dict(fingerprint.versions),
     }

@@ -1,4 +1,4 @@
-"""What explanations of a study rest on: its records, and forecasts that these have corrected."""
+"""Context of explanations: a study's records, and forecasts calibrated with them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Estimate, Record, Refused
 
-MOST_RECORDS = 200  # what more of them teach a forecast is less than what learning takes
+MOST_RECORDS = 200  # more improve forecasts little and slow the calibration down
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_FED = "accumulation"
+_DERIVED = "accumulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForecastContext:
-    """A study on one kind of nodes, and what is expected of every legal plan there.
+    """A study on one accelerator kind, with forecasts of every legal plan.
 
-    Plans name no kind of nodes here; `records` are those of trials on that kind.
+    Attributes:
+        records: The study's records on that kind. Their plans do not name the kind.
+        sized: Forecasts of all plans of the space.
     """
 
     state: SweepState
@@ -42,15 +44,15 @@ class ForecastContext:
 
     @property
     def around(self) -> RuleContext:
-        """What rules look at."""
+        """The context in which rules are checked."""
         return self.question.around(self.question.ranks[0])
 
     def refusal(self, plan: Plan) -> Refused | None:
-        """The first rule that forbids a plan, None if it is legal."""
+        """Returns the first rule that forbids a plan; None if the plan is legal."""
         return refusal(plan, self.around)
 
     def expected(self, plan: Plan) -> Expected | None:
-        """What is expected of a plan, whether the study searches it or not; None if not legal."""
+        """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
         rows = self.sized.table.rows_of(plan)
         if len(rows):
             return expected(self.sized, int(rows[0]))
@@ -59,18 +61,18 @@ class ForecastContext:
         return expected(size_plan(self.question, plan, self.trace, self.belief), 0)
 
     def record_of(self, plan: Plan) -> Record | None:
-        """The last trial of a plan; None if it was not tried."""
-        return next((one for one in reversed(self.records) if one.plan == plan), None)
+        """Returns the last record of a plan; None if it was not tried."""
+        return next((record for record in reversed(self.records) if record.plan == plan), None)
 
 
 def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContext:
-    """What explains a study, on nodes of one kind where plans tell kinds apart.
+    """Builds the context of a study, for one accelerator kind if its plans name kinds.
 
-    The model is described and traced, no data are read.
+    The model is described and traced; no data is read.
 
     Raises:
-        UserError: If the model cannot be found or traced, nobody knows the device that the study
-            ran on, or no plan is legal.
+        UserError: If the model cannot be found or traced, the study's device is unknown, or no
+            plan is legal.
     """
     from workers.models.load import describe
 
@@ -81,78 +83,78 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
         if record.plan.accelerator == accelerator
     )
     device = study_device(spec, records)
-    told = spec.cluster.accelerators.get(accelerator)
-    if told is not None and told.gpu is not None:
-        device = find_device(told.gpu)
+    accelerator_spec = spec.cluster.accelerators.get(accelerator)
+    if accelerator_spec is not None and accelerator_spec.gpu is not None:
+        device = find_device(accelerator_spec.gpu)
     model = describe(spec.model, spec.train)
-    question = planning_request(spec, model, device, ranks=(_ranks(state),))
+    request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := limit_of(record)))
-    question = question.limited_to(next(limits, question.limit_bytes))
-    trace = Footprints(spec, question.kind)
-    belief = calibrated(
+    request = request.limited_to(next(limits, request.limit_bytes))
+    trace = Footprints(spec, request.kind)
+    calibration = calibrated(
         shipped_calibration(), records[-MOST_RECORDS:], model=model, device=device, trace=trace
     )
     return ForecastContext(
         state=state,
         records=records,
-        question=question,
-        belief=belief,
+        question=request,
+        belief=calibration,
         trace=trace,
-        sized=forecast_table(question, question.ranks[0], trace, belief),
+        sized=forecast_table(request, request.ranks[0], trace, calibration),
     )
 
 
 def without_accelerator(plan: Plan) -> Plan:
-    """The plan without the kind of nodes that it is for."""
+    """Returns the plan without its accelerator kind."""
     return replace(plan, accelerator="")
 
 
 def times(estimate: Estimate, factor: float) -> Estimate:
-    """A multiple of an estimate."""
+    """Returns an estimate multiplied by a factor."""
     return Estimate(
         value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor
     )
 
 
 def _ranks(state: SweepState) -> int:
-    """Ranks that the sweep had: as asked, or of the largest plan that it tried."""
-    asked = state.spec.cluster.workers
+
+    workers = state.spec.cluster.workers
     tried = max(record.plan.world_size for record in state.records)
-    return tried if asked == "auto" else max(asked, tried)
+    return tried if workers == "auto" else max(workers, tried)
 
 
-def knob_args(given: Iterable[str]) -> dict[str, Any]:
-    """The knobs in `micro_batch=32`, `compile=true` and so on.
+def knob_args(texts: Iterable[str]) -> dict[str, Any]:
+    """Parses `micro_batch=32`, `compile=true` and so on.
 
     Raises:
-        UserError: If one is no knob, its value none that it can have, or it is given twice.
+        UserError: If a name is not a knob, a value is invalid, or a knob has two values.
     """
     names = [knob.name for knob in KNOBS]
-    found: dict[str, Any] = {}
-    for word in (word for text in given for word in text.replace(",", " ").split()):
-        name, sign, text = word.partition("=")
-        if not sign:
-            raise UserError(f"--plan {word!r} is no KNOB=VALUE, such as micro_batch=32")
-        if name == _FED:
+    values: dict[str, Any] = {}
+    for word in (word for text in texts for word in text.replace(",", " ").split()):
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"--plan {word!r} must be KNOB=VALUE, such as micro_batch=32")
+        if name == _DERIVED:
             raise UserError(
-                "--plan accumulation is no knob: it follows from the global batch, micro_batch"
+                "--plan accumulation is not a knob: it follows from the global batch, micro_batch"
                 " and data"
             )
         if name not in names:
-            raise UserError(f"--plan {name!r} is no knob, the knobs are {', '.join(names)}")
+            raise UserError(f"--plan {name!r} is not a knob; the knobs are {', '.join(names)}")
         value = _value(name, text)
-        if found.setdefault(name, value) != value:
-            raise UserError(f"--plan names {name} twice, with {found[name]} and {value}")
-    if not found:
+        if values.setdefault(name, value) != value:
+            raise UserError(f"--plan names {name} twice, with {values[name]} and {value}")
+    if not values:
         raise UserError("--plan needs at least one KNOB=VALUE, such as micro_batch=32")
-    return found
+    return values
 
 
 def _value(name: str, text: str) -> Any:
-    """What a knob's value is meant to be.
+    """Parses the value of a knob.
 
     Raises:
-        UserError: If it can be none.
+        UserError: If the knob cannot have this value.
     """
     if name in NAMES:
         return text
@@ -180,40 +182,42 @@ def _value(name: str, text: str) -> Any:
 
 
 def plan_asked(
-    asked: Mapping[str, Any], like: Plan, domains: Mapping[str, Values], global_batch: int
+    values: Mapping[str, Any], template: Plan, domains: Mapping[str, Values], global_batch: int
 ) -> Plan | Refused:
-    """The plan with these knobs, and the rest as in another one as far as it goes with them.
+    """Completes some knobs to a plan, with the other knobs of a template where they fit.
 
-    What does not matter any more stands at rest; what begins to matter has its rest where that is
-    searched, else the first value that is. Data ranks are those that tensor and pipeline leave,
-    and with FSDP parameters go where the optimizer's states go. Refused if no whole number of
-    micro-batches makes up the global batch.
+    Knobs that become inactive get their default. Knobs that become active get their default if it
+    is searched, or else the first value that is. Data ranks are those that tensor and pipeline
+    leave. With FSDP, parameters are offloaded where the optimizer states are.
+
+    Returns:
+        The plan, or the refusal if the global batch is not a multiple of micro_batch x data.
     """
-    chosen: dict[str, Any] = {}
-    theirs = like.as_dict()
+    completed: dict[str, Any] = {}
+    template_values = template.as_dict()
     for knob in KNOBS:
         name = knob.name
-        if name in asked:
-            chosen[name] = asked[name]
-        elif not knob.is_active(chosen):
-            chosen[name] = DEFAULTS[name]
-        elif name == "data" and not asked.keys().isdisjoint(("tensor", "pipeline")):
-            split = chosen["tensor"] * chosen["pipeline"]
-            chosen[name] = max(like.world_size // split, 1)
-        elif name == "offload_parameters" and chosen["engine"] == "torch":
-            chosen[name] = chosen["offload_optimizer"]
-        elif knob.is_active(theirs):
-            chosen[name] = theirs[name]
+        if name in values:
+            completed[name] = values[name]
+        elif not knob.is_active(completed):
+            completed[name] = DEFAULTS[name]
+        elif name == "data" and not values.keys().isdisjoint(("tensor", "pipeline")):
+            split = completed["tensor"] * completed["pipeline"]
+            completed[name] = max(template.world_size // split, 1)
+        elif name == "offload_parameters" and completed["engine"] == "torch":
+            completed[name] = completed["offload_optimizer"]
+        elif knob.is_active(template_values):
+            completed[name] = template_values[name]
         else:
             searched = domains.get(name, ())
-            rest = DEFAULTS[name]
-            chosen[name] = rest if rest in searched or not searched else searched[0]
-    micro, data = chosen["micro_batch"], chosen["data"]
-    accumulation, over = divmod(global_batch, micro * data)
-    if over:
+            default = DEFAULTS[name]
+            completed[name] = default if default in searched or not searched else searched[0]
+    micro, data = completed["micro_batch"], completed["data"]
+    accumulation, remainder = divmod(global_batch, micro * data)
+    if remainder:
         detail = (
-            f"the global batch of {global_batch} is no multiple of micro_batch {micro} x data"
+            f"the global batch of {global_batch} is not a multiple of micro_batch {micro} x data"
             f" {data} = {micro * data}"
         )
         return Refused(rule="global_batch_is_kept", detail=detail)
-    return Plan(**chosen, accumulation=accumulation)
+    return Plan(**completed, accumulation=accumulation)

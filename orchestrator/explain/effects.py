@@ -1,4 +1,4 @@
-"""What separates two plans of a study, knob by knob, and what each knob is worth."""
+"""Differences between two plans of a study, and the effect of each knob on its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.trial import Estimate, Measured, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A knob in which two plans differ; what follows from another knob is none."""
+    """A knob in which two plans differ; knobs that follow from another one are left out."""
 
     knob: str
     ours: Any
@@ -24,137 +24,147 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobEffect:
-    """What a knob's value is worth: the plan over what it is with only this knob changed.
+    """The effect of one knob: a plan compared to the plan in which only this knob differs.
 
-    `ratio` is the plan's speed over the other's, `peak_bytes` what the plan's peak has more;
-    `trial` is that of the other plan where it was measured, None where both are forecast, or
-    nothing is known at all, since no legal plan differs so.
+    Attributes:
+        ratio: Speed of the plan over that of the other plan.
+        peak_bytes: Peak of the plan minus that of the other plan.
+        trial: The other plan's trial if it was tried. None if both are forecast, or if no legal
+            plan differs in this knob alone; then `ratio` is None too.
     """
 
     change: Change
     ratio: Estimate | None
     peak_bytes: float | None
     trial: int | None
-    told: str = ""  # how the other plan's trial ended, if not with a measurement
-    keeps: bool | None = None  # whether the other plan is forecast to keep the headroom
+    told: str = ""  # kind of outcome of the other plan's trial, if it measured nothing
+    keeps: bool | None = None  # True if the forecast of the other plan keeps the headroom
 
 
 def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
-    """The knobs in which two plans differ."""
+    """Returns the knobs in which two plans differ."""
     return tuple(
         Change(knob=name, ours=getattr(plan, name), theirs=getattr(other, name))
         for name in differing_knobs(plan, other)
     )
 
 
-def knob_effects(record: Record, other: Plan, ground: ForecastContext) -> tuple[KnobEffect, ...]:
-    """What each knob of a measured plan is worth, each alone set back to what it is in another.
+def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple[KnobEffect, ...]:
+    """Returns the effect of each knob in which a measured plan differs from another plan.
 
-    Of several plans that differ in a knob so a measured one goes first, then the fastest.
+    It is a one-at-a-time ablation: each knob alone is set to its value in the other plan. If
+    several plans do that, a measured one is taken before a forecast one, then the fastest.
     """
-    mine = without_accelerator(record.plan)
-    tables = ground.sized.table, PlanTable.of(one.plan for one in ground.records)
+    plan = without_accelerator(record.plan)
+    tables = context.sized.table, PlanTable.of(trial.plan for trial in context.records)
     near = [
-        (found.knob, table.plan(found.row)) for table in tables for found in neighbours(mine, table)
+        (neighbour.knob, table.plan(neighbour.row))
+        for table in tables
+        for neighbour in neighbours(plan, table)
     ]
-    found = []
-    for change in changes(mine, without_accelerator(other)):
-        alone = [
-            plan
-            for knob, plan in near
-            if knob == change.knob and getattr(plan, knob) == change.theirs
+    effects = []
+    for change in changes(plan, without_accelerator(other)):
+        ablations = [
+            near_plan
+            for knob, near_plan in near
+            if knob == change.knob and getattr(near_plan, knob) == change.theirs
         ]
-        ways = [
-            _worth(change, record, plan, ground.records, ground) for plan in dict.fromkeys(alone)
+        candidates = [
+            _effect(change, record, ablation, context.records, context)
+            for ablation in dict.fromkeys(ablations)
         ]
         unknown = KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
-        found.append(min(ways, key=_order, default=unknown))
-    return tuple(found)
+        effects.append(min(candidates, key=_preference, default=unknown))
+    return tuple(effects)
 
 
-def _order(worth: KnobEffect) -> tuple[bool, bool, float]:
-    ratio = float("inf") if worth.ratio is None else worth.ratio.value
-    return worth.trial is None, worth.ratio is None, ratio
+def _preference(effect: KnobEffect) -> tuple[bool, bool, float]:
+    ratio = float("inf") if effect.ratio is None else effect.ratio.value
+    return effect.trial is None, effect.ratio is None, ratio
 
 
 def single_changes(
-    record: Record, records: Sequence[Record], ground: ForecastContext | None
+    record: Record, records: Sequence[Record], context: ForecastContext | None
 ) -> tuple[KnobEffect, ...]:
-    """What becomes of a measured plan where one knob alone is changed, each value once.
+    """Returns the effects of all changes of one knob of a measured plan, each value once.
 
     Args:
-        record: The plan's.
-        records: Trials, of plans that name no kind of nodes.
-        ground: Tells what was not measured; without it that is left out.
+        record: The record of the plan.
+        records: Records whose plans do not name an accelerator kind.
+        context: Forecasts of plans that were not measured; None leaves those plans out.
     """
-    mine = without_accelerator(record.plan)
-    tables = [PlanTable.of(one.plan for one in records)]
-    if ground is not None:
-        tables.append(ground.sized.table)
-    ways: dict[tuple[str, Any], list[Plan]] = {}
+    plan = without_accelerator(record.plan)
+    tables = [PlanTable.of(trial.plan for trial in records)]
+    if context is not None:
+        tables.append(context.sized.table)
+    near_plans: dict[tuple[str, Any], list[Plan]] = {}
     for table in tables:
-        for found in neighbours(mine, table):
-            plan = table.plan(found.row)
-            ways.setdefault((found.knob, getattr(plan, found.knob)), []).append(plan)
-    told = []
-    for (knob, value), plans in ways.items():
-        change = Change(knob=knob, ours=getattr(mine, knob), theirs=value)
-        worths = [_worth(change, record, plan, records, ground) for plan in dict.fromkeys(plans)]
-        told.append(min(worths, key=_order))
-    return tuple(told)
+        for neighbour in neighbours(plan, table):
+            near_plan = table.plan(neighbour.row)
+            key = neighbour.knob, getattr(near_plan, neighbour.knob)
+            near_plans.setdefault(key, []).append(near_plan)
+    effects = []
+    for (knob, value), others in near_plans.items():
+        change = Change(knob=knob, ours=getattr(plan, knob), theirs=value)
+        candidates = [
+            _effect(change, record, other, records, context) for other in dict.fromkeys(others)
+        ]
+        effects.append(min(candidates, key=_preference))
+    return tuple(effects)
 
 
-def _worth(
+def _effect(
     change: Change,
     record: Record,
     other: Plan,
     records: Sequence[Record],
-    ground: ForecastContext | None,
+    context: ForecastContext | None,
 ) -> KnobEffect:
-    tried = next((one for one in reversed(records) if one.plan == other), None)
-    ours = record.outcome
-    if tried is not None and isinstance(ours, Measured):
-        theirs = tried.outcome
-        if isinstance(theirs, Measured):
+    tried = next((trial for trial in reversed(records) if trial.plan == other), None)
+    outcome = record.outcome
+    if tried is not None and isinstance(outcome, Measured):
+        other_outcome = tried.outcome
+        if isinstance(other_outcome, Measured):
             return KnobEffect(
                 change=change,
-                ratio=quotient(ours.samples_per_second, theirs.samples_per_second),
-                peak_bytes=float(ours.memory.peak_bytes - theirs.memory.peak_bytes),
+                ratio=quotient(outcome.samples_per_second, other_outcome.samples_per_second),
+                peak_bytes=float(outcome.memory.peak_bytes - other_outcome.memory.peak_bytes),
                 trial=tried.number,
             )
-        kind = theirs.kind
+        kind = other_outcome.kind
         return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
-    here = None if ground is None else ground.expected(without_accelerator(record.plan))
-    there = None if ground is None else ground.expected(other)
-    if here is None or there is None:
+    forecast = None if context is None else context.expected(without_accelerator(record.plan))
+    other_forecast = None if context is None else context.expected(other)
+    if forecast is None or other_forecast is None:
         return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
     return KnobEffect(
         change=change,
-        ratio=quotient(here.samples_per_second, there.samples_per_second),
-        peak_bytes=here.peak_bytes.value - there.peak_bytes.value,
+        ratio=quotient(forecast.samples_per_second, other_forecast.samples_per_second),
+        peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
         trial=None,
-        keeps=there.keeps,
+        keeps=other_forecast.keeps,
     )
 
 
 def phases_saved(record: Record, other: Record) -> Iterator[tuple[str, float, float]]:
-    """Measured seconds of a step by what they are spent on: ours and theirs."""
-    ours, theirs = record.outcome, other.outcome
-    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+    """Yields the phases of a step, with their measured seconds in both trials."""
+    outcome, other_outcome = record.outcome, other.outcome
+    if isinstance(outcome, Measured) and isinstance(other_outcome, Measured):
         for name in ("data", "forward", "backward", "optimizer"):
-            yield name, getattr(ours.phases, name), getattr(theirs.phases, name)
+            yield name, getattr(outcome.phases, name), getattr(other_outcome.phases, name)
 
 
 def terms_saved(
-    plan: Plan, other: Plan, ground: ForecastContext
+    plan: Plan, other: Plan, context: ForecastContext
 ) -> Iterator[tuple[str, float, float]]:
-    """Forecast seconds of a step by term: ours and theirs; nothing where one is not legal now."""
-    here, there = (
-        ground.expected(without_accelerator(plan)),
-        ground.expected(without_accelerator(other)),
-    )
-    if here is not None and there is not None:
-        theirs = dict(there.seconds)
-        for name, seconds in here.seconds:
-            if seconds or theirs[name]:
-                yield name, seconds, theirs[name]
+    """Yields the cost terms of a step, with their forecast seconds in both plans.
+
+    Yields nothing if one of the plans is not legal in this context.
+    """
+    forecast = context.expected(without_accelerator(plan))
+    other_forecast = context.expected(without_accelerator(other))
+    if forecast is not None and other_forecast is not None:
+        other_seconds = dict(other_forecast.seconds)
+        for name, seconds in forecast.seconds:
+            if seconds or other_seconds[name]:
+                yield name, seconds, other_seconds[name]

@@ -1,4 +1,4 @@
-"""What happened to one trial, and why it is not the answer."""
+"""Explanation of one trial: its outcome, its rank, and fixes if it ran out of memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import neighbours
 from search_spaces.trial import Crashed, Estimate, Measured, OutOfMemory, PlanForecast, Record
 
-LIKELY = 0.5  # probability to fit from which on a change is told
+LIKELY = 0.5  # least probability to fit of a change that is reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomFix:
-    """A plan that differs in one knob and fits, or is likely to.
+    """A plan that differs in one knob and fits, or is likely to fit.
 
-    `trial` is that in which it was measured to fit, with `measured` and the peak that was
-    held; None where `peak_bytes` and `fits` are forecast. `keeps` says whether the headroom
-    stays free too.
+    Attributes:
+        trial: The trial in which the plan fit. None if `peak_bytes` and `fits` are forecasts.
+        fits: Probability to fit.
+        keeps: True if the plan keeps the headroom too.
     """
 
     change: Change
@@ -47,12 +48,17 @@ class OomFix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """What a plan wanted when it ran out of memory, and what would have helped.
+    """The memory shortage of a trial, and changes of one knob that fix it.
 
-    `held_bytes` is the forecast by category, of which the sum is `forecast`; `factor` is what the
-    trial wanted over that, at least 1: forecasts of plans beside it are raised by it. Of `tried`
-    single changes that are legal, `ran_out` ran out of memory themselves, or need no less than
-    one that did; `remedies` are those that fit, the fastest first by forecast.
+    Attributes:
+        line_bytes: Memory limit minus headroom.
+        forecast: Forecast peak, the sum of `held_bytes`.
+        held_bytes: Forecast bytes by category.
+        factor: Bytes that the trial requested over the forecast peak, at least 1. Forecasts of
+            the changed plans are multiplied by it.
+        tried: Number of legal plans that differ in one knob.
+        ran_out: Number of those that ran out of memory, or need no less than a plan that did.
+        remedies: The changes that fit, fastest first by forecast.
     """
 
     wanted_bytes: int | None
@@ -66,71 +72,71 @@ class Shortage:
     remedies: tuple[OomFix, ...]
 
 
-def shortage(record: Record, outcome: OutOfMemory, ground: ForecastContext) -> Shortage:
-    """Why a trial ran out of its device's memory, and which changes of one knob would have fit."""
-    limit = outcome.limit_bytes or ground.question.limit_bytes
-    told = ground.expected(record.plan)
+def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> Shortage:
+    """Explains why a trial ran out of device memory, and which changes of one knob fit."""
+    limit = outcome.limit_bytes or context.question.limit_bytes
+    forecast = context.expected(record.plan)
     wanted = outcome.wanted_bytes
-    peak = None if told is None else told.peak_bytes.value
+    peak = None if forecast is None else forecast.peak_bytes.value
     factor = max(wanted / peak, 1.0) if wanted and peak else 1.0
-    table = ground.sized.table
-    near = {found.row: found.knob for found in neighbours(record.plan, table)}
-    lost = {int(row) for one in ground.records for row in dominated_rows(table, one)}
-    found = [
-        remedy
+    table = context.sized.table
+    near = {neighbour.row: neighbour.knob for neighbour in neighbours(record.plan, table)}
+    dominated = {int(row) for trial in context.records for row in dominated_rows(table, trial)}
+    fixes = [
+        fix
         for row, knob in near.items()
-        if (remedy := _remedy(record.plan, knob, row, ground, limit, factor)) is not None
-        if row not in lost or remedy.trial is not None
+        if (fix := _oom_fix(record.plan, knob, row, context, limit, factor)) is not None
+        if row not in dominated or fix.trial is not None
     ]
     return Shortage(
         wanted_bytes=wanted,
         limit_bytes=limit,
-        line_bytes=limit * (1 - ground.state.spec.objective.headroom),
-        forecast=None if told is None else told.peak_bytes,
-        held_bytes=() if told is None else told.held_bytes,
+        line_bytes=limit * (1 - context.state.spec.objective.headroom),
+        forecast=None if forecast is None else forecast.peak_bytes,
+        held_bytes=() if forecast is None else forecast.held_bytes,
         factor=factor,
         tried=len(near),
-        ran_out=len(near.keys() & lost),
-        remedies=tuple(_best_of_each(found)),
+        ran_out=len(near.keys() & dominated),
+        remedies=tuple(_best_per_value(fixes)),
     )
 
 
-def _remedy(
-    plan: Plan, knob: str, row: int, ground: ForecastContext, limit: int, factor: float
+def _oom_fix(
+    plan: Plan, knob: str, row: int, context: ForecastContext, limit: int, factor: float
 ) -> OomFix | None:
-    """The plan in a row, if it was measured to fit or is likely to."""
-    told = expected(ground.sized, row)
-    change = Change(knob=knob, ours=getattr(plan, knob), theirs=getattr(told.plan, knob))
-    line = limit * (1 - ground.state.spec.objective.headroom)
-    tried = ground.record_of(told.plan)
+    """Returns the plan in a row if it was measured to fit or is likely to fit."""
+    forecast = expected(context.sized, row)
+    change = Change(knob=knob, ours=getattr(plan, knob), theirs=getattr(forecast.plan, knob))
+    line = limit * (1 - context.state.spec.objective.headroom)
+    tried = context.record_of(forecast.plan)
     if tried is not None:
         if not isinstance(tried.outcome, Measured):
             return None
         peak = tried.outcome.memory.peak_bytes
         return OomFix(
             change=change,
-            plan=told.plan,
+            plan=forecast.plan,
             trial=tried.number,
-            samples_per_second=told.samples_per_second,
+            samples_per_second=forecast.samples_per_second,
             measured=tried.outcome.samples_per_second,
             peak_bytes=float(peak),
             fits=1.0,
             keeps=peak <= line,
         )
-    raised = times(told.peak_bytes, factor)
-    fits = _fits(raised, limit)
-    hosted = bool(ground.sized.hosted[row])
-    if fits < LIKELY or not hosted:
+    raised_peak = times(forecast.peak_bytes, factor)
+    fits = _fits(raised_peak, limit)
+    fits_host = bool(context.sized.hosted[row])
+    if fits < LIKELY or not fits_host:
         return None
     return OomFix(
         change=change,
-        plan=told.plan,
+        plan=forecast.plan,
         trial=None,
-        samples_per_second=told.samples_per_second,
+        samples_per_second=forecast.samples_per_second,
         measured=None,
-        peak_bytes=raised.value,
+        peak_bytes=raised_peak.value,
         fits=fits,
-        keeps=raised.value <= line,
+        keeps=raised_peak.value <= line,
     )
 
 
@@ -139,35 +145,37 @@ def _fits(peak: Estimate, limit: float) -> float:
     return float(probability_below(np.array([limit]), np.array([peak.value]), deviation)[0])
 
 
-def _best_of_each(found: list[OomFix]) -> list[OomFix]:
-    """Of each value of a knob one, measured before forecast; the fastest first by forecast."""
+def _best_per_value(fixes: list[OomFix]) -> list[OomFix]:
     best = dict[tuple[str, object], OomFix]()
-    for remedy in sorted(found, key=lambda one: (one.trial is None, -_rate(one))):
-        best.setdefault((remedy.change.knob, remedy.change.theirs), remedy)
-    return sorted(best.values(), key=lambda one: -_rate(one))
+    # prefer measured fixes, then fast ones
+    for fix in sorted(fixes, key=lambda fix: (fix.trial is None, -_rate(fix))):
+        best.setdefault((fix.change.knob, fix.change.theirs), fix)
+    return sorted(best.values(), key=lambda fix: -_rate(fix))
 
 
-def _rate(remedy: OomFix) -> float:
-    return remedy.samples_per_second.value
+def _rate(fix: OomFix) -> float:
+    return fix.samples_per_second.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExplanation:
-    """A trial of a study: why it was run, how it ended, and what that means.
+    """A trial of a study: why it was proposed, how it ended, and why it is or is not the best.
 
-    `place` is its rank among the feasible plans, 1 the best, None if it is not feasible; `ratio`
-    its speed over the winner's, and `changes` are the knobs in which they differ. `trace` is the
-    traceback of a crash.
+    Attributes:
+        place: Rank among feasible plans, 1 is the best. None if the plan is not feasible.
+        ratio: Speed over that of the best plan.
+        changes: Knobs in which it differs from the best plan.
+        trace: Traceback of a crash.
     """
 
     study: str
     trial: int
     plan: Plan
-    lossy: str  # which knobs change the numerics, empty if none does
+    lossy: str  # knobs that change the numerics; empty if lossless
     why: str
     kind: str
     outcome: str
-    forecast: PlanForecast | None  # as it was before the trial
+    forecast: PlanForecast | None  # from before the trial
     reasons: tuple[str, ...]
     place: int | None
     ratio: Estimate | None
@@ -175,12 +183,12 @@ class TrialExplanation:
     winner: int | None
     shortage: Shortage | None
     trace: str
-    snapshot: str | None  # torch's, of a GPU's memory when it ran out; a pickle
-    note: str = ""  # why nothing could be forecast
+    snapshot: str | None  # path of torch's snapshot of GPU memory when it ran out; a pickle
+    note: str = ""  # reason if nothing could be forecast
 
 
 def trial_named(state: SweepState, number: int) -> Record:
-    """The last record of that number.
+    """Returns the last record of a trial number.
 
     Raises:
         StudyError: If there is no such trial.
@@ -196,17 +204,17 @@ def trial_named(state: SweepState, number: int) -> Record:
 
 
 def explain_trial(
-    state: SweepState, record: Record, ground: ForecastContext | None, note: str = ""
+    state: SweepState, record: Record, context: ForecastContext | None, note: str = ""
 ) -> TrialExplanation:
-    """What happened to a trial; without a ground nothing is told of what would have fit."""
+    """Explains a trial; without a forecast context, no fixes for a shortage are given."""
     outcome, best = record.outcome, state.best
-    order = [one.number for one in ranked(state.records, state.goal)]
-    short = None
-    if isinstance(outcome, OutOfMemory) and outcome.where == "device" and ground is not None:
+    ranking = [trial.number for trial in ranked(state.records, state.goal)]
+    device_shortage = None
+    if isinstance(outcome, OutOfMemory) and outcome.where == "device" and context is not None:
         plain = replace(record, plan=without_accelerator(record.plan))
-        short = shortage(plain, outcome, ground)
+        device_shortage = shortage(plain, outcome, context)
     ran_out = isinstance(outcome, OutOfMemory)
-    kept = snapshot_of(state.spec, state.study, record.number) if ran_out else None
+    snapshot = snapshot_of(state.spec, state.study, record.number) if ran_out else None
     return TrialExplanation(
         study=state.study,
         trial=record.number,
@@ -217,25 +225,25 @@ def explain_trial(
         outcome=outcome_words(outcome),
         forecast=record.forecast,
         reasons=tuple(_reasons(state, record)),
-        place=order.index(record.number) + 1 if record.number in order else None,
+        place=ranking.index(record.number) + 1 if record.number in ranking else None,
         ratio=None if best is None or best == record else speedup(record, best),
         changes=() if best is None else changes(best.plan, record.plan),
         winner=None if best is None else best.number,
-        shortage=short,
-        snapshot=None if kept is None else str(kept),
+        shortage=device_shortage,
+        snapshot=None if snapshot is None else str(snapshot),
         trace=outcome.trace if isinstance(outcome, Crashed) else "",
         note=note,
     )
 
 
 def _reasons(state: SweepState, record: Record) -> Iterator[str]:
-    """Why it is the answer, or is not."""
+    """Yields the reasons why a trial is or is not the best plan."""
     best, outcome = state.best, record.outcome
     for validation in state.validations:
         if validation.number == record.number:
             yield f"its validation {validation_words(validation, state)}"
     if best is not None and best.number == record.number:
-        yield "it is the answer"
+        yield "it is the best plan"
         return
     if not isinstance(outcome, Measured):
         yield from _unmeasured(outcome)
@@ -246,27 +254,25 @@ def _reasons(state: SweepState, record: Record) -> Iterator[str]:
     if record in state.equals:
         yield f"it is statistically equal to trial {best.number}, {_preferred(state, best)}"
         return
-    ours, theirs = state.goal.value(record), state.goal.value(best)
-    if ours is not None and theirs is not None:
+    value, best_value = state.goal.value(record), state.goal.value(best)
+    if value is not None and best_value is not None:
         yield (
-            f"it reaches {number(ours.value)} ({number(ours.low)} to {number(ours.high)}) where"
-            f" trial {best.number} reaches {number(theirs.value)} ({number(theirs.low)} to"
-            f" {number(theirs.high)}): the intervals lie apart"
+            f"it reaches {number(value.value)} ({number(value.low)} to {number(value.high)}), and"
+            f" trial {best.number} reaches {number(best_value.value)} ({number(best_value.low)} to"
+            f" {number(best_value.high)}): the intervals do not overlap"
         )
 
 
 def _preferred(state: SweepState, best: Record) -> str:
     validated = state.validated is not None and state.validated.number == best.number
-    return (
-        "which is the one that was validated" if validated else "which was measured as the fastest"
-    )
+    return "which was validated" if validated else "which measured fastest"
 
 
 def _unmeasured(outcome: object) -> Iterator[str]:
     if isinstance(outcome, OutOfMemory) and outcome.where == "host":
         yield (
-            "the host's memory ran out, and not the device's: what loader processes, offloaded"
-            " state and other work hold there is not forecast"
+            "host memory ran out, not device memory; host memory used by loader processes,"
+            " offloaded state and other work is not forecast"
         )
     elif isinstance(outcome, OutOfMemory) and outcome.wanted_bytes is None:
-        yield "its allocator did not say how much was wanted"
+        yield "the allocator did not report how much memory it requested"

@@ -1,4 +1,4 @@
-"""Why the winner won: against the plan that one would start with, and against the runners-up."""
+"""Explanation of the best plan, compared to the baseline and the runners-up."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ from search_spaces.trial import Estimate, Measured, Record
 
 RUNNERS_UP = 3
 
-Seconds = tuple[tuple[str, float, float], ...]  # of what, the winner's, the other's
+Seconds = tuple[tuple[str, float, float], ...]  # name of a phase or term, winner's, other's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """A plan that the winner is held against.
+    """A plan that the best plan is compared to.
 
-    `ratio` is the winner's speed over its own, forecast where `measured` is false; `equal` says
-    that both are statistically equal. `phases` are measured seconds of a step, `terms` forecast
-    ones. `outcome` is how its trial ended, empty if it was not tried.
+    Attributes:
+        outcome: How its trial ended; empty if it was not tried.
+        ratio: Speed of the best plan over that of this plan, forecast if `measured` is false.
+        equal: True if both are statistically equal.
+        phases: Measured seconds of a step.
+        terms: Forecast seconds of a step.
     """
 
     role: Literal["baseline", "runner-up"]
     trial: int | None
     plan: Plan
-    lossy: str  # which knobs change the numerics, empty if none does
+    lossy: str  # knobs that change the numerics; empty if lossless
     outcome: str
     ratio: Estimate | None
     measured: bool
@@ -54,11 +57,11 @@ class Competitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestExplanation:
-    """The answer of a study, and why it is that. Memory is that of the fullest rank."""
+    """The best plan of a study, and its competitors. Memory is that of the fullest rank."""
 
     study: str
     answer: str  # a sentence
-    lossy: str  # a sentence, empty if the answer is lossless
+    lossy: str  # a sentence; empty if the plan is lossless
     trial: int
     plan: Plan
     samples_per_second: Estimate
@@ -66,13 +69,13 @@ class BestExplanation:
     limit_bytes: int
     line_bytes: float
     rivals: tuple[Competitor, ...]
-    note: str = ""  # why nothing could be forecast
+    note: str = ""  # reason if nothing could be forecast
 
 
 def explain_best(
-    state: SweepState, best: Record, ground: ForecastContext | None, note: str = ""
+    state: SweepState, best: Record, context: ForecastContext | None, note: str = ""
 ) -> BestExplanation:
-    """The winner beside its rivals; without a ground by measurements alone."""
+    """Compares the best plan to its competitors; without a context, by measurements alone."""
     outcome = best.outcome
     assert isinstance(outcome, Measured)
     memory = outcome.memory
@@ -87,47 +90,46 @@ def explain_best(
         peak_bytes=memory.peak_bytes,
         limit_bytes=memory.limit_bytes,
         line_bytes=memory.limit_bytes * (1 - headroom),
-        rivals=tuple(_rivals(state, best, ground)),
+        rivals=tuple(_competitors(state, best, context)),
         note=note,
     )
 
 
-def _rivals(
-    state: SweepState, best: Record, ground: ForecastContext | None
+def _competitors(
+    state: SweepState, best: Record, context: ForecastContext | None
 ) -> Iterator[Competitor]:
-    start = state.space.baseline
-    if best.plan != start:
-        yield _rival("baseline", state, best, start, ground)
+    baseline = state.space.baseline
+    if best.plan != baseline:
+        yield _competitor("baseline", state, best, baseline, context)
     others = [
         record.plan
         for record in ranked(state.records, state.goal)
-        if record.plan not in (best.plan, start)
+        if record.plan not in (best.plan, baseline)
     ]
     for plan in others[:RUNNERS_UP]:
-        yield _rival("runner-up", state, best, plan, ground)
+        yield _competitor("runner-up", state, best, plan, context)
 
 
-def _rival(
+def _competitor(
     role: Literal["baseline", "runner-up"],
     state: SweepState,
     best: Record,
     plan: Plan,
-    ground: ForecastContext | None,
+    context: ForecastContext | None,
 ) -> Competitor:
     tried = record_of(state.records, plan)
     ratio, peak = speedup(best, tried), None
     if tried is not None and isinstance(tried.outcome, Measured):
         peak = float(tried.outcome.memory.peak_bytes)
     measured = ratio is not None
-    here = None if plan.accelerator != best.plan.accelerator else ground
-    if here is not None and not measured:
-        ours, theirs = (
-            here.expected(without_accelerator(best.plan)),
-            here.expected(without_accelerator(plan)),
-        )
-        if ours is not None and theirs is not None:
-            ratio = quotient(ours.samples_per_second, theirs.samples_per_second)
-            peak = peak or theirs.peak_bytes.value
+    if plan.accelerator != best.plan.accelerator:
+        context = None  # it forecasts the accelerator kind of the best plan only
+    if context is not None and not measured:
+        best_forecast = context.expected(without_accelerator(best.plan))
+        forecast = context.expected(without_accelerator(plan))
+        if best_forecast is not None and forecast is not None:
+            ratio = quotient(best_forecast.samples_per_second, forecast.samples_per_second)
+            peak = peak or forecast.peak_bytes.value
     return Competitor(
         role=role,
         trial=None if tried is None else tried.number,
@@ -139,7 +141,7 @@ def _rival(
         equal=any(record.plan == plan for record in state.equals),
         peak_bytes=peak,
         changes=changes(best.plan, plan),
-        knob_effects=() if here is None else knob_effects(best, plan, here),
+        knob_effects=() if context is None else knob_effects(best, plan, context),
         phases=() if tried is None else tuple(phases_saved(best, tried)),
-        terms=() if here is None else tuple(terms_saved(best.plan, plan, here)),
+        terms=() if context is None else tuple(terms_saved(best.plan, plan, context)),
     )

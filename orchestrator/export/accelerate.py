@@ -1,4 +1,4 @@
-"""What `accelerate launch` reads, and a script with its `Accelerator`."""
+"""Export for Accelerate: a configuration of `accelerate launch`, and a script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 import yaml
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import HEAD, SCRIPT, filled, unsplit, what_is_yours
+from orchestrator.export.scripts import (
+    HEAD,
+    SCRIPT,
+    filled,
+    fsdp2_refusals,
+    unsplit,
+    what_is_yours,
+)
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError
@@ -20,45 +27,41 @@ _PORT = 29500
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why accelerate cannot say this plan, a reason each."""
+    """Yields the reasons why Accelerate cannot express a plan."""
     yield from unsplit(plan, "torch")
     if plan.compression != "none":
-        yield f"compression is {plan.compression}, which the script of torchrun says"
-    sharded = plan.zero_stage in (2, 3)
-    if sharded and plan.optimizer == "adamw_8bit":
-        yield "optimizer is adamw_8bit, which takes no shards of FSDP2"
-    if sharded and plan.precision == "fp16":
-        yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
+        yield f"compression is {plan.compression}, which only the torchrun script supports"
+    yield from fsdp2_refusals(plan)
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The configuration, and a script that `accelerate launch` starts.
+def export(source: ExportSource) -> Bundle:
+    """Returns the configuration, and a script that `accelerate launch` starts.
 
     Raises:
-        UserError: If accelerate has no such plan on the devices that it was measured on.
+        UserError: If Accelerate does not support the plan on the devices of the measurement.
     """
-    plan = taken.plan
-    if taken.device == "cpu" and plan.zero_stage:
+    plan = source.plan
+    if source.device == "cpu" and plan.zero_stage:
         raise UserError(
-            f"accelerate cannot say the plan of trial {taken.record.number}: on a CPU it replaces"
-            " FSDP by DDP and says nothing"
+            f"accelerate cannot express the plan of trial {source.record.number}: on a CPU it"
+            " silently replaces FSDP by DDP"
         )
-    command = _command(taken)
-    words = torch_words(taken)
+    command = _command(source)
+    words = torch_words(source)
     return Bundle(
         format="accelerate",
         files={
             SCRIPT: filled("accelerate.py.jinja", **words, command=command),
-            CONFIG: yaml.safe_dump(configuration(taken), sort_keys=False),
+            CONFIG: yaml.safe_dump(configuration(source), sort_keys=False),
         },
         command=command,
-        environment=render_environment(plan, taken.device),
-        unsaid=tuple(_unsaid(taken)),
+        environment=render_environment(plan, source.device),
+        unsaid=tuple(_unsaid(source)),
     )
 
 
-def _command(taken: ExportSource) -> str:
-    if taken.hosts == 1:
+def _command(source: ExportSource) -> str:
+    if source.hosts == 1:
         return f"accelerate launch --config_file {CONFIG} {SCRIPT}"
     return (
         f"accelerate launch --config_file {CONFIG} --machine_rank $HOST_RANK --main_process_ip"
@@ -66,65 +69,65 @@ def _command(taken: ExportSource) -> str:
     )
 
 
-def configuration(taken: ExportSource) -> dict[str, Any]:
-    """Renders the configuration by accelerate's own `ClusterConfig`, which checks its fields."""
+def configuration(source: ExportSource) -> dict[str, Any]:
+    """Renders the configuration with Accelerate's own `ClusterConfig`, which checks its fields."""
     from accelerate.commands.config.config_args import ClusterConfig  # takes seconds
 
-    return dict(ClusterConfig(**_fields(taken)).to_dict())
+    return dict(ClusterConfig(**_fields(source)).to_dict())
 
 
-def _fields(taken: ExportSource) -> dict[str, Any]:
-    plan = taken.plan
-    told: dict[str, Any] = {
+def _fields(source: ExportSource) -> dict[str, Any]:
+    plan = source.plan
+    fields: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _distributed(taken),
+        "distributed_type": _distributed(source),
         "mixed_precision": "no" if plan.precision == "fp32" else plan.precision,
-        "use_cpu": taken.device == "cpu",
+        "use_cpu": source.device == "cpu",
         "debug": False,
         "num_processes": plan.world_size,
-        "num_machines": taken.hosts,
+        "num_machines": source.hosts,
         "machine_rank": 0,
         "rdzv_backend": "static",
         "same_network": True,
     }
     if not plan.zero_stage:
-        return told
-    told["fsdp_config"] = {
+        return fields
+    fields["fsdp_config"] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": plan.zero_stage == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_offload_params": plan.offload_parameters == "cpu",
-        "fsdp_activation_checkpointing": False,  # the script recomputes the blocks that it names
+        "fsdp_activation_checkpointing": False,  # the script wraps the blocks to recompute
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
     if plan.replicas > 1:
-        told["parallelism_config"] = {
+        fields["parallelism_config"] = {
             "parallelism_config_dp_replicate_size": plan.replicas,
             "parallelism_config_dp_shard_size": plan.data // plan.replicas,
         }
-    return told
+    return fields
 
 
-def _distributed(taken: ExportSource) -> str:
-    if taken.plan.zero_stage:
+def _distributed(source: ExportSource) -> str:
+    if source.plan.zero_stage:
         return "FSDP"
-    if taken.plan.data == 1:
+    if source.plan.data == 1:
         return "NO"
-    # MULTI_CPU would start ranks by MPI alone; by this, torchrun's agent starts them, and the
-    # script's Accelerator is told that they are on CPUs
+    # MULTI_CPU would start ranks with MPI only. MULTI_GPU starts them with torchrun's agent, and
+    # the script tells its Accelerator that they are on CPUs
     return "MULTI_GPU"
 
 
-def _unsaid(taken: ExportSource) -> Iterator[str]:
-    plan = taken.plan
-    yield from what_is_yours(taken)
+def _unsaid(source: ExportSource) -> Iterator[str]:
+    plan = source.plan
+    yield from what_is_yours(source)
     if plan.checkpoint_ratio > 0:
         yield (
-            f"{100 * plan.checkpoint_ratio:.0f} % of the blocks are recomputed by the script:"
-            " accelerate's own switch knows all of them or none."
+            f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
+            " Accelerate can only recompute all of them or none."
         )
-    if plan.zero_stage and taken.spec.model.name.count(":"):
-        yield "FSDP wraps the classes in the model's `_no_split_modules`, which yours has to have."
-    if taken.hosts > 1:
-        yield "`$HOST_RANK` is 0 on the host that `$HEAD` names, and 1 and so on on the others."
+    if plan.zero_stage and source.spec.model.name.count(":"):
+        yield "FSDP wraps the classes in the model's `_no_split_modules`; yours must list them."
+    if source.hosts > 1:
+        yield "`$HOST_RANK` is 0 on the host that `$HEAD` names, and 1, 2, ... on the others."

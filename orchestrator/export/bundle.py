@@ -1,4 +1,4 @@
-"""A folder that somebody can start: files, the command, the numbers to expect."""
+"""Exported folders: files, the start command and the expected measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.source import ExportSource
-from orchestrator.report.format import gib
+from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
@@ -31,12 +31,15 @@ README = "README.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What a format makes of a plan: files by name, and the command that starts it.
+    """A plan in one format: files by name, and the command that starts them.
 
-    `environment` has to stand in each process before it starts. `unsaid` are sentences: what the
-    format leaves to its user. `local` tells whether the command starts ranks on this machine, and
-    not on a cluster or in a program that is not at hand. `carries` tells whether the folder holds
-    copies of small inputs; else all are referenced by their absolute paths.
+    Attributes:
+        environment: Variables that each process needs before it starts.
+        unsaid: Sentences on what the format leaves to its user.
+        local: True if the command starts ranks on this machine, and not on a cluster or in a
+            program that may be missing.
+        carries: True if the folder has copies of small inputs. Otherwise all inputs are
+            referenced by absolute path.
     """
 
     format: str
@@ -48,7 +51,7 @@ class Bundle:
     carries: bool = True
 
     def command_from(self, folder: Path) -> str:
-        """The command with its environment, as a shell takes it outside of the folder."""
+        """Returns the command with its environment, for a shell outside the folder."""
         names = {*self.files, "."}
         variables = [f"{name}={quote(value)}" for name, value in self.environment]
         words = [
@@ -57,57 +60,57 @@ class Bundle:
         return " ".join([*variables, *words])
 
 
-def write_bundle(bundle: Bundle, taken: ExportSource, folder: Path) -> None:
+def write_bundle(bundle: Bundle, source: ExportSource, folder: Path) -> None:
     """Writes the folder, which must be new or empty.
 
     Raises:
-        UserError: If it is not, or cannot be written.
+        UserError: If the folder has files, or cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UserError(f"{folder} is not empty: name another folder by --out")
-        inputs = collect_inputs(taken.spec, carry=bundle.carries)
-        for name, text in files_of(bundle, taken, inputs).items():
+            raise UserError(f"{folder} is not empty: choose another folder with --out")
+        inputs = collect_inputs(source.spec, carry=bundle.carries)
+        for name, text in files_of(bundle, source, inputs).items():
             (folder / name).write_text(text, encoding="utf-8")
-        for name, source in inputs.files.items():
+        for name, origin in inputs.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            copyfile(source, folder / name)
-    except (OSError, ValueError) as error:  # ValueError: a name that no codec takes
+            copyfile(origin, folder / name)
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
-def files_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> dict[str, str]:
-    """All that the folder holds beside copies of inputs, texts by name."""
+def files_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> dict[str, str]:
+    """Returns all files of the folder except copies of inputs: texts by name."""
     return {
         **bundle.files,
-        README: readme(bundle, taken, inputs),
-        EXPORTED_FILE: exported_of(bundle, taken, inputs).to_json(),
+        README: readme(bundle, source, inputs),
+        EXPORTED_FILE: exported_of(bundle, source, inputs).to_json(),
         SPEC_FILE: spec_to_yaml(inputs.spec),
     }
 
 
-def exported_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> ExportManifest:
-    """What is read again, by `plimsoll verify` and by the script for the model it starts with."""
-    told = taken.told
+def exported_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportManifest:
+    """Returns the manifest that `plimsoll verify` and the unchanged script read."""
+    measured = source.told
     return ExportManifest(
         format=bundle.format,
-        study=taken.study,
-        trial=taken.record.number,
-        validated=taken.validation is not None,
+        study=source.study,
+        trial=source.record.number,
+        validated=source.validation is not None,
         command=bundle.command,
         environment=tuple(bundle.environment),
-        device=taken.device,
-        plan=taken.plan,
-        samples_per_second=told.samples_per_second,
-        step_seconds=told.step_seconds,
-        peak_bytes=told.memory.peak_bytes,
-        losses=taken.outcome.losses,
-        loss_tolerance=loss_tolerance(taken.plan, told, taken.spec),
-        blocks=taken.model.blocks,
-        local=bundle.local and taken.hosts == 1,
-        recomputed_blocks=len(render_checkpoint(taken.plan, taken.model.blocks).blocks),
+        device=source.device,
+        plan=source.plan,
+        samples_per_second=measured.samples_per_second,
+        step_seconds=measured.step_seconds,
+        peak_bytes=measured.memory.peak_bytes,
+        losses=source.outcome.losses,
+        loss_tolerance=loss_tolerance(source.plan, measured, source.spec),
+        blocks=source.model.blocks,
+        local=bundle.local and source.hosts == 1,
+        recomputed_blocks=len(render_checkpoint(source.plan, source.model.blocks).blocks),
         files=(
             *((name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()),
             *((name, sha256(file.read_bytes()).hexdigest()) for name, file in inputs.files.items()),
@@ -117,57 +120,59 @@ def exported_of(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> ExportMa
     )
 
 
-def readme(bundle: Bundle, taken: ExportSource, inputs: Inputs) -> str:
-    """What a colleague has to know who was not there."""
-    told, plan = taken.told, taken.plan
-    rate = told.samples_per_second
-    how = "validated in workers of its own" if taken.validation else "measured in one trial"
+def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
+    """Returns the README of the folder, for a reader who knows nothing of the sweep."""
+    measured, plan = source.told, source.plan
+    rate = measured.samples_per_second
+    how = "validated in fresh workers" if source.validation else "measured in one trial"
     lines = [
-        f"# {taken.spec.model.name}: trial {taken.record.number} of study {taken.study}",
+        f"# {source.spec.model.name}: trial {source.record.number} of study {source.study}",
         "",
-        f"{plan_words(plan)}, on {_where(taken)}. Start it in this folder{_everywhere(bundle)}:",
+        f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{_on_hosts(bundle)}:",
         "",
         *(f"    export {name}={value}" for name, value in bundle.environment),
         f"    {bundle.command}",
         "",
-        f"Expect, {how}: {rate.value:.4g} samples/s ({rate.low:.4g} to {rate.high:.4g}),"
-        f" {told.step_seconds.value:.4g} s a step of {plan.global_batch} samples, a peak of"
-        f" {gib(told.memory.peak_bytes)} GiB on the fullest rank.",
+        f"Expected, as {how}: {rate.value:.4g} samples/s ({rate.low:.4g} to {rate.high:.4g}),"
+        f" {measured.step_seconds.value:.4g} s per step of {plan.global_batch} samples, and a peak"
+        f" of {gib(measured.memory.peak_bytes)} GiB on the fullest rank.",
     ]
-    if lossy := lossy_words(plan, taken.spec):
-        train = taken.spec.train
-        lines += ["", f"Lossy: it trains with {lossy}, where the specification asks for"]
-        lines[-1] += f" {train.optimizer} in {train.precision}: hold its losses against that."
-    if sentences := list(_input_sentences(taken, inputs)):
-        lines += ["", "What the script reads until it has your own model and data:", ""]
+    if lossy := lossy_words(plan, source.spec):
+        train = source.spec.train
+        lines += ["", f"Lossy: it trains with {lossy}, but the specification asks for"]
+        lines[-1] += f" {train.optimizer} in {train.precision}. Compare its losses to that."
+    if sentences := list(_input_sentences(source, inputs)):
+        lines += ["", "The script reads these inputs until you add your own model and data:", ""]
         lines += [f"- {sentence}" for sentence in sentences]
     if bundle.unsaid:
-        lines += ["", "What this format leaves to you:", ""]
+        lines += ["", "This format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.unsaid]
     return "\n".join(lines) + "\n"
 
 
-def _input_sentences(taken: ExportSource, inputs: Inputs) -> Iterator[str]:
+def _input_sentences(source: ExportSource, inputs: Inputs) -> Iterator[str]:
     for each in inputs.inputs:
         if each.carried:
             yield f"`{each.path}`, a copy of `{each.source}`."
         else:
             yield (
-                f"`{each.source}`, which is not in this folder. On a machine that has it elsewhere"
-                f" set {INPUTS_VARIABLE} to a folder that holds `{each.name}`."
+                f"`{each.source}`, which is not in this folder. On a machine that has it elsewhere,"
+                f" set {INPUTS_VARIABLE} to a folder that contains `{each.name}`."
             )
     if any(each.name == CODE for each in inputs.inputs):
-        module = taken.spec.model.name.partition(":")[0]
-        yield f"Whatever `{module}` imports or opens beyond its own modules: that is not copied."
+        module = source.spec.model.name.partition(":")[0]
+        yield (
+            f"Everything that `{module}` imports or opens outside its own modules; it is not"
+            " copied."
+        )
 
 
-def _where(taken: ExportSource) -> str:
-    ranks = taken.plan.world_size
-    said = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    return said if taken.hosts == 1 else f"{said} of {taken.hosts} hosts"
+def _ranks(source: ExportSource) -> str:
+    words = plural(source.plan.world_size, "rank")
+    return words if source.hosts == 1 else f"{words} across {source.hosts} hosts"
 
 
-def _everywhere(bundle: Bundle) -> str:
+def _on_hosts(bundle: Bundle) -> str:
     if HEAD not in bundle.command:
         return ""
-    return f", on each host (`{HEAD}`: the name of one of them)"
+    return f", on each host (`{HEAD}` is the name of one of them)"

@@ -1,4 +1,4 @@
-"""DeepSpeed's own configuration, and a script that trains with it."""
+"""Export for DeepSpeed: its configuration, and a script."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CONFIG = "ds_config.json"
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why DeepSpeed's configuration cannot say this plan, a reason each."""
+    """Yields the reasons why DeepSpeed's configuration cannot express a plan."""
     yield from unsplit(plan, "deepspeed")
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The configuration, and a script that DeepSpeed's launcher or `torchrun` starts."""
-    settings = deepspeed_settings(taken)
-    command = start_command(taken)
-    words = script_words(taken, settings)
+def export(source: ExportSource) -> Bundle:
+    """Returns the configuration, and a script for DeepSpeed's launcher or `torchrun`."""
+    settings = deepspeed_settings(source)
+    command = start_command(source)
+    words = script_words(source, settings)
     return Bundle(
         format="deepspeed",
         files={
@@ -43,32 +43,32 @@ def export(taken: ExportSource) -> Bundle:
             CONFIG: config_text(settings),
         },
         command=command,
-        environment=environment_of(taken),
-        unsaid=(*what_is_yours(taken), optimizer_is_in_the_script(taken)),
+        environment=environment_of(source),
+        unsaid=(*what_is_yours(source), optimizer_is_in_the_script(source)),
     )
 
 
-def deepspeed_settings(taken: ExportSource) -> DeepSpeedSettings:
-    """What DeepSpeed does to the model."""
-    return render_deepspeed(taken.plan, taken.model, taken.spec, taken.device)
+def deepspeed_settings(source: ExportSource) -> DeepSpeedSettings:
+    """Returns the plan as settings of DeepSpeed."""
+    return render_deepspeed(source.plan, source.model, source.spec, source.device)
 
 
 def config_text(settings: DeepSpeedSettings) -> str:
-    """DeepSpeed's configuration, for a person to look at as well."""
+    """Returns DeepSpeed's configuration as readable JSON."""
     return json.dumps(settings.config, indent=2, sort_keys=True) + "\n"
 
 
-def environment_of(taken: ExportSource) -> Environment:
-    """What has to stand in each process before it starts."""
-    environment = dict(render_environment(taken.plan, taken.device))
-    if taken.device == "cpu":
-        environment["DS_ACCELERATOR"] = "cpu"  # picked once, when DeepSpeed is imported
+def environment_of(source: ExportSource) -> Environment:
+    """Returns the variables that each process needs before it starts."""
+    environment = dict(render_environment(source.plan, source.device))
+    if source.device == "cpu":
+        environment["DS_ACCELERATOR"] = "cpu"  # DeepSpeed reads it once, at import
     return tuple(environment.items())
 
 
-def optimizer_is_in_the_script(taken: ExportSource) -> str:
-    """What DeepSpeed's configuration leaves out."""
+def optimizer_is_in_the_script(source: ExportSource) -> str:
+    """Returns a sentence on the settings that DeepSpeed's configuration leaves out."""
     return (
-        f"The optimizer ({taken.plan.optimizer}) and the learning rate's schedule stand in the"
-        " script, not in the configuration: what was measured was made by torch."
+        f"The optimizer ({source.plan.optimizer}) and the learning-rate schedule are in the script,"
+        " not in the configuration: the plan was measured with torch's own."
     )

@@ -1,4 +1,4 @@
-"""The formats by name."""
+"""Registry of export formats."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from search_spaces.trial import Record
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to write a plan down. `refusals` says why it cannot, a reason each."""
+    """An export format; `refusals` yields the reasons why it cannot express a plan."""
 
     refusals: Callable[[Plan], Iterator[str]]
     export: Callable[[ExportSource], Bundle]
 
 
-# without a name, the first that can say a plan is taken
+# in order of preference if the user names none
 FORMATS = {
     "torchrun": Format(torchrun.refusals, torchrun.export),
     "deepspeed": Format(deepspeed.refusals, deepspeed.export),
@@ -44,44 +44,53 @@ FORMATS = {
 
 
 def fitting(name: str | None, record: Record) -> str:
-    """The name of the format, or of the first that can say the plan of a trial.
+    """Returns the name of a format, or of the first that can express the plan of a trial.
 
     Raises:
-        UserError: If there is no such format, or it cannot, or none can.
+        UserError: If the format does not exist or cannot express the plan, or if none can.
     """
-    refused = {known: list(form.refusals(record.plan)) for known, form in FORMATS.items()}
-    able = [known for known, reasons in refused.items() if not reasons]
+    refusals = {
+        format_name: list(format_.refusals(record.plan)) for format_name, format_ in FORMATS.items()
+    }
+    able = [format_name for format_name, reasons in refusals.items() if not reasons]
     if name is None:
         if able:
             return able[0]
-        each = (f"{known}: {'; '.join(reasons)}" for known, reasons in refused.items())
-        raise UserError(f"no format can say the plan of trial {record.number}: {'. '.join(each)}")
-    if name not in FORMATS:
-        raise UserError(f"--format is {name!r}, the formats are {', '.join(FORMATS)}")
-    if reasons := refused[name]:
-        instead = f"; {', '.join(able)} can" if able else ""
+        each = (f"{format_name}: {'; '.join(reasons)}" for format_name, reasons in refusals.items())
         raise UserError(
-            f"{name} cannot say the plan of trial {record.number}: {'; '.join(reasons)}{instead}"
+            f"no export format supports the plan of trial {record.number}: {'. '.join(each)}"
+        )
+    if name not in FORMATS:
+        raise UserError(f"--format is {name!r}; the formats are {', '.join(FORMATS)}")
+    if reasons := refusals[name]:
+        alternatives = f"; {', '.join(able)} can" if able else ""
+        raise UserError(
+            f"{name} cannot express the plan of trial {record.number}:"
+            f" {'; '.join(reasons)}{alternatives}"
         )
     return name
 
 
-def every_export(taken: ExportSource) -> dict[str, str]:
-    """The folders of all formats that can say the plan, without inputs: texts by `format/name`."""
+def every_export(source: ExportSource) -> dict[str, str]:
+    """Returns the folders of all formats that can express the plan, without inputs.
+
+    Returns:
+        Texts by `format/file`.
+    """
     texts: dict[str, str] = {}
-    inputs = collect_inputs(taken.spec, carry=False)
-    for name, form in FORMATS.items():
-        with contextlib.suppress(UserError):  # of a model, or of devices, that it cannot train
-            if not list(form.refusals(taken.plan)):
-                files = files_of(form.export(taken), taken, inputs)
+    inputs = collect_inputs(source.spec, carry=False)
+    for name, format_ in FORMATS.items():
+        with contextlib.suppress(UserError):  # a model or a device that the format cannot train
+            if not list(format_.refusals(source.plan)):
+                files = files_of(format_.export(source), source, inputs)
                 texts |= {f"{name}/{file}": text for file, text in files.items()}
     return texts
 
 
-def exported(taken: ExportSource, name: str | None = None) -> Bundle:
-    """The plan in a format, or in the first that can say it.
+def exported(source: ExportSource, name: str | None = None) -> Bundle:
+    """Exports the plan in a format, or in the first that can express it.
 
     Raises:
-        UserError: If there is no such format, or it cannot say the plan.
+        UserError: If the format does not exist or cannot express the plan.
     """
-    return FORMATS[fitting(name, taken.record)].export(taken)
+    return FORMATS[fitting(name, source.record)].export(source)

@@ -1,4 +1,4 @@
-"""Hugging Face's `TrainingArguments`, and a script with its stock `Trainer`."""
+"""Export for Hugging Face: `TrainingArguments`, and a script with the stock `Trainer`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import (
     SCRIPT,
     filled,
+    fsdp2_refusals,
     script_words,
     start_command,
     unsplit,
@@ -39,32 +40,29 @@ _OPTIMIZERS = {
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why Trainer cannot train this plan, a reason each."""
+    """Yields the reasons why Trainer cannot train a plan."""
     yield from unsplit(plan, plan.engine)
     if plan.batching == "packed":
-        yield "batching is packed: Trainer takes the same number of micro-batches in each step"
+        yield "batching is packed: Trainer needs the same number of micro-batches in every step"
     if plan.replicas > 1:
         yield f"replicas is {plan.replicas}: Trainer shards over all ranks"
     if plan.compression != "none":
-        yield f"compression is {plan.compression}: Trainer sends gradients as they are"
+        yield f"compression is {plan.compression}: Trainer does not compress gradients"
     if plan.optimizer == "adafactor":
-        yield "optimizer is adafactor: Trainer's own is another one than torch's that was measured"
+        yield "optimizer is adafactor: Trainer's differs from torch's, which was measured"
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
-        yield "states or weights lie on NVMe, which was measured with DeepSpeed's own optimizer"
-    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
-    if sharded and plan.optimizer == "adamw_8bit":
-        yield "optimizer is adamw_8bit, which takes no shards of FSDP2"
-    if sharded and plan.precision == "fp16":
-        yield "precision is fp16 with FSDP2, whose loss scale torch keeps rank by rank"
+        yield "offload to NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
+    if plan.engine == "torch":
+        yield from fsdp2_refusals(plan)
 
 
 def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, Any]:
-    """What `TrainingArguments(**...)` takes, and `HfArgumentParser` reads as JSON.
+    """Returns the keyword arguments of `TrainingArguments`, which `HfArgumentParser` can read.
 
-    Of a plan of DeepSpeed `deepspeed` names the file of its configuration.
+    For DeepSpeed, `deepspeed` is the name of its configuration file.
     """
     train = spec.train
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "output_dir": "trainer",
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": plan.accumulation,
@@ -89,22 +87,22 @@ def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, An
         "use_cpu": device == "cpu",
     }
     if all_recomputed(plan):
-        told |= {
+        arguments |= {
             "gradient_checkpointing": True,
             "gradient_checkpointing_kwargs": {"use_reentrant": False},
         }
-    return told | _engine(plan, device)
+    return arguments | _engine(plan, device)
 
 
 def misfits(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
-    """Why Trainer cannot train the plan with this model, or on these devices, a reason each."""
+    """Yields the reasons why Trainer cannot train a plan with this model or on this device."""
     if model.vocab_size is None:
         yield (
-            f"{model.name} is a function with batches of its own, and Trainer trains models of"
+            f"{model.name} is a function with its own batches, and Trainer trains models of"
             " transformers"
         )
     if device == "cpu" and plan.engine == "torch" and plan.zero_stage:
-        yield "on a CPU accelerate replaces FSDP by DDP and says nothing"
+        yield "on a CPU accelerate silently replaces FSDP by DDP"
 
 
 def _engine(plan: Plan, device: str) -> dict[str, Any]:
@@ -129,48 +127,51 @@ def _engine(plan: Plan, device: str) -> dict[str, Any]:
 
 
 def _schedule(train: TrainSpec) -> str:
-    warm = train.schedule == "constant" and train.warmup_steps > 0
-    return "constant_with_warmup" if warm else train.schedule
+    warm_constant = train.schedule == "constant" and train.warmup_steps > 0
+    return "constant_with_warmup" if warm_constant else train.schedule
 
 
 def all_recomputed(plan: Plan) -> bool:
-    """Whether Trainer's own switch says what is recomputed: it knows all blocks or none."""
+    """Returns True if Trainer's own switch can recompute the blocks: it covers all or none."""
     return plan.checkpoint_ratio == 1.0 and not plan.checkpoint_offload
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The arguments, and a script that `torchrun` starts; a plan of one rank without it.
+def export(source: ExportSource) -> Bundle:
+    """Returns the arguments, and a script; `torchrun` starts it if it has several ranks.
 
     Raises:
         UserError: If Trainer cannot train the model.
     """
-    if reasons := list(misfits(taken.plan, taken.model, taken.device)):
-        number = taken.record.number
-        raise UserError(f"hf-trainer cannot say the plan of trial {number}: {'; '.join(reasons)}")
-    plan = taken.plan
-    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(taken)
-    settings = render_torch(plan, taken.model)
-    words = script_words(taken, settings)
-    # what Trainer's own switch does is not done twice
+    if reasons := list(misfits(source.plan, source.model, source.device)):
+        number = source.record.number
+        raise UserError(
+            f"hf-trainer cannot express the plan of trial {number}: {'; '.join(reasons)}"
+        )
+    plan = source.plan
+    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(source)
+    settings = render_torch(plan, source.model)
+    words = script_words(source, settings)
+    # the script must not recompute again what Trainer's own switch recomputes
     words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
+    arguments = training_arguments(plan, source.spec, source.device)
     files = {
         SCRIPT: filled("hf_trainer.py.jinja", **words, command=command),
-        ARGUMENTS: json.dumps(training_arguments(plan, taken.spec, taken.device), indent=2) + "\n",
+        ARGUMENTS: json.dumps(arguments, indent=2) + "\n",
     }
     if plan.engine == "deepspeed":
-        config = deepspeed_config(plan, taken.model, taken.spec, taken.device)
+        config = deepspeed_config(plan, source.model, source.spec, source.device)
         files[deepspeed.CONFIG] = json.dumps(config, indent=2, sort_keys=True) + "\n"
     return Bundle(
         format="hf-trainer",
         files=files,
         command=command,
-        environment=_environment(taken),
-        unsaid=tuple(_unsaid(taken)),
+        environment=_environment(source),
+        unsaid=tuple(_unsaid(source)),
     )
 
 
 def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[str, Any]:
-    """DeepSpeed's configuration; what is offloaded is updated by an optimizer of its own."""
+    """Returns DeepSpeed's configuration, with its own optimizer if states are offloaded."""
     settings = render_deepspeed(plan, model, spec, device)
     config = dict(settings.config)
     if settings.host_optimizer:
@@ -179,30 +180,31 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
     return config
 
 
-def _environment(taken: ExportSource) -> Environment:
-    if taken.plan.engine == "deepspeed":
-        return deepspeed.environment_of(taken)
-    return render_environment(taken.plan, taken.device)
+def _environment(source: ExportSource) -> Environment:
+    if source.plan.engine == "deepspeed":
+        return deepspeed.environment_of(source)
+    return render_environment(source.plan, source.device)
 
 
-def _unsaid(taken: ExportSource) -> Iterator[str]:
-    plan = taken.plan
-    first, *rest = what_is_yours(taken)
-    yield first.replace("make_steps", "make_batches")
-    yield from rest
+def _unsaid(source: ExportSource) -> Iterator[str]:
+    plan = source.plan
+    yield from what_is_yours(source, batches="make_batches")
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
-            f"{100 * plan.checkpoint_ratio:.0f} % of the blocks are recomputed by the script:"
-            " Trainer's own switch knows all of them or none."
+            f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
+            " Trainer can only recompute all of them or none."
         )
     if plan.compile:
-        yield "Blocks are compiled by the script, each by itself: Trainer would compile the model."
+        yield "The script compiles each block separately; Trainer would compile the whole model."
     replicated = plan.engine == "torch" and plan.zero_stage == 0 and plan.data > 1
     if replicated and plan.gradient_as_bucket_view:
-        yield "Gradients lay in DDP's buckets; Trainer has both, which takes their size once more."
+        yield (
+            "The measured gradients were views of DDP's buckets. Trainer keeps both, which takes"
+            " the size of the gradients once more."
+        )
     yield (
-        "Trainer leaves biases and norms without weight decay; the script lets all weights decay,"
-        " as when the plan was measured."
+        "Trainer exempts biases and norms from weight decay; the script applies it to all weights,"
+        " as measured."
     )
     if plan.optimizer == "adamw_foreach":
-        yield "AdamW's loop (foreach) stands in the script: `optim` has no word for it."
+        yield "The foreach AdamW is in the script: `optim` has no value for it."

@@ -1,8 +1,8 @@
-"""Collects what training reads (data, tokenizer, model folder, user modules), to carry it along.
+"""Inputs of training (data, tokenizer, model folder, user modules), collected for an export.
 
-A folder that is exported has to start from any current directory and on other machines. So each
-input of up to `CARRIED_BYTES` is copied into its subfolder `inputs/`; a larger one is referenced
-by its absolute path, and searched elsewhere too (`search_spaces.settings.export_manifest.Input`).
+An exported folder must start from any current directory and on other machines. So an input of up
+to `CARRIED_BYTES` is copied into its subfolder `inputs/`. A larger one is referenced by absolute
+path, and also searched elsewhere (`search_spaces.settings.export_manifest.Input`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_pat
 from search_spaces.spec.schema import DataSpec, SweepSpec
 from workers.models.user_code import importable_from_here
 
-CARRIED_BYTES = 32 * 2**20  # of one input; all data files together are one
-# of a model's or a tokenizer's folder; weights are not needed, since they are initialised
-_DESCRIBING = (".json", ".py", ".txt", ".model", ".tiktoken", ".jinja")
-_OURS = ("orchestrator", "search_spaces", "workers")  # Plimsoll's own packages, which are installed
+CARRIED_BYTES = 32 * 2**20  # per input; all data files together count as one
+# files of a model or tokenizer folder to copy; weights are initialized, not loaded
+_COPIED_SUFFIXES = (".json", ".py", ".txt", ".model", ".tiktoken", ".jinja")
+_PLIMSOLL = ("orchestrator", "search_spaces", "workers")  # installed, never copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """Inputs of an export, the files to copy, and the specification with the new paths.
 
-    `files` maps a path in the exported folder to the file that is copied there.
+    `files` maps a path in the exported folder to the file to copy there.
     """
 
     inputs: tuple[Input, ...]
@@ -39,112 +39,111 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """One input: its name, where it is, what of it is copied, and its path in the specification."""
+class _LocalInput:
+    """An input on this machine."""
 
     name: str
     source: Path
-    files: Mapping[str, Path]  # by path below `inputs/`
-    written: str  # in the specification
+    files: Mapping[str, Path]  # files to copy, by path below `inputs/`
+    spec_path: str  # its path in the specification
 
 
 def collect_inputs(spec: SweepSpec, *, carry: bool = True) -> Inputs:
-    """Collects the inputs of a specification, whose relative paths start at the current directory.
+    """Collects the inputs of a specification; relative paths start at the current directory.
 
     Args:
         spec: The specification that was measured.
-        carry: Copy small inputs; else all are referenced by absolute path.
+        carry: True to copy small inputs, False to reference all by absolute path.
     """
     inputs: list[Input] = []
     files: dict[str, Path] = {}
     paths: dict[str, str] = {}
     for group in (_data(spec.data), _tokenizer(spec.data), _model(spec), _code(spec)):
-        found = list(group)
-        copied = {name: file for each in found for name, file in each.files.items()}
+        local_inputs = list(group)
+        copied = {name: file for local in local_inputs for name, file in local.files.items()}
         carried = carry and bool(copied) and _bytes(copied) <= CARRIED_BYTES
-        for each in found:
-            known = Input(name=each.name, source=str(each.source), carried=carried)
-            inputs.append(known)
-            paths[each.written] = known.path
+        for local in local_inputs:
+            exported = Input(name=local.name, source=str(local.source), carried=carried)
+            inputs.append(exported)
+            paths[local.spec_path] = exported.path
         if carried:
             files |= {f"{INPUTS}/{name}": file for name, file in copied.items()}
     return Inputs(inputs=tuple(inputs), files=files, spec=with_paths(spec, paths))
 
 
 def _bytes(files: Mapping[str, Path]) -> float:
-    """Sum of the sizes; infinite if a file is gone."""
     try:
         return sum(file.stat().st_size for file in files.values())
-    except OSError:
+    except OSError:  # a file is missing
         return float("inf")
 
 
 def _absolute(path: str) -> Path:
-    # symbolic links stay: a cache of the Hub has names, and their endings, in links alone
+    # do not resolve symbolic links: in the Hub's cache only the links have file names and suffixes
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100
 
 
-def _data(data: DataSpec) -> Iterator[_Found]:
+def _data(data: DataSpec) -> Iterator[_LocalInput]:
     sources = {file: _absolute(file) for file in data.files}
     if not sources:
         return
     common = os.path.commonpath([source.parent for source in sources.values()])
-    for written, source in sources.items():
+    for spec_path, source in sources.items():
         name = f"data/{source.relative_to(common).as_posix()}"
-        yield _Found(name=name, source=source, files={name: source}, written=written)
+        yield _LocalInput(name=name, source=source, files={name: source}, spec_path=spec_path)
 
 
-def _tokenizer(data: DataSpec) -> Iterator[_Found]:
+def _tokenizer(data: DataSpec) -> Iterator[_LocalInput]:
     if data.tokenizer is None:
         return
     source = _absolute(data.tokenizer)
     if source.is_dir():
         yield _folder("tokenizer", source, data.tokenizer)
-    elif source.is_file():  # else a Hub id, which is read from its cache
+    elif source.is_file():  # otherwise a Hub id, read from the Hub's cache
         name = f"tokenizer/{source.name}"
-        yield _Found(name=name, source=source, files={name: source}, written=data.tokenizer)
+        yield _LocalInput(name=name, source=source, files={name: source}, spec_path=data.tokenizer)
 
 
-def _model(spec: SweepSpec) -> Iterator[_Found]:
+def _model(spec: SweepSpec) -> Iterator[_LocalInput]:
     name = spec.model.name
     if name not in preset_names() and (source := _absolute(name)).is_dir():
         yield _folder("model", source, name)
 
 
-def _folder(name: str, source: Path, written: str) -> _Found:
-    files = {f"{name}/{file.name}": file for file in sorted(source.iterdir()) if _describes(file)}
-    return _Found(name=name, source=source, files=files, written=written)
+def _folder(name: str, source: Path, spec_path: str) -> _LocalInput:
+    files = {
+        f"{name}/{file.name}": file
+        for file in sorted(source.iterdir())
+        if file.is_file() and file.suffix in _COPIED_SUFFIXES
+    }
+    return _LocalInput(name=name, source=source, files=files, spec_path=spec_path)
 
 
-def _describes(file: Path) -> bool:
-    return file.is_file() and file.suffix in _DESCRIBING
-
-
-def _code(spec: SweepSpec) -> Iterator[_Found]:
-    """Yields the module of `module:function` with the local modules that it imports."""
+def _code(spec: SweepSpec) -> Iterator[_LocalInput]:
+    """Yields the module of `module:function`, with the local modules that it imports."""
     module, colon, _ = spec.model.name.partition(":")
     top = module.partition(".")[0]
-    if not colon or top in _OURS:
+    if not colon or top in _PLIMSOLL:
         return
     with importable_from_here():
         root = _root(top)
         if root is None or _is_installed(root):
             return
         files = {f"{CODE}/{file.relative_to(root)}": file for file in _local_files(top, root)}
-    yield _Found(name=CODE, source=root, files=files, written="")
+    yield _LocalInput(name=CODE, source=root, files=files, spec_path="")
 
 
 def _root(top: str) -> Path | None:
-    """Folder from which a module is imported; None if it cannot be told."""
+    """The folder from which a module is imported; None if that is unknown."""
     try:
-        found = importlib.util.find_spec(top)
-    except ValueError:  # a module without a specification, as `__main__`
+        module = importlib.util.find_spec(top)
+    except ValueError:  # a module without a spec, such as `__main__`
         return None
-    if found is None:
+    if module is None:
         return None
-    if found.submodule_search_locations:  # a package
-        return _absolute(next(iter(found.submodule_search_locations))).parent
-    return _absolute(found.origin).parent if found.has_location and found.origin else None
+    if module.submodule_search_locations:  # a package
+        return _absolute(next(iter(module.submodule_search_locations))).parent
+    return _absolute(module.origin).parent if module.has_location and module.origin else None
 
 
 def _is_installed(root: Path) -> bool:
@@ -153,20 +152,20 @@ def _is_installed(root: Path) -> bool:
 
 
 def _local_files(top: str, root: Path) -> Iterator[Path]:
-    """Yields the files of a module, and of modules beside it that are imported, by whichever."""
-    waiting, known = [top], {top}
-    while waiting:
-        for file in _files_of(root, waiting.pop()):
+    """Yields the files of a module, and of all modules in its folder that these import."""
+    pending, visited = [top], {top}
+    while pending:
+        for file in _module_files(root, pending.pop()):
             yield file
             if file.suffix != ".py":
                 continue
-            fresh = {name for name in _imported(file) - known if name not in _OURS}
-            local = {name for name in fresh if _root(name) == root}
-            known |= fresh
-            waiting += sorted(local)
+            new = {name for name in _imported(file) - visited if name not in _PLIMSOLL}
+            local = {name for name in new if _root(name) == root}
+            visited |= new
+            pending += sorted(local)
 
 
-def _files_of(root: Path, module: str) -> Iterator[Path]:
+def _module_files(root: Path, module: str) -> Iterator[Path]:
     if (root / module).is_dir():
         for file in sorted((root / module).rglob("*")):
             parts = file.relative_to(root).parts
@@ -178,10 +177,10 @@ def _files_of(root: Path, module: str) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> set[str]:
-    """Top-level names of absolute imports; relative ones stay within a package."""
+    """Top-level names of absolute imports; relative ones stay within the package."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # a file that is never imported
+    except (SyntaxError, ValueError):  # not importable, so never imported
         return set()
     names: set[str] = set()
     for node in ast.walk(tree):

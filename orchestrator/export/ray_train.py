@@ -1,4 +1,4 @@
-"""A stock trainer of Ray Train, whose ranks train as the scripts of the engines do."""
+"""Export for Ray Train: a script with a stock trainer, for either engine."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
 
 _COMMAND = f"python {SCRIPT}"
-_REPORT_SECONDS = 60.0  # a report waits for the next look of Ray Train's controller: up to 2 s
-_PRIORITY = ("RAY_worker_niceness", "0")  # what was measured had it; Ray's own is 15
+_REPORT_SECONDS = 60.0  # a report waits up to 2 s for Ray Train's controller to poll
+_PRIORITY = ("RAY_worker_niceness", "0")  # as measured; Ray's default is 15
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why the script cannot say this plan: why that of its engine cannot."""
+    """Yields the reasons why the script of the plan's engine cannot express it."""
     of_engine = deepspeed if plan.engine == "deepspeed" else torchrun
     yield from of_engine.refusals(plan)
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The script, which starts Ray where there is none."""
-    sentences = [*caveats(taken)]
-    if taken.hosts > 1:
+def export(source: ExportSource) -> Bundle:
+    """Returns the script, which starts Ray if none is running."""
+    sentences = [*caveats(source)]
+    if source.hosts > 1:
         sentences.append(
-            "All nodes need this folder at the same path, with the packages that the script"
-            " imports: `ray job submit --working-dir .` takes the folder there."
+            "All nodes need this folder at the same path, and the packages that the script"
+            " imports. `ray job submit --working-dir .` copies the folder there."
         )
     return Bundle(
-        format="ray-train", files=files_of(taken), command=_COMMAND, unsaid=tuple(sentences)
+        format="ray-train", files=files_of(source), command=_COMMAND, unsaid=tuple(sentences)
     )
 
 
-def files_of(taken: ExportSource) -> dict[str, str]:
-    """The script, and what it reads of its engine."""
-    plan, files = taken.plan, {}
+def files_of(source: ExportSource) -> dict[str, str]:
+    """Returns the script, and the configuration of its engine if it has one."""
+    plan, files = source.plan, {}
     if plan.engine == "deepspeed":
-        settings = deepspeed.deepspeed_settings(taken)
-        words, environment = script_words(taken, settings), deepspeed.environment_of(taken)
+        settings = deepspeed.deepspeed_settings(source)
+        words, environment = script_words(source, settings), deepspeed.environment_of(source)
         files[deepspeed.CONFIG] = deepspeed.config_text(settings)
     else:
-        words, environment = torchrun.torch_words(taken), render_environment(plan, taken.device)
-    resources = {"CPU": taken.spec.cluster.cpus_per_worker}
-    if taken.device == "cuda":
+        words, environment = torchrun.torch_words(source), render_environment(plan, source.device)
+    resources = {"CPU": source.spec.cluster.cpus_per_worker}
+    if source.device == "cuda":
         resources["GPU"] = 1
     script = filled(
         "ray_train.py.jinja",
@@ -56,13 +56,13 @@ def files_of(taken: ExportSource) -> dict[str, str]:
         environment=(*environment, _PRIORITY),
         resources=resources,
         accelerator=ascii(plan.accelerator),
-        report_steps=math.ceil(_REPORT_SECONDS / taken.told.step_seconds.value),
+        report_steps=math.ceil(_REPORT_SECONDS / source.told.step_seconds.value),
     )
     return {SCRIPT: script} | files
 
 
-def caveats(taken: ExportSource) -> Iterator[str]:
-    """What the script leaves to its user, wherever it runs."""
-    yield from what_is_yours(taken)
-    if taken.plan.engine == "deepspeed":
-        yield deepspeed.optimizer_is_in_the_script(taken)
+def caveats(source: ExportSource) -> Iterator[str]:
+    """Yields sentences on what the script leaves to its user, wherever it runs."""
+    yield from what_is_yours(source)
+    if source.plan.engine == "deepspeed":
+        yield deepspeed.optimizer_is_in_the_script(source)

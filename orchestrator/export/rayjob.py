@@ -1,4 +1,4 @@
-"""A RayJob of KubeRay: the script of Ray Train on a cluster of its own, gone when it has ended."""
+"""Export for KubeRay: a RayJob that runs the Ray Train script on a temporary cluster."""
 
 from __future__ import annotations
 
@@ -18,47 +18,49 @@ from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
 _COMMAND = "kubectl apply -k ."
 _GIB = 2**30
-_NAME_LENGTH = 47  # a RayJob's, by KubeRay's operator
-# of a pod, in GiB, where nothing was measured: host memory is, of ranks on CPUs
-_BARE_RANK_GIB = {"cpu": 1, "cuda": 8}  # torch, DeepSpeed, CUDA's libraries, and room
-_SHARED_GIB = {"cpu": 1, "cuda": 4}  # of /dev/shm for each rank: NCCL, loaders
+_NAME_LENGTH = 47  # KubeRay's limit for the name of a RayJob
+# Host memory of a pod [GiB], estimated: trials measure host memory of CPU ranks only.
+_BARE_RANK_GIB = {"cpu": 1, "cuda": 8}  # torch, DeepSpeed, CUDA libraries, and a margin
+_SHARED_GIB = {"cpu": 1, "cuda": 4}  # /dev/shm per rank: NCCL, loaders
 _RAY_GIB = 2
-_WEIGHT_BYTES, _STATE_BYTES = 4, 16  # fp32 weights; with gradients and Adam's two moments
+_WEIGHT_BYTES, _STATE_BYTES = 4, 16  # fp32 weights; weights, gradients and Adam's two moments
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why the job cannot say this plan: why its script cannot."""
+    """Yields the reasons why the script of the job cannot express a plan."""
     yield from ray_train.refusals(plan)
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The job, and a kustomization that puts the script's files where the job reads them."""
+def export(source: ExportSource) -> Bundle:
+    """Returns the job, and a kustomization that mounts the script's files in its pods."""
     require("ray")  # the job's image has the version that is installed here
-    files, plan = ray_train.files_of(taken), taken.plan
-    here = math.ceil(plan.world_size / taken.hosts)
+    files, plan = ray_train.files_of(source), source.plan
+    ranks_per_host = math.ceil(plan.world_size / source.hosts)
     words = {
-        "title": quotable_title(taken),
+        "title": quotable_title(source),
         "command": _COMMAND,
-        "name": job_name(taken),
-        "hosts": taken.hosts,
-        "cuda": taken.device == "cuda",
-        "ranks_here": here,
-        "cpus": here * taken.spec.cluster.cpus_per_worker + 1,
-        "memory_gib": memory_gib(taken, here),
-        "shared_gib": 1 + here * _SHARED_GIB[taken.device],
-        "product": _product(taken),
+        "name": job_name(source),
+        "hosts": source.hosts,
+        "cuda": source.device == "cuda",
+        "ranks_per_host": ranks_per_host,
+        "cpus": ranks_per_host * source.spec.cluster.cpus_per_worker + 1,
+        "memory_gib": memory_gib(source, ranks_per_host),
+        "shared_gib": 1 + ranks_per_host * _SHARED_GIB[source.device],
+        "product": _product(source),
         "accelerator": plan.accelerator,
-        "nvme": taken.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
+        "nvme": source.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
         "version": version(DISTRIBUTION),
         "ray_version": version("ray"),
     }
-    made = {JOB: filled("rayjob.yaml.jinja", **words)}
-    made[KUSTOMIZATION] = filled("kustomization.yaml.jinja", **words)
-    unsaid = (*ray_train.caveats(taken), *_unsaid(taken, words["memory_gib"]))
+    manifests = {
+        JOB: filled("rayjob.yaml.jinja", **words),
+        KUSTOMIZATION: filled("kustomization.yaml.jinja", **words),
+    }
+    unsaid = (*ray_train.caveats(source), *_unsaid(source, words["memory_gib"]))
     return Bundle(
         format="rayjob",
-        files=made | files,
+        files=manifests | files,
         command=_COMMAND,
         unsaid=unsaid,
         local=False,
@@ -66,57 +68,57 @@ def export(taken: ExportSource) -> Bundle:
     )
 
 
-def job_name(taken: ExportSource) -> str:
-    """What the job and its ConfigMap are called: a DNS label, whatever the study is called."""
-    ending = f"-{taken.record.number}"
-    study = re.sub(r"[^a-z0-9]+", "-", taken.study.lower())
+def job_name(source: ExportSource) -> str:
+    """Returns the name of the job and its ConfigMap: a DNS label, for any name of a study."""
+    ending = f"-{source.record.number}"
+    study = re.sub(r"[^a-z0-9]+", "-", source.study.lower())
     return f"train-{study}"[: _NAME_LENGTH - len(ending)].rstrip("-") + ending
 
 
-def memory_gib(taken: ExportSource, ranks: int) -> int:
-    """Of a pod with so many ranks, in GiB."""
-    plan, model = taken.plan, taken.model
-    if taken.device == "cpu":
-        rank = taken.told.memory.peak_bytes
+def memory_gib(source: ExportSource, ranks: int) -> int:
+    """Returns the host memory of a pod with this number of ranks [GiB]."""
+    plan, model = source.plan, source.model
+    if source.device == "cpu":
+        rank_bytes = source.told.memory.peak_bytes
     else:
-        rank = _WEIGHT_BYTES * model.parameters  # the script makes the whole model on the host
+        rank_bytes = _WEIGHT_BYTES * model.parameters  # the script builds the model on the host
         if "cpu" in (plan.offload_optimizer, plan.offload_parameters):
-            rank += _STATE_BYTES * model.trainable_parameters // plan.data
-    each = rank / _GIB + _BARE_RANK_GIB[taken.device] + _SHARED_GIB[taken.device]
-    return math.ceil(ranks * each + _RAY_GIB)
+            rank_bytes += _STATE_BYTES * model.trainable_parameters // plan.data
+    rank_gib = rank_bytes / _GIB + _BARE_RANK_GIB[source.device] + _SHARED_GIB[source.device]
+    return math.ceil(ranks * rank_gib + _RAY_GIB)
 
 
 def _uses_nvme(plan: Plan) -> bool:
     return "nvme" in (plan.offload_optimizer, plan.offload_parameters)
 
 
-def _product(taken: ExportSource) -> str:
-    """What NVIDIA's feature discovery labels the nodes with that were measured."""
-    seen = taken.record.fingerprint
-    if seen is None or seen.device != "cuda":
+def _product(source: ExportSource) -> str:
+    # NVIDIA's GPU feature discovery labels nodes with this name
+    fingerprint = source.record.fingerprint
+    if fingerprint is None or fingerprint.device != "cuda":
         return ""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", seen.device_name).strip("-._")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", fingerprint.device_name).strip("-._")
 
 
-def _unsaid(taken: ExportSource, memory: object) -> Iterator[str]:
+def _unsaid(source: ExportSource, memory: object) -> Iterator[str]:
     yield (
         "This job was checked against KubeRay's definitions and rules, and its script was run by"
-        " Ray: it was tried on no Kubernetes cluster."
+        " Ray, but it was not tried on a Kubernetes cluster."
     )
     yield (
-        "The image is Plimsoll's (`make image`), which has to hold your model and data too. Name"
-        " your registry's: `kustomize edit set image plimsoll=REGISTRY/plimsoll:TAG`."
+        "The image is Plimsoll's (`make image`); it must contain your model and data too. Set"
+        " your registry: `kustomize edit set image plimsoll=REGISTRY/plimsoll:TAG`."
     )
     yield (
-        f"The pod of each host asks for {memory} GiB of its memory, which is reckoned and not"
+        f"The pod of each host requests {memory} GiB of host memory, an estimate that was not"
         " measured: set memory and cpu to what your nodes have."
     )
     yield (
-        "It runs `--steps 20`: put the steps of your training into the entrypoint. A job that"
-        " ended starts again after `kubectl delete -k .`."
+        "It runs `--steps 20`: set the steps of your training in the entrypoint. To run a finished"
+        " job again, first run `kubectl delete -k .`."
     )
-    if _uses_nvme(taken.plan):
+    if _uses_nvme(source.plan):
         yield (
-            f"What is offloaded to {taken.spec.cluster.nvme_folder} lies in an emptyDir: put a"
-            " volume of the node's NVMe drive in its place."
+            f"The NVMe folder {source.spec.cluster.nvme_folder} is an emptyDir: replace it with a"
+            " volume on the node's NVMe drive."
         )

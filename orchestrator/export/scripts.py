@@ -1,4 +1,4 @@
-"""Scripts from templates, and what they have in common."""
+"""Rendering of script templates, with the values and sentences that all scripts share."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from search_spaces.plan import Engine, Plan
 from search_spaces.settings.render import DeepSpeedSettings, TorchSettings
 
 SCRIPT = "train.py"
-HEAD = "$HEAD"  # in commands that are said on several hosts
-_PORT = 29500  # torchrun's own, where none is named
+HEAD = "$HEAD"  # in commands that run on several hosts
+_PORT = 29500  # torchrun's default
 _BATCHING = {
     "padded": "padded to the sequence length",
-    "grouped": "samples of like lengths, padded to the longest of them,",
-    "packed": "packed one sample behind the other, with their position ids,",
+    "grouped": "grouped by similar length and padded to the longest of them",
+    "packed": "packed end to end, with their position ids",
 }
 
 
 def filled(template: str, **words: object) -> str:
-    """The text of a template of `orchestrator/export/templates` with these words in it."""
-    # Python is written, not HTML
+    """Renders a template of `orchestrator/export/templates`."""
+    # no HTML escapes: the templates are Python and YAML
     environment = Environment(
         loader=PackageLoader("orchestrator.export"),
         undefined=StrictUndefined,
@@ -34,43 +34,57 @@ def filled(template: str, **words: object) -> str:
     return environment.get_template(template).render(words)
 
 
-def start_command(taken: ExportSource, script: str = SCRIPT) -> str:
-    """How torchrun starts the script's ranks; on several hosts, what is said on each of them."""
-    ranks, hosts = taken.plan.world_size, taken.hosts
+def start_command(source: ExportSource, script: str = SCRIPT) -> str:
+    """Returns the torchrun command that starts the ranks; several hosts each run it."""
+    ranks, hosts = source.plan.world_size, source.hosts
     if hosts == 1:
         return f"torchrun --nproc-per-node {ranks} {script}"
-    here = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
+    per_host = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
     return (
-        f"torchrun --nnodes {hosts} --nproc-per-node {here} --rdzv-backend c10d"
+        f"torchrun --nnodes {hosts} --nproc-per-node {per_host} --rdzv-backend c10d"
         f" --rdzv-endpoint {HEAD}:{_PORT} {script}"
     )
 
 
 def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
-    """Why a script that wraps the whole model by this engine cannot say a plan, a reason each."""
+    """Yields the reasons why a script that wraps the whole model cannot express a plan.
+
+    Args:
+        plan: The plan.
+        engine: The engine that wraps the model.
+    """
     if plan.engine != engine:
         yield f"its engine is {plan.engine}"
     if plan.tensor > 1:
-        yield f"tensor is {plan.tensor}: blocks that are split take more than a wrapper"
+        yield f"tensor is {plan.tensor}: splitting blocks takes more than a wrapper"
     if plan.pipeline > 1:
         yield f"pipeline is {plan.pipeline}: stages take more than a wrapper"
     if plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0:
         yield (
-            "checkpoint_mode is selective: what torch's own contexts keep, blocks change in place"
+            "checkpoint_mode is selective: blocks modify in place what torch's own contexts save"
         )
 
 
+def fsdp2_refusals(plan: Plan) -> Iterator[str]:
+    """Yields the knobs that a script with FSDP2 does not support."""
+    sharded = plan.zero_stage in (2, 3)
+    if sharded and plan.optimizer == "adamw_8bit":
+        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
+    if sharded and plan.precision == "fp16":
+        yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
+
+
 def script_words(
-    taken: ExportSource, settings: TorchSettings | DeepSpeedSettings
+    source: ExportSource, settings: TorchSettings | DeepSpeedSettings
 ) -> dict[str, object]:
-    """What the templates of both engines ask for."""
-    plan, train = taken.plan, taken.spec.train
+    """Returns the values that the templates of both engines need."""
+    plan, train = source.plan, source.spec.train
     return {
-        "title": quotable_title(taken),
+        "title": quotable_title(source),
         "plan": plan,
         "train": train,
         "settings": settings,
-        "device": taken.device,
+        "device": source.device,
         "checkpointed": bool(settings.checkpoint.blocks),
         "rates": f"lr={train.learning_rate!r}, weight_decay={train.weight_decay!r}",
         "schedule": train.schedule != "constant" or train.warmup_steps > 0,
@@ -79,23 +93,28 @@ def script_words(
     }
 
 
-def quotable_title(taken: ExportSource) -> str:
-    """Which plan it is, fit for a docstring or a comment, whatever names are in it."""
-    title = f"Trial {taken.record.number} of study {taken.study}: {plan_words(taken.plan)}."
+def quotable_title(source: ExportSource) -> str:
+    """Returns a title of the plan that is safe in a docstring or a comment, for any names."""
+    title = f"Trial {source.record.number} of study {source.study}: {plan_words(source.plan)}."
     return ascii(title)[1:-1].replace('"', "'")
 
 
-def what_is_yours(taken: ExportSource) -> Iterator[str]:
-    """What any script leaves to its user, a sentence each."""
-    plan, spec = taken.plan, taken.spec
+def what_is_yours(source: ExportSource, batches: str = "make_steps") -> Iterator[str]:
+    """Yields sentences on what every script leaves to its user.
+
+    Args:
+        source: The measured plan.
+        batches: Name of the script's function that makes batches.
+    """
+    plan, spec = source.plan, source.spec
     yield (
-        "Your model and data go into `make_model` and `make_steps`. As they stand they give what"
-        " the plan was measured with, and need Plimsoll to be installed; `missing` goes with them."
+        f"Put your model and data into `make_model` and `{batches}`. Until then they return the"
+        " measured ones and need Plimsoll; `missing` checks what they need, so change it with them."
     )
     if plan.attention != "eager":
         yield f"Attention was `{plan.attention}`: load your model with it (`attn_implementation`)."
     if plan.batching != "padded":
-        yield f"Micro-batches were {plan.batching}: yours have to be, for the same speed."
+        yield f"Micro-batches were {plan.batching}: yours must be too, for the same speed."
     if plan.loader_workers or plan.loader_pin_memory:
         yield (
             f"Batches came from {plan.loader_workers} loader processes per rank"
@@ -103,11 +122,11 @@ def what_is_yours(taken: ExportSource) -> Iterator[str]:
             " the rank itself."
         )
     if spec.train.method == "lora":
-        yield "Adapters (LoRA) were trained: `make_model` has to return your model with them."
+        yield "LoRA adapters were trained: `make_model` must return your model with them."
     if plan.accelerator:
         yield f"It was measured on nodes of kind {plan.accelerator}."
-    if plan.world_size % taken.hosts:
+    if plan.world_size % source.hosts:
         yield (
-            f"{plan.world_size} ranks ran on {taken.hosts} hosts, not as many on each:"
-            " `$RANKS_HERE` is how many run on the host where the command is said."
+            f"{plan.world_size} ranks ran on {source.hosts} hosts, with different numbers per host:"
+            " `$RANKS_HERE` is the number of ranks on the host that runs the command."
         )

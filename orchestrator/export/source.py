@@ -1,4 +1,4 @@
-"""The plan that is taken away: of which trial, and what its measurement promises."""
+"""The source of an export: a measured trial of a study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from search_spaces.trial import Measured, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
-    """A measured plan of a study. `validation` is of this plan and holds; None where none does."""
+    """A measured plan of a study; `validation` is one that this plan passed, if any."""
 
     study: str
     spec: SweepSpec
@@ -23,47 +23,47 @@ class ExportSource:
     outcome: Measured
     validation: Measured | None
     device: str  # "cpu" or "cuda"
-    hosts: int  # that its ranks ran on
+    hosts: int  # number of hosts of its ranks
 
     @property
     def plan(self) -> Plan:
-        """Its knobs."""
+        """The plan of the trial."""
         return self.record.plan
 
     @property
     def told(self) -> Measured:
-        """The longer of its measurements."""
+        """The longer measurement: of the validation, or else of the trial."""
         return self.validation or self.outcome
 
 
 def chosen_record(state: SweepState, number: int | None) -> Record:
-    """The trial of that number, or the sweep's answer.
+    """Returns the record of a trial, or of the best plan if `number` is None.
 
     Raises:
-        StudyError: If there is no such trial, or it has measured nothing.
+        StudyError: If there is no such trial, or it measured nothing.
     """
     if number is None:
         if state.best is None:
-            raise StudyError(f"study {state.study} has no plan that was measured and fits")
+            raise StudyError(f"study {state.study} has no feasible plan")
         return state.best
-    found = next((record for record in state.records if record.number == number), None)
-    if found is None:
+    record = next((record for record in state.records if record.number == number), None)
+    if record is None:
         numbers = sorted(record.number for record in state.records)
         raise StudyError(
             f"study {state.study} has no finished trial {number}: its trials are"
             f" {numbers[0]} to {numbers[-1]}"
         )
-    if not isinstance(found.outcome, Measured):
-        kind = found.outcome.kind.replace("_", " ")
+    if not isinstance(record.outcome, Measured):
+        kind = record.outcome.kind.replace("_", " ")
         raise StudyError(
-            f"trial {number} of study {state.study} ended with {kind}: only what was measured"
-            " is exported"
+            f"trial {number} of study {state.study} ended with {kind}: only measured plans can be"
+            " exported"
         )
-    return found
+    return record
 
 
 def export_source(state: SweepState, record: Record, model: ModelFacts) -> ExportSource:
-    """A measured trial of a sweep, as it is taken away."""
+    """Collects what exports need of a measured trial."""
     assert isinstance(record.outcome, Measured)
     validation = state.validated
     validated = (
@@ -71,7 +71,7 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         if validation is not None and validation.number == record.number
         else None
     )
-    seen = record.fingerprint or state.fingerprint
+    fingerprint = record.fingerprint or state.fingerprint
     return ExportSource(
         study=state.study,
         spec=state.spec,
@@ -79,6 +79,6 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         record=record,
         outcome=record.outcome,
         validation=validated if isinstance(validated, Measured) else None,
-        device=seen.device if seen is not None else "cpu",
-        hosts=seen.hosts if seen is not None else 1,
+        device=fingerprint.device if fingerprint is not None else "cpu",
+        hosts=fingerprint.hosts if fingerprint is not None else 1,
     )

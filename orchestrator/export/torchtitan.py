@@ -1,4 +1,4 @@
-"""torchtitan's configuration in TOML: of the last release that reads it, see decision 24."""
+"""Export for torchtitan: TOML for the last release that reads it, see decision 24."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.settings.render import PipelineSettings, render_environment, 
 
 Value = str | bool | int | float | list[list[str]] | list[str]
 
-# presets of ours that are a model of torchtitan's: its name, its flavor (models/*/__init__.py)
+# presets that torchtitan has too: name and flavor there (torchtitan/models/*/__init__.py)
 FLAVORS = {
     "llama-3-8b": ("llama3", "8B"),
     "llama-3-70b": ("llama3", "70B"),
@@ -29,80 +29,82 @@ _SCHEDULES: dict[Schedule, str] = {
     "interleaved": "Interleaved1F1B",
 }
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
-VERSION = "0.2.2"  # whose source all of this was read in
+VERSION = "0.2.2"  # its source is where the keys and their meaning come from
 CONFIG = "train.toml"
 
 
-def flavor_of(taken: ExportSource) -> tuple[str, str] | None:
-    """Name and flavor in torchtitan of the model that was measured; None if it has none."""
-    model = taken.spec.model
+def flavor_of(source: ExportSource) -> tuple[str, str] | None:
+    """Returns torchtitan's name and flavor of the measured model; None if it lacks the model."""
+    model = source.spec.model
     return None if model.config else FLAVORS.get(model.name)
 
 
 def every_nth(chosen: Sequence[int], blocks: int) -> int | None:
-    """The n for which every nth of the blocks is chosen; None if there is none."""
+    """Returns the n for which `chosen` is every nth of the blocks; None if there is none."""
     nths = range(1, blocks + 1)
     return next((n for n in nths if tuple(chosen) == tuple(range(n - 1, blocks, n))), None)
 
 
-def sections(taken: ExportSource) -> dict[str, dict[str, str]]:
-    """By name, the keys of each and their values as TOML has them."""
-    told: dict[str, dict[str, Value]] = {
-        "job": {"description": quotable_title(taken)},
-        "model": _model(taken),
-        "optimizer": _optimizer(taken),
-        "lr_scheduler": _rate(taken),
-        "training": _training(taken),
+def sections(source: ExportSource) -> dict[str, dict[str, str]]:
+    """Returns the sections of the file: TOML values by key, by section."""
+    values: dict[str, dict[str, Value]] = {
+        "job": {"description": quotable_title(source)},
+        "model": _model(source),
+        "optimizer": _optimizer(source),
+        "lr_scheduler": _lr_scheduler(source),
+        "training": _training(source),
         "training.dataloader": {
-            "num_workers": taken.plan.loader_workers,
-            "pin_memory": taken.plan.loader_pin_memory,
+            "num_workers": source.plan.loader_workers,
+            "pin_memory": source.plan.loader_pin_memory,
         },
-        "parallelism": _parallelism(taken),
-        "activation_checkpoint": _checkpoint(taken),
-        "compile": {"enable": taken.plan.compile, "components": ["model"]},
-        "debug": {"seed": taken.spec.train.seed},
+        "parallelism": _parallelism(source),
+        "activation_checkpoint": _checkpoint(source),
+        "compile": {"enable": source.plan.compile, "components": ["model"]},
+        "debug": {"seed": source.spec.train.seed},
     }
-    return {name: {key: _toml(value) for key, value in keys.items()} for name, keys in told.items()}
+    return {
+        name: {key: _toml(value) for key, value in keys.items()} for name, keys in values.items()
+    }
 
 
 def _toml(value: Value) -> str:
-    """A value as TOML has it; of these kinds JSON's texts are the same, but for infinity."""
+    # for these types JSON equals TOML, except for infinity
     return "inf" if value == float("inf") else json.dumps(value)
 
 
-def _model(taken: ExportSource) -> dict[str, Value]:
-    name, flavor = flavor_of(taken) or ("", "")  # torchtitan stops at an empty name
+def _model(source: ExportSource) -> dict[str, Value]:
+    name, flavor = flavor_of(source) or ("", "")  # torchtitan stops at an empty name
     return {"name": name, "flavor": flavor}
 
 
-def _optimizer(taken: ExportSource) -> dict[str, Value]:
-    train = taken.spec.train
+def _optimizer(source: ExportSource) -> dict[str, Value]:
+    train = source.spec.train
     return {
         "name": "AdamW",
         "lr": train.learning_rate,
-        "beta1": 0.9,  # torch's own, as measured
+        "beta1": 0.9,  # torch's defaults, as measured
         "beta2": 0.999,
         "eps": 1e-8,
         "weight_decay": train.weight_decay,
-        "implementation": IMPLEMENTATIONS[taken.plan.optimizer],
+        "implementation": IMPLEMENTATIONS[source.plan.optimizer],
     }
 
 
-def _rate(taken: ExportSource) -> dict[str, Value]:
-    train = taken.spec.train
-    told: dict[str, Value] = {
+def _lr_scheduler(source: ExportSource) -> dict[str, Value]:
+    train = source.spec.train
+    keys: dict[str, Value] = {
         "warmup_steps": train.warmup_steps,
         "total_steps": train.total_steps,
         "min_lr_factor": 0.0,
     }
     if train.schedule == "constant":
-        return told | {"decay_ratio": 0.0}
-    return told | {"decay_type": train.schedule}
+        return keys | {"decay_ratio": 0.0}
+    return keys | {"decay_type": train.schedule}
 
 
-def _training(taken: ExportSource) -> dict[str, Value]:
-    plan, train = taken.plan, taken.spec.train
-    # of a pipeline it is what flows through it in a step, in micro-batches
+def _training(source: ExportSource) -> dict[str, Value]:
+    plan, train = source.plan, source.spec.train
+    # with a pipeline, the local batch is all micro-batches of a step
     passes = plan.accumulation if plan.pipeline > 1 else 1
     return {
         "local_batch_size": plan.micro_batch * passes,
@@ -111,25 +113,25 @@ def _training(taken: ExportSource) -> dict[str, Value]:
         "max_norm": train.grad_clip or float("inf"),
         "steps": train.total_steps,
         "enable_cpu_offload": plan.offload_parameters == "cpu",
-        "dtype": "float32",  # of the weights that are updated
+        "dtype": "float32",  # master weights
         "mixed_precision_param": _DTYPES[plan.precision],
         "mixed_precision_reduce": "float32",
     }
 
 
-def _parallelism(taken: ExportSource) -> dict[str, Value]:
-    plan = taken.plan
+def _parallelism(source: ExportSource) -> dict[str, Value]:
+    plan = source.plan
     sharded = plan.zero_stage in (2, 3)
     replicas = plan.replicas if sharded else plan.data
-    told: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "data_parallel_replicate_degree": replicas,
         "data_parallel_shard_degree": plan.data // replicas,
         "fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never",
         "tensor_parallel_degree": plan.tensor,
         "pipeline_parallel_degree": plan.pipeline,
     }
-    pipeline = render_torch(plan, taken.model).pipeline
-    return told if pipeline is None else told | _pipeline(plan, pipeline)
+    pipeline = render_torch(plan, source.model).pipeline
+    return keys if pipeline is None else keys | _pipeline(plan, pipeline)
 
 
 def _pipeline(plan: Plan, settings: PipelineSettings) -> dict[str, Value]:
@@ -143,9 +145,9 @@ def _pipeline(plan: Plan, settings: PipelineSettings) -> dict[str, Value]:
     }
 
 
-def _checkpoint(taken: ExportSource) -> dict[str, Value]:
-    blocks = taken.model.blocks
-    chosen = render_checkpoint(taken.plan, blocks).blocks
+def _checkpoint(source: ExportSource) -> dict[str, Value]:
+    blocks = source.model.blocks
+    chosen = render_checkpoint(source.plan, blocks).blocks
     nth = every_nth(chosen, blocks)
     if nth is None or not chosen:
         return {"mode": "none"}
@@ -153,50 +155,52 @@ def _checkpoint(taken: ExportSource) -> dict[str, Value]:
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Why torchtitan cannot train this plan, a reason each."""
+    """Yields the reasons why torchtitan cannot train a plan."""
     if plan.engine != "torch":
         yield f"its engine is {plan.engine}"
     if plan.precision == "fp16":
-        yield "precision is fp16: torchtitan scales no loss"
+        yield "precision is fp16: torchtitan has no loss scaling"
     if plan.optimizer not in IMPLEMENTATIONS:
         yield f"optimizer is {plan.optimizer}: torchtitan has AdamW, fused and foreach"
     if plan.compression != "none":
-        yield f"compression is {plan.compression}: torchtitan sends gradients as they are"
+        yield f"compression is {plan.compression}: torchtitan does not compress gradients"
     yield from _layout(plan)
     yield from _checkpointing(plan)
 
 
-def export(taken: ExportSource) -> Bundle:
-    """The configuration, and how torchtitan is started with it.
+def export(source: ExportSource) -> Bundle:
+    """Returns the configuration, and the command that starts torchtitan with it.
 
     Raises:
-        UserError: If torchtitan cannot train this model so.
+        UserError: If torchtitan cannot train this model with the plan.
     """
-    if misfits := list(_misfits(taken)):
-        number = taken.record.number
-        raise UserError(f"torchtitan cannot say the plan of trial {number}: {'; '.join(misfits)}")
-    command = start_command(taken, f"-m torchtitan.train --job.config_file {CONFIG}")
-    unsaid = tuple(_unsaid(taken))
+    if misfits := list(_misfits(source)):
+        number = source.record.number
+        raise UserError(
+            f"torchtitan cannot express the plan of trial {number}: {'; '.join(misfits)}"
+        )
+    command = start_command(source, f"-m torchtitan.train --job.config_file {CONFIG}")
+    unsaid = tuple(_unsaid(source))
     text = filled(
         "torchtitan.toml.jinja",
-        title=quotable_title(taken),
+        title=quotable_title(source),
         command=command,
         version=VERSION,
         unsaid=[quotable(sentence) for sentence in unsaid],
-        sections=sections(taken),
+        sections=sections(source),
     )
     return Bundle(
         format="torchtitan",
         files={CONFIG: text},
         command=command,
-        environment=render_environment(taken.plan, taken.device),
+        environment=render_environment(source.plan, source.device),
         unsaid=unsaid,
         local=False,
     )
 
 
 def quotable(sentence: str) -> str:
-    """Fit for a comment, whatever names are in it."""
+    """Returns a sentence that is safe in a comment, for any names."""
     return ascii(sentence)[1:-1]
 
 
@@ -206,14 +210,17 @@ def _layout(plan: Plan) -> Iterator[str]:
     if plan.zero_stage in (2, 3) and not sharded:
         yield "it shards over one rank: torchtitan shards over two or more"
     if plan.zero_stage == 0 and plan.data > 1 and split:
-        yield f"zero_stage is 0 beside {' and '.join(split)}: torchtitan replicates whole models"
+        yield f"zero_stage is 0 with {' and '.join(split)}: torchtitan replicates whole models"
     if not sharded and split and plan.precision != "fp32":
         yield (
-            f"precision is {plan.precision} beside {' and '.join(split)} without FSDP: torchtitan"
-            " computes in fp32 then"
+            f"precision is {plan.precision} with {' and '.join(split)} but without FSDP:"
+            " torchtitan then computes in fp32"
         )
     if plan.tensor > 1 and not plan.sequence_parallel:
-        yield f"tensor is {plan.tensor} without sequence_parallel: torchtitan splits it always"
+        yield (
+            f"tensor is {plan.tensor} without sequence_parallel: torchtitan always splits the"
+            " sequence"
+        )
 
 
 def _checkpointing(plan: Plan) -> Iterator[str]:
@@ -221,69 +228,73 @@ def _checkpointing(plan: Plan) -> Iterator[str]:
     if not ratio:
         return
     if plan.checkpoint_mode == "selective":
-        yield "checkpoint_mode is selective: torchtitan's keeps every other matmul's output"
+        yield "checkpoint_mode is selective: torchtitan's saves every other matmul's output"
     if plan.checkpoint_offload:
-        yield "checkpoint_offload is on: torchtitan keeps activations where they are"
+        yield "checkpoint_offload is on: torchtitan does not offload activations"
     if abs(ratio * round(1 / ratio) - 1) > 0.02:
         yield f"checkpoint_ratio is {ratio:g}: torchtitan recomputes all blocks or every nth"
     elif ratio < 1 and plan.pipeline > 1:
         yield (
-            f"checkpoint_ratio is {ratio:g} beside pipeline: torchtitan counts blocks in each rank"
+            f"checkpoint_ratio is {ratio:g} with a pipeline: torchtitan counts blocks in each rank"
         )
 
 
-def _misfits(taken: ExportSource) -> Iterator[str]:
-    """What only the model or the specification tells."""
-    plan, train, blocks = taken.plan, taken.spec.train, taken.model.blocks
+def _misfits(source: ExportSource) -> Iterator[str]:
+    """Yields the reasons that follow from the model or the specification."""
+    plan, train, blocks = source.plan, source.spec.train, source.model.blocks
     if train.method != "full":
         yield f"train.method is {train.method}"
     if train.sequence_length % plan.tensor:
-        yield f"train.sequence_length {train.sequence_length} is no multiple of tensor"
+        yield f"train.sequence_length {train.sequence_length} is not a multiple of tensor"
     chosen = render_checkpoint(plan, blocks).blocks
     if chosen and every_nth(chosen, blocks) is None:
-        yield f"{len(chosen)} of {blocks} blocks are recomputed, which are not every nth"
-    flavor = flavor_of(taken)
+        yield f"{len(chosen)} of {blocks} blocks are recomputed, which is not every nth"
+    flavor = flavor_of(source)
     if flavor is not None and flavor[0] == "qwen3" and plan.pipeline > 1:
         yield "torchtitan has no pipelines for qwen3"
 
 
-def _unsaid(taken: ExportSource) -> Iterator[str]:
-    plan, train = taken.plan, taken.spec.train
+def _unsaid(source: ExportSource) -> Iterator[str]:
+    plan, train = source.plan, source.spec.train
     yield (
-        f"It is for torchtitan {VERSION}, the last release that reads TOML; 0.3.0 is configured in"
-        " Python. Files such as this were read by its parser, and trained nothing."
+        f"This file is for torchtitan {VERSION}, the last release that reads TOML; 0.3.0 is"
+        " configured in Python. Its parser read files like this one, but none was trained with."
     )
-    if flavor_of(taken) is None:
+    if flavor_of(source) is None:
         yield (
-            f"torchtitan has no flavor that is {taken.spec.model.name} as it was measured (it has"
-            f" {', '.join(FLAVORS)}): put your own into [model], which names none."
+            f"torchtitan has no flavor for {source.spec.model.name} as measured (it has"
+            f" {', '.join(FLAVORS)}): set your own in [model], which is empty."
         )
     yield (
-        "Model, weights and data are torchtitan's: the losses are others, and so may be the speed"
-        " and the peak. Put your dataset into [training] and your tokenizer's folder into [model]"
+        "Model, weights and data are torchtitan's, so losses differ, and speed and peak may differ"
+        " too. Set your dataset in [training] and the folder of your tokenizer in [model]"
         " hf_assets_path."
     )
     yield (
-        f"Samples were {plan.batching}; torchtitan's dataset is one text, cut at each"
+        f"Samples were {plan.batching}; torchtitan's dataset is one text, cut every"
         f" {train.sequence_length} tokens."
     )
     if plan.attention != "sdpa":
         yield f"Attention was `{plan.attention}`; a flavor of torchtitan has its own (sdpa)."
     if train.warmup_steps:
-        yield "The learning rate's warm-up is a step ahead of what was measured."
+        yield "The learning-rate warm-up is one step ahead of the measured one."
     if plan.zero_stage == 0 and plan.data > 1:
         yield (
             "torchtitan's DDP reduces gradients in each forward pass of a step, in buckets of 100"
-            f" MiB beside the gradients; measured were buckets of {plan.bucket_mib} MiB"
-            f"{'' if plan.gradient_as_bucket_view else ' beside them'}, once a step."
+            " MiB in addition to the gradients. The measured run reduced them once per step, in"
+            f" buckets of {plan.bucket_mib} MiB"
+            f"{'' if plan.gradient_as_bucket_view else ' in addition to the gradients'}."
         )
     if plan.replicas > 1 and plan.accumulation > 1:
-        yield "torchtitan adds replicas' gradients up in each pass, measured was once a step."
+        yield (
+            "torchtitan sums the gradients of replicas in each pass; the measured run did so once"
+            " per step."
+        )
     if plan.offload_parameters == "cpu" and not plan.pin_memory:
-        yield "torchtitan pins the host memory of what is offloaded; measured was without."
-    if taken.device == "cpu":
-        yield "It was measured on CPUs, and torchtitan trains on accelerators alone."
+        yield "torchtitan pins host memory for offload; the measured run did not."
+    if source.device == "cpu":
+        yield "It was measured on CPUs; torchtitan trains on accelerators only."
     if plan.accelerator:
         yield f"It was measured on nodes of kind {plan.accelerator}."
-    if plan.world_size % taken.hosts:
-        yield "`$RANKS_HERE` is how many ranks run on the host where the command is said."
+    if plan.world_size % source.hosts:
+        yield "`$RANKS_HERE` is the number of ranks on the host that runs the command."

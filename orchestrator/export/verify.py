@@ -1,4 +1,4 @@
-"""The command of an exported folder, run with a witness in each of its processes."""
+"""Verification of an exported folder: runs its command with a recorder in each process."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from search_spaces.trial import Estimate
 from workers.measure.steady import median_estimate, warmup_length
 
 _SITE = Path(workers.run_recorder.__file__).parent / "site"
-_PATIENCE_SECONDS = 10.0  # for processes that are told to end
-LOG_NAME = "verify.log"  # in the exported folder, of a run that failed
-# lines of torchrun, which accelerate starts too; that of a failed rank precedes its closing table
+_STOP_SECONDS = 10.0  # between a signal and the next stronger one
+LOG_NAME = "verify.log"  # output of a failed run, in the exported folder
+# log lines of torchrun, which accelerate uses too; the line of a failed rank precedes the summary
 # (torch/distributed/elastic/multiprocessing/api.py)
 _TORCHRUN = re.compile(r"^[A-Z]\d{4} .*torch/distributed/")
-_LAUNCHER_ERROR = "subprocess.CalledProcessError"  # how accelerate ends where it starts one rank
+_LAUNCHER_ERROR = "subprocess.CalledProcessError"  # accelerate's own error if its one rank fails
 _AGENT = re.compile(
     r"^E\d{4} .*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\) local_rank: (\d+)"
 )
-SLOWER = 0.10  # than the record, which a run of a few steps beside other work may be
-UNSTEADY_STEPS = 3  # lazy set-up in the first, hooks in the second, their end in the third
+SLOWER = 0.10  # tolerated share below the record, for a few steps on a machine with other work
+UNSTEADY_STEPS = 3  # lazy setup in the first, hooks in the second, their removal in the third
 FEWEST_STEPS = UNSTEADY_STEPS + 2
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OPTIMIZERS = {
@@ -59,97 +59,111 @@ _OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRank:
-    """What the witness of a rank wrote down."""
+    """Settings and steps that the recorder of a rank observed."""
 
     settings: ObservedSettings
     steps: tuple[ObservedStep, ...]
 
 
 def observed_run(
-    exported: ExportManifest, folder: Path, *, steps: int, seconds: float
+    manifest: ExportManifest, folder: Path, *, steps: int, seconds: float
 ) -> tuple[ObservedRank, ...]:
-    """Runs a folder for some optimizer steps; what was seen of each rank, in their order.
+    """Runs a folder for some optimizer steps, and returns the observations of its ranks.
 
-    The processes are those of this Python's environment, and have ended when this returns.
+    The processes use this Python's environment, and have ended when this returns.
+
+    Args:
+        manifest: The manifest of the folder.
+        folder: The exported folder.
+        steps: Optimizer steps to run.
+        seconds: Time limit.
+
+    Returns:
+        Observations in the order of ranks.
 
     Raises:
-        UserError: If the command cannot be started, fails, takes longer than `seconds`, or trains
-            where nobody could look.
+        UserError: If the command cannot start, fails, takes longer than `seconds`, or trains
+            where no recorder runs.
     """
-    if not exported.local:
+    if not manifest.local:
         raise UserError(
-            f"{folder}: `{exported.command}` starts nothing on this machine alone, and only here"
-            " can it be looked at; export the plan in another format to verify it"
+            f"{folder}: `{manifest.command}` does not train on this machine, and verify can only"
+            " observe local processes; export the plan in another format to verify it"
         )
-    with tempfile.TemporaryDirectory(prefix="plimsoll-") as kept:
-        ended = _run(exported, folder, steps, seconds, Path(kept))
-        if ended:
-            log = _keep_log(Path(kept, "log"), folder)
-            cause = first_failure(Path(kept)) or "it said nothing"
+    with tempfile.TemporaryDirectory(prefix="plimsoll-") as temporary:
+        failure = _run(manifest, folder, steps, seconds, Path(temporary))
+        if failure:
+            log = _keep_log(Path(temporary, "log"), folder)
+            cause = first_failure(Path(temporary)) or "no output"
             raise UserError(
-                f"{folder}: `{exported.command}` {ended}: {cause} (the whole output is in {log})"
+                f"{folder}: `{manifest.command}` {failure}: {cause} (the whole output is in {log})"
             )
         with contextlib.suppress(OSError):
-            (folder / LOG_NAME).unlink(missing_ok=True)  # of a run that failed before
-        found = sorted(ranks_in(Path(kept)), key=lambda rank: rank.settings.rank)
-    if not found:
+            (folder / LOG_NAME).unlink(missing_ok=True)  # of an earlier run that failed
+        ranks = sorted(ranks_in(Path(temporary)), key=lambda rank: rank.settings.rank)
+    if not ranks:
         raise UserError(
-            f"{folder}: `{exported.command}` ended well, but no process was seen to take two"
-            " optimizer steps: it has to train on this machine, where Plimsoll is installed"
+            f"{folder}: `{manifest.command}` succeeded, but no process took two optimizer steps:"
+            " it must train on this machine, with Plimsoll installed"
         )
-    return tuple(found)
+    return tuple(ranks)
 
 
-def _run(exported: ExportManifest, folder: Path, steps: int, seconds: float, kept: Path) -> str:
-    """Runs the command; returns how it failed, or nothing if it did not."""
-    command = [*shlex.split(exported.command), "--steps", str(steps)]
-    with Path(kept, "log").open("wb") as output:
+def _run(
+    manifest: ExportManifest, folder: Path, steps: int, seconds: float, temporary: Path
+) -> str:
+    """Runs the command; returns how it failed, or an empty string."""
+    command = [*shlex.split(manifest.command), "--steps", str(steps)]
+    with Path(temporary, "log").open("wb") as output:
         try:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=environment_of(exported, kept),
+                env=environment_of(manifest, temporary),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
-            raise UserError(f"{folder}: `{command[0]}` cannot run: {error.strerror}") from None
+            raise UserError(f"{folder}: `{command[0]}` cannot start: {error.strerror}") from None
         try:
             code = process.wait(seconds)
-            return f"ended with {code}" if code else ""
+            return f"failed with exit code {code}" if code else ""
         except subprocess.TimeoutExpired:
             return f"took longer than {seconds:.0f} s"
         finally:
-            _end(process)
+            _stop(process)
 
 
 def _keep_log(log: Path, folder: Path) -> Path:
-    """Copies the output to where it stays: the exported folder, or a temporary one."""
+    """Copies the output into the exported folder, or else into a new temporary folder."""
     try:
         return Path(shutil.copy(log, folder / LOG_NAME))
     except OSError:
-        elsewhere = tempfile.mkdtemp(prefix="plimsoll-verify-")
-        return Path(shutil.copy(log, Path(elsewhere, LOG_NAME)))
+        fallback = tempfile.mkdtemp(prefix="plimsoll-verify-")
+        return Path(shutil.copy(log, Path(fallback, LOG_NAME)))
 
 
-def first_failure(kept: Path) -> str:
-    """Names the first error of a run, in one line; empty if there was no output at all.
+def first_failure(folder: Path) -> str:
+    """Returns the first error of a run in one line; empty if there was no output.
 
-    It is the exception that a witness saw first. A rank that ends without one has printed its
-    reason last, before the launcher's own lines, or was ended by a signal.
+    It is the earliest exception that a recorder saw. If there is none, it is the signal that ended
+    a rank, or the last line before those of the launcher.
+
+    Args:
+        folder: Folder with the log and the files of the recorders.
     """
-    files = kept.glob("*.failed")
+    files = folder.glob("*.failed")
     failures = [FAILURE.validate_json(file.read_bytes()) for file in files]
     if failures:
         return _failure_words(min(failures, key=lambda failure: failure.at))
     lines: list[str] = []
-    for line in Path(kept, "log").read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in Path(folder, "log").read_text(encoding="utf-8", errors="replace").splitlines():
         if agent := _AGENT.match(line):
             code, rank = int(agent[1]), agent[2]
             if code < 0:
-                return f"rank {rank} was ended by {_signal_name(-code)}"
+                return f"rank {rank} was killed by {_signal_name(-code)}"
             break
         if not _TORCHRUN.match(line):
             lines.append(line.strip())
@@ -165,50 +179,54 @@ def _failure_words(failure: ObservedFailure) -> str:
 
 def _signal_name(number: int) -> str:
     name = signal.Signals(number).name
-    return f"{name}, as the kernel does out of memory" if name == "SIGKILL" else name
+    return f"{name}, as by the OOM killer" if name == "SIGKILL" else name
 
 
-def environment_of(exported: ExportManifest, kept: Path) -> dict[str, str]:
-    """Ours and the plan's, with this Python's programs first and the witness before its modules.
+def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
+    """Returns the environment of a run: this process's and the plan's, with the recorder.
 
-    What torchrun leaves goes with the folder `kept`.
+    This Python's programs come first on `PATH`, and the recorder first on `PYTHONPATH`.
+
+    Args:
+        manifest: The manifest of the exported folder.
+        folder: Temporary folder for the files of the recorders and of torchrun.
     """
     modules = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {
         **os.environ,
-        "PET_LOG_DIR": str(kept),  # torchrun's --log-dir
-        **dict(exported.environment),
+        "PET_LOG_DIR": str(folder),  # torchrun's --log-dir
+        **dict(manifest.environment),
         "PATH": os.pathsep.join(programs),
         "PYTHONPATH": os.pathsep.join(modules),
-        FOLDER_VARIABLE: str(kept),
+        FOLDER_VARIABLE: str(folder),
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of its session: asked to first, then made to."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends all processes of the session, with SIGTERM and then with SIGKILL."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_SECONDS)
+            process.wait(_STOP_SECONDS)
 
 
-def ranks_in(kept: Path) -> Iterator[ObservedRank]:
-    """What witnesses have written into a folder, of ranks that took two steps."""
-    for file in sorted(kept.glob("*.jsonl")):
-        # a process that was killed may have left half a line
+def ranks_in(folder: Path) -> Iterator[ObservedRank]:
+    """Yields the observations in a folder, of ranks that took two steps."""
+    for file in sorted(folder.glob("*.jsonl")):
+        # a killed process may leave an incomplete line
         lines = [line for line in file.read_bytes().splitlines(keepends=True) if line[-1:] == b"\n"]
-        seen = [OBSERVED.validate_json(line) for line in lines]
-        settings = [each for each in seen if isinstance(each, ObservedSettings)]
+        observations = [OBSERVED.validate_json(line) for line in lines]
+        settings = [item for item in observations if isinstance(item, ObservedSettings)]
         if settings:
-            steps = tuple(each for each in seen if isinstance(each, ObservedStep))
+            steps = tuple(item for item in observations if isinstance(item, ObservedStep))
             yield ObservedRank(settings=settings[0], steps=steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. `holds` is None where it could not be judged."""
+    """One check of a run: expected and observed value. `holds` is None if it was not checked."""
 
     what: str
     wanted: str
@@ -216,9 +234,9 @@ class Finding:
     holds: bool | None
 
 
-def changed_files(exported: ExportManifest, folder: Path) -> tuple[str, ...]:
-    """Names of exported files that are no longer as they were written."""
-    return tuple(name for name, digest in exported.files if _digest(folder / name) != digest)
+def changed_files(manifest: ExportManifest, folder: Path) -> tuple[str, ...]:
+    """Returns the names of exported files that were changed or removed since the export."""
+    return tuple(name for name, digest in manifest.files if _digest(folder / name) != digest)
 
 
 def _digest(file: Path) -> str:
@@ -226,55 +244,55 @@ def _digest(file: Path) -> str:
 
 
 def check_run(
-    exported: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str] = ()
+    manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str] = ()
 ) -> tuple[Finding, ...]:
-    """Settings, losses and speed of a run, each beside what it should be.
+    """Compares settings, losses and speed of a run to the plan and its measurement.
 
     Args:
-        exported: What was written down of the plan and its measurement.
-        ranks: What was seen, of one rank at least.
-        changed: Exported files that their user has changed: then the data may be other data.
+        manifest: The plan and its measurement.
+        ranks: Observations of at least one rank.
+        changed: Exported files that the user changed: the data may differ then.
     """
     return (
-        *_settings(exported, ranks),
-        _losses(exported, ranks, changed),
-        _speed(exported, ranks[0]),
+        *_settings(manifest, ranks),
+        _losses(manifest, ranks, changed),
+        _speed(manifest, ranks[0]),
     )
 
 
-def _settings(exported: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
-    plan, seen = exported.plan, ranks[0].settings
+def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
+    plan, observed = manifest.plan, ranks[0].settings
     yield _equal("ranks", plan.world_size, len(ranks))
-    yield _equal("wrapper", _wrapper(plan), seen.wrapper)
-    yield _equal("ZeRO stage", plan.zero_stage, seen.zero_stage)
+    yield _equal("wrapper", _wrapper(plan), observed.wrapper)
+    yield _equal("ZeRO stage", plan.zero_stage, observed.zero_stage)
     if plan.engine == "torch" and plan.zero_stage:
-        yield _equal("replicas", plan.replicas, seen.replicas)
-        yield _units(exported, seen)
-    yield _equal("parameters on", plan.offload_parameters, seen.offload_parameters)
+        yield _equal("replicas", plan.replicas, observed.replicas)
+        yield _fsdp_units(manifest, observed)
+    yield _equal("parameter offload", plan.offload_parameters, observed.offload_parameters)
     if plan.engine == "deepspeed":
-        yield _equal("optimizer states on", plan.offload_optimizer, seen.offload_optimizer)
-    yield _micro_batch(plan, seen)
+        yield _equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
+    yield _micro_batch(plan, observed)
     yield _accumulation(plan, ranks[0])
-    yield _equal("recomputed blocks", exported.recomputed_blocks, *_count(seen.recomputed))
-    yield _equal("compiled", plan.compile, seen.compiled > 0)
-    yield _equal("computed in", _DTYPES[plan.precision], seen.compute)
-    if seen.attention is not None:
-        yield _equal("attention", plan.attention, seen.attention)
-    yield _equal("optimizer", _optimizer(plan), seen.optimizer)
+    yield _equal("recomputed blocks", manifest.recomputed_blocks, *_count(observed.recomputed))
+    yield _equal("compiled", plan.compile, observed.compiled > 0)
+    yield _equal("compute dtype", _DTYPES[plan.precision], observed.compute)
+    if observed.attention is not None:
+        yield _equal("attention", plan.attention, observed.attention)
+    yield _equal("optimizer", _optimizer(plan), observed.optimizer)
 
 
-def _equal(what: str, wanted: object, seen: object, said: str = "") -> Finding:
+def _equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
     return Finding(
         what=what,
-        wanted=_word(wanted),
-        seen=said or _word(seen),
-        holds=None if seen is None else wanted == seen,
+        wanted=_word(expected),
+        seen=words or _word(observed),
+        holds=None if observed is None else expected == observed,
     )
 
 
 def _word(value: object) -> str:
     if value is None:
-        return "not seen"
+        return "not observed"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
@@ -292,87 +310,89 @@ def _optimizer(plan: Plan) -> str:
 
 
 def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
-    """How many modules, and in words."""
+
     return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
 
 
-def _units(exported: ExportManifest, seen: ObservedSettings) -> Finding:
+def _fsdp_units(manifest: ExportManifest, observed: ObservedSettings) -> Finding:
     return Finding(
-        what="sharded by themselves",
-        wanted=f"{exported.blocks} blocks, and the rest",
-        seen=_count(seen.wrapped)[1],
-        holds=any(count == exported.blocks for _, count in seen.wrapped),
+        what="FSDP units",
+        wanted=f"{manifest.blocks} blocks, and the rest",
+        seen=_count(observed.wrapped)[1],
+        holds=any(count == manifest.blocks for _, count in observed.wrapped),
     )
 
 
-def _micro_batch(plan: Plan, seen: ObservedSettings) -> Finding:
+def _micro_batch(plan: Plan, observed: ObservedSettings) -> Finding:
     if plan.batching == "packed":
         return Finding(
             what="micro-batch",
             wanted=f"{plan.micro_batch}, packed",
-            seen="packed samples are not told apart",
+            seen="packed samples cannot be counted",
             holds=None,
         )
-    return _equal("micro-batch", plan.micro_batch, seen.rows)
+    return _equal("micro-batch", plan.micro_batch, observed.rows)
 
 
 def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:
     passes, _ = Counter(step.passes for step in rank.steps).most_common(1)[0]
     if plan.batching == "packed" and passes < plan.accumulation:
-        wanted = f"{plan.accumulation} or fewer, packed"
-        return Finding(what="passes of a step", wanted=wanted, seen=str(passes), holds=True)
-    return _equal("passes of a step", plan.accumulation, passes)
+        expected = f"{plan.accumulation} or fewer, packed"
+        return Finding(what="accumulation", wanted=expected, seen=str(passes), holds=True)
+    return _equal("accumulation", plan.accumulation, passes)
 
 
 def seen_losses(ranks: Sequence[ObservedRank]) -> list[float]:
-    """Of each step, the loss whose gradient the optimizer got."""
-    found = []
+    """Returns the loss of each step, averaged over ranks as its gradient is.
+
+    Empty if a step has no loss.
+    """
+    losses = []
     for steps in zip(*(rank.steps for rank in ranks), strict=False):
-        told = [step.loss for step in steps if step.loss is not None]
-        if not told:
+        of_ranks = [step.loss for step in steps if step.loss is not None]
+        if not of_ranks:
             return []
-        found.append(sum(told) / len(told))
-    return found
+        losses.append(sum(of_ranks) / len(of_ranks))
+    return losses
 
 
 def _losses(
-    exported: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
+    manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
 ) -> Finding:
-    may = f"within {100 * exported.loss_tolerance:g} % of the trial's"
     losses = seen_losses(ranks)[1:]  # the first step takes the longest samples
-    steps, apart = loss_difference(losses, exported.losses)
-    why = _not_compared(exported, steps, changed)
+    steps, difference = loss_difference(losses, manifest.losses)
+    reason = _not_compared(manifest, steps, changed)
     return Finding(
         what="losses",
-        wanted=may,
-        seen=why or f"{100 * apart:.2g} % apart in {steps} steps",
-        holds=None if why else apart <= exported.loss_tolerance,
+        wanted=f"within {100 * manifest.loss_tolerance:g} % of the trial's",
+        seen=reason or f"{100 * difference:.2g} % apart in {steps} steps",
+        holds=None if reason else difference <= manifest.loss_tolerance,
     )
 
 
-def _not_compared(exported: ExportManifest, steps: int, changed: Sequence[str]) -> str:
+def _not_compared(manifest: ExportManifest, steps: int, changed: Sequence[str]) -> str:
     if changed:
-        return f"not compared, since {', '.join(changed)} was changed"
-    if exported.plan.precision == "fp16" and exported.plan.engine == "deepspeed":
-        return "not compared: DeepSpeed scales them by itself"
-    return "" if steps else "none seen"
+        return f"not compared: {', '.join(changed)} was changed"
+    if manifest.plan.precision == "fp16" and manifest.plan.engine == "deepspeed":
+        return "not compared: DeepSpeed scales them itself"
+    return "" if steps else "none observed"
 
 
-def _speed(exported: ExportManifest, rank: ObservedRank) -> Finding:
-    record, seen = exported.samples_per_second, seen_speed(exported.plan, rank)
-    if seen is None:
+def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
+    record, speed = manifest.samples_per_second, seen_speed(manifest.plan, rank)
+    if speed is None:
         return Finding(what="samples/s", wanted=spread(record), seen="too few steps", holds=None)
-    ratio = seen.value / record.value
+    ratio = speed.value / record.value
     return Finding(
         what="samples/s",
         wanted=spread(record),
-        seen=f"{spread(seen)}: {100 * ratio:.0f} %",
-        holds=ratio >= 1 - SLOWER or seen.overlaps(record),
+        seen=f"{spread(speed)}: {100 * ratio:.0f} %",
+        holds=ratio >= 1 - SLOWER or speed.overlaps(record),
     )
 
 
 def seen_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
-    """Samples a second by the median of steady steps; None if there are too few of them."""
+    """Returns samples per second, from the median of steady steps; None if there are too few."""
     times = [step.at for step in rank.steps[UNSTEADY_STEPS - 1 :]]
     seconds = [later - earlier for earlier, later in pairwise(times)]
     if len(seconds) < FEWEST_STEPS - UNSTEADY_STEPS:

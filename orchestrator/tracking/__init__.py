@@ -1,1 +1,1 @@
-"""Callbacks of a sweep: MLflow, the event log and metrics. mlflow is imported late: it is slow."""
+"""Callbacks of a sweep: MLflow, the event log and metrics; mlflow is imported on first use."""

@@ -1,4 +1,4 @@
-"""Who wants to know what happens in a sweep."""
+"""Interface of callbacks, which observe the events of a sweep."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from orchestrator.core.state import SweepState
 
 
 class AbstractCallback(ABC):
-    """Is told each event, with the state after it, in the driver's process.
+    """Receives each event with the state after it, in the driver's process.
 
-    A listener must return at once: it stands in the way of the next trial. What takes longer
-    it does in a thread of its own, and finishes in `close`.
+    A callback must return at once, because it delays the next trial. Slow work belongs in a
+    thread of its own that finishes in `close`.
     """
 
     @abstractmethod
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Takes note of an event."""
+        """Handles an event."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finishes what is left to do; called once, after the last event."""
+        """Finishes pending work; called once, after the last event."""

@@ -1,7 +1,7 @@
-"""What a line says: a flat value for each kind of event, with names that stay.
+"""Event log: one flat line of JSON per event, with stable names.
 
-A field that is added later leaves `VERSION` as it is; one that goes, or means something else, makes
-a new one. Fields are described in docs/observability.md.
+Adding a field keeps `VERSION`; removing one, or changing its meaning, increases it. Fields are
+described in docs/observability.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from io import FileIO
 
 VERSION: Final = 1
-# What a message of somebody else's may hold: an address with a password, `password=...`
+# secrets in messages of libraries: an address with a password, and `password=...`
 _IN_ADDRESS = re.compile(r"(://[^\s:/@]*):[^\s/]*@")
 _NAMED = re.compile(
     r"(?i)\b((?:password|passwd|pwd|secret|token|api[_-]?key)\s*[=:]\s*)[^\s,;&'\"]+"
@@ -49,7 +49,7 @@ FILE = "events.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbstractLine:
-    """What every line has: the schema's version, when it happened and in which study."""
+    """Fields of every line: version of the schema, time and study."""
 
     version: Literal[1] = 1
     time: AwareDatetime  # UTC
@@ -58,7 +58,7 @@ class AbstractLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStartedLine(AbstractLine):
-    """A driver took up the study."""
+    """A driver started or resumed the study."""
 
     event: Literal["sweep_started"] = "sweep_started"
     experiment: str
@@ -74,7 +74,7 @@ class SweepStartedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStartedLine(AbstractLine):
-    """Workers told what they run on."""
+    """Workers reported their hardware."""
 
     event: Literal["group_started"] = "group_started"
     ranks: int
@@ -85,7 +85,7 @@ class GroupStartedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStartedLine(AbstractLine):
-    """A trial, or a validation, was handed out."""
+    """A trial, or a validation, started."""
 
     event: Literal["trial_started"] = "trial_started"
     trial: int
@@ -127,7 +127,7 @@ class TrialEndedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedLine(AbstractLine):
-    """Something that a person should read."""
+    """A message for the user."""
 
     event: Literal["noted"] = "noted"
     text: str
@@ -135,7 +135,7 @@ class NotedLine(AbstractLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepEndedLine(AbstractLine):
-    """No more trials."""
+    """The sweep ended."""
 
     event: Literal["sweep_ended"] = "sweep_ended"
     reason: str
@@ -160,7 +160,7 @@ Line = (
 
 
 def line_of(event: Event, state: SweepState) -> Line:
-    """An event, and the state after it, as a line."""
+    """Converts an event, with the state after it, to a line."""
     common: dict[str, Any] = {
         "time": datetime.fromtimestamp(event.at, UTC),
         "study": state.study,
@@ -168,13 +168,13 @@ def line_of(event: Event, state: SweepState) -> Line:
     match event:
         case SweepStarted():
             return _sweep_started(event, common)
-        case GroupStarted(world_size=ranks, fingerprint=seen):
+        case GroupStarted(world_size=ranks, fingerprint=fingerprint):
             return GroupStartedLine(
                 **common,
                 ranks=ranks,
-                hosts=seen.hosts,
-                device=seen.device,
-                device_name=seen.device_name,
+                hosts=fingerprint.hosts,
+                device=fingerprint.device,
+                device_name=fingerprint.device_name,
             )
         case TrialStarted():
             return _trial_started(event, common)
@@ -187,7 +187,7 @@ def line_of(event: Event, state: SweepState) -> Line:
 
 
 def without_secrets(text: str) -> str:
-    """A message without the passwords and tokens that libraries put into theirs."""
+    """Returns a message without passwords and tokens, which libraries put into theirs."""
     return _NAMED.sub(r"\1***", _IN_ADDRESS.sub(r"\1:***@", text))
 
 
@@ -208,10 +208,10 @@ def _sweep_started(event: SweepStarted, common: dict[str, Any]) -> SweepStartedL
 
 
 def _trial_started(event: TrialStarted, common: dict[str, Any]) -> TrialStartedLine:
-    plan, expected = event.plan, dict[str, Any]()
+    plan, forecast = event.plan, dict[str, Any]()
     if event.forecast is not None:
-        expected["forecast_samples_per_second"] = event.forecast.samples_per_second.value
-        expected["forecast_peak_bytes"] = event.forecast.peak_bytes.value
+        forecast["forecast_samples_per_second"] = event.forecast.samples_per_second.value
+        forecast["forecast_peak_bytes"] = event.forecast.peak_bytes.value
     return TrialStartedLine(
         **common,
         trial=event.number,
@@ -222,7 +222,7 @@ def _trial_started(event: TrialStarted, common: dict[str, Any]) -> TrialStartedL
         why=event.why,
         deadline_seconds=event.deadline_seconds,
         ask_seconds=event.ask_seconds,
-        **expected,
+        **forecast,
     )
 
 
@@ -238,12 +238,12 @@ def _trial_ended(event: TrialEnded, state: SweepState, common: dict[str, Any]) -
         seconds=record.ended_at - record.started_at,
         waited_seconds=event.waited_seconds,
         trials=len(state.records),
-        **_shown(record.outcome),
+        **_measurements(record.outcome),
         **_best(state),
     )
 
 
-def _shown(outcome: Outcome) -> dict[str, Any]:
+def _measurements(outcome: Outcome) -> dict[str, Any]:
     match outcome:
         case Measured(samples_per_second=rate, memory=memory):
             return {
@@ -287,31 +287,31 @@ _LINES: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="eve
 
 
 def to_json(line: Line) -> str:
-    """The line as one line of JSON in ASCII, which any log can hold, without its end."""
+    """Returns the line as JSON in ASCII, which any log can store, without a newline."""
     return _LINES.dump_json(line, ensure_ascii=True).decode()
 
 
 def from_json(text: str | bytes) -> Line:
-    """The line that `to_json` wrote; fields that a later release added are passed over.
+    """Parses a line of `to_json`; fields of later releases are ignored.
 
     Raises:
-        pydantic.ValidationError: If it is none.
+        pydantic.ValidationError: If the text is not a line of the event log.
     """
     return _LINES.validate_json(text)
 
 
 def read_events(path: Path) -> Iterator[Line]:
-    """The lines of a file, in their order.
+    """Yields the lines of a file in order.
 
-    What a driver was writing when it died is passed over: a line that is no whole JSON.
+    Incomplete lines, which a killed driver can leave, are skipped.
 
     Raises:
-        UserError: If the file cannot be read, or a line is none that this release knows.
+        UserError: If the file cannot be read, or this release does not know a line.
     """
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise UserError(f"the events in {path} cannot be read: {error.strerror}") from error
+        raise UserError(f"the event log {path} cannot be read: {error.strerror}") from error
     for number, text in enumerate(lines, 1):
         try:
             yield from_json(text)
@@ -320,40 +320,40 @@ def read_events(path: Path) -> Iterator[Line]:
             if first["type"] == "json_invalid":
                 continue
             raise UserError(
-                f"line {number} of {path} is no event of version {VERSION}: {first['msg']}"
+                f"line {number} of {path} is not an event of version {VERSION}: {first['msg']}"
             ) from error
 
 
 def events_file(spec: SweepSpec, name: str) -> Path:
-    """Where a study's events are kept."""
+    """Returns the path of a study's event log."""
     return Path(spec.study.folder, name, FILE)
 
 
 @final
 class EventStream(AbstractCallback):
-    """Writes each event as a line, and flushes it."""
+    """Writes each event to a stream as a line, and flushes it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Writes what happened."""
+        """Writes an event."""
         self._stream.write(to_json(line_of(event, state)) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Every line has been flushed; there is nothing left to do."""
+        """Does nothing: every line has been flushed."""
 
 
 @final
 class EventFile(AbstractCallback):
-    """Adds each event to a file; a file that cannot be written costs the sweep nothing.
+    """Appends each event to a file; a file that cannot be written never disturbs the sweep.
 
-    Drivers of one study, one after the other, add to the same file.
+    Successive drivers of a study append to the same file.
 
     Args:
         path: The file.
-        say: Where a file that could not be written is told of, once, when closing.
+        say: Receives a message about a file that could not be written, once, when closing.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -363,32 +363,32 @@ class EventFile(AbstractCallback):
         self._problem: str | None = None
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Adds a line."""
+        """Appends an event."""
         text = to_json(line_of(event, state)).encode() + b"\n"
         try:
             if self._file is None:
-                self._file = _opened(self._path)
-            # one write, unbuffered: a driver that is killed leaves whole lines
+                self._file = _open(self._path)
+            # one unbuffered write, so that a killed driver leaves complete lines
             if self._file.write(text) != len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._problem = error.strerror or str(error)
-            self._let_go()  # the next event may find it again, and what is torn in it
+            self._close_file()  # the next event opens it again and ends an incomplete line
 
     def close(self) -> None:
-        """Closes the file; says so if it does not hold all events."""
-        self._let_go()
+        """Closes the file; reports it if events are missing."""
+        self._close_file()
         if self._problem is not None:
-            self._say(f"{self._path} does not hold all events of the sweep: {self._problem}")
+            self._say(f"{self._path} lacks some events of the sweep: {self._problem}")
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _opened(path: Path) -> FileIO:
-    """The file, ready for a new line whatever a driver before left."""
+def _open(path: Path) -> FileIO:
+    """Opens a file to append lines; ends an incomplete line of an earlier driver first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+b", buffering=0)
     if size := file.seek(0, os.SEEK_END):

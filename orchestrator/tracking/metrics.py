@@ -1,7 +1,7 @@
-"""What a sweep tells a monitoring system: which metrics there are, and their values.
+"""Metrics of a sweep for a monitoring system, and their values.
 
-Every metric is labelled with the study and its experiment; what other labels a metric has, takes
-few values, since each combination is a time series of its own.
+Every metric is labelled with the study and its experiment. Other labels have few values, because
+each combination is a time series of its own.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ VALIDATION_STATES: tuple[ValidationState, ...] = ("off", "open", "validated", "f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:
-    """What one driver's groups did; what earlier drivers of the study ran is left out."""
+    """Busy time of the worker groups of one driver, without earlier drivers of the study."""
 
-    groups: int = 1  # trials that can be under way at the same time
-    first_at: float | None = None  # when the first trial was handed out
-    ran_seconds: float = 0.0  # of trials that ended, on workers that were ready
-    ended_at: float | None = None  # the sweep
+    groups: int = 1  # trials that can run at the same time
+    first_at: float | None = None  # start of the first trial, seconds since the epoch
+    ran_seconds: float = 0.0  # total of ended trials, on ready workers
+    ended_at: float | None = None  # end of the sweep, seconds since the epoch
 
 
 def utilization(meter: Utilization, event: Event, before: SweepState) -> Utilization:
-    """The meter after an event.
+    """Returns the meter after an event.
 
     Args:
-        meter: As it was.
-        event: What happened.
-        before: The state until then, in which a trial that ends is still under way.
+        meter: The meter before the event.
+        event: The event.
+        before: The state before the event, in which a trial that ends is still running.
     """
     match event:
         case SweepStarted():
@@ -53,51 +53,54 @@ def utilization(meter: Utilization, event: Event, before: SweepState) -> Utiliza
 
 
 def busy_share(meter: Utilization, state: SweepState, now: float) -> float | None:
-    """The share of the groups' time in which they ran trials, 0 to 1; None until one has ended.
+    """Returns the share of time in which the groups ran trials; None until a trial has ended.
 
-    The time runs from when the first trial was handed out until `now`, or the sweep's end, and is
-    that of all groups together. A trial runs from when its workers were ready until it ended: the
-    wait before that counts as idle, and so does the time between trials. Those under way are left
-    out until they end, since nobody knows yet how long they waited. One that never told when it
-    began, as on a node that was lost, counts as idle.
+    The total time is that of all groups, from the start of the first trial until `now` or the end
+    of the sweep. A trial is busy from when its workers are ready until it ends; waiting for
+    workers and pauses between trials count as idle. Running trials are left out until they end,
+    because their wait is not known yet. A trial that never reported its begin, for example on a
+    lost node, counts as idle.
 
     Args:
-        meter: After the last event.
-        state: After the last event.
-        now: Seconds since the epoch.
+        meter: The meter after the last event.
+        state: The state after the last event.
+        now: The time, in seconds since the epoch.
+
+    Returns:
+        A share from 0 to 1.
     """
     if meter.first_at is None:
         return None
     until = now if meter.ended_at is None else meter.ended_at
-    under_way = sum(until - trial.at for trial in state.running)
-    known = meter.groups * (until - meter.first_at) - under_way
-    if known <= 0 or not state.records[state.resumed :]:
+    running_seconds = sum(until - trial.at for trial in state.running)
+    total_seconds = meter.groups * (until - meter.first_at) - running_seconds
+    if total_seconds <= 0 or not state.records[state.resumed :]:
         return None
-    return min(meter.ran_seconds / known, 1.0)
+    return min(meter.ran_seconds / total_seconds, 1.0)
 
 
 def _ran_seconds(event: TrialEnded, before: SweepState) -> float:
     number = event.record.number
-    handed = next((trial for trial in before.running if trial.number == number), None)
-    if handed is None or event.waited_seconds is None:
+    started = next((trial for trial in before.running if trial.number == number), None)
+    if started is None or event.waited_seconds is None:
         return 0.0
-    return max(event.record.ended_at - handed.at - event.waited_seconds, 0.0)
+    return max(event.record.ended_at - started.at - event.waited_seconds, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric by its name, without what an exporter puts before or behind it."""
+    """A metric; its name has no prefix or suffix of an exporter."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
-    labels: tuple[str, ...] = ()  # beside `LABELS`
-    buckets: tuple[float, ...] = ()  # upper bounds, of a histogram
+    labels: tuple[str, ...] = ()  # in addition to `LABELS`
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A value: what a counter grows by, a histogram takes in, or a gauge shows from now on."""
+    """A value of a metric: an increment, a sample of a histogram, or the new value of a gauge."""
 
     metric: Metric
     value: float
@@ -107,46 +110,44 @@ class Reading:
 TRIALS = Metric(
     name="plimsoll_trials",
     kind="counter",
-    help="Trials that ended under this driver, by outcome; validations are left out",
+    help="Trials that ended under this driver, by outcome; without validations",
     labels=("outcome",),
 )
 ASK_SECONDS = Metric(
     name="plimsoll_ask_seconds",
     kind="histogram",
-    help="Seconds that choosing a plan took, forecasts and search together",
+    help="Seconds to choose a plan, forecasts and search together",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 WAIT_SECONDS = Metric(
     name="plimsoll_wait_seconds",
     kind="histogram",
-    help="Seconds from when a trial was handed out until its workers were ready for it",
+    help="Seconds from the start of a trial until its workers were ready",
     buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
 )
 RUNNING = Metric(
-    name="plimsoll_trials_running", kind="gauge", help="Trials and validations that are under way"
+    name="plimsoll_trials_running", kind="gauge", help="Trials and validations that are running"
 )
-GROUPS = Metric(
-    name="plimsoll_groups", kind="gauge", help="Trials that can be under way at the same time"
-)
+GROUPS = Metric(name="plimsoll_groups", kind="gauge", help="Trials that can run at the same time")
 BUSY_SHARE = Metric(
     name="plimsoll_busy_share",
     kind="gauge",
-    help="Share of the groups' time in which they ran trials, since the first was handed out",
+    help="Share of time in which worker groups ran trials, since the first trial started",
 )
 BEST_RATE = Metric(
     name="plimsoll_best_samples_per_second",
     kind="gauge",
-    help="Samples per second of the plan that is best by the sweep's objective",
+    help="Samples per second of the best plan by the sweep's objective",
 )
 BASELINE_RATE = Metric(
     name="plimsoll_baseline_samples_per_second",
     kind="gauge",
-    help="Samples per second of the plan that one would start with",
+    help="Samples per second of the baseline",
 )
 BEST_OBJECTIVE = Metric(
     name="plimsoll_best_objective",
     kind="gauge",
-    help="The best plan's value of the sweep's objective",
+    help="Value of the sweep's objective for the best plan",
     labels=("metric",),
 )
 OUT_OF_MEMORY_SHARE = Metric(
@@ -157,7 +158,7 @@ OUT_OF_MEMORY_SHARE = Metric(
 VALIDATION_STATE = Metric(
     name="plimsoll_validation_state",
     kind="gauge",
-    help="1 for the state that the validation of the best plan is in, 0 for the others",
+    help="1 for the current state of the best plan's validation, 0 for the others",
     labels=("state",),
 )
 METRICS = (
@@ -176,10 +177,10 @@ METRICS = (
 
 
 def happened(event: Event) -> Iterator[Reading]:
-    """What an event adds to counters and histograms."""
+    """Yields what an event adds to counters and histograms."""
     match event:
-        case TrialStarted(ask_seconds=float(taken)):
-            yield Reading(metric=ASK_SECONDS, value=taken)
+        case TrialStarted(ask_seconds=float(seconds)):
+            yield Reading(metric=ASK_SECONDS, value=seconds)
         case TrialEnded(record=record, waited_seconds=waited):
             if not record.validation:
                 yield Reading(metric=TRIALS, value=1, labels=(("outcome", record.outcome.kind),))
@@ -190,7 +191,7 @@ def happened(event: Event) -> Iterator[Reading]:
 
 
 def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Reading]:
-    """What changes from moment to moment; costs little."""
+    """Yields the gauges that change all the time; cheap."""
     yield Reading(metric=RUNNING, value=len(state.running))
     yield Reading(metric=GROUPS, value=meter.groups)
     if (share := busy_share(meter, state, now)) is not None:
@@ -198,9 +199,10 @@ def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Readi
 
 
 def standing(state: SweepState) -> Iterator[Reading]:
-    """What changes when a trial or a validation ends; goes through all records.
+    """Yields the gauges that change when a trial or a validation ends; reads all records.
 
-    What is not known yet is left out: nothing was measured, or no plan is feasible.
+    Values that are not known yet are left out, such as those of the best plan while no plan is
+    feasible.
     """
     records = state.records
     if records:
@@ -210,20 +212,22 @@ def standing(state: SweepState) -> Iterator[Reading]:
     if baseline is not None and throughput(baseline):
         yield Reading(metric=BASELINE_RATE, value=throughput(baseline))
     if (best := state.best) is not None:
-        goal = state.goal
+        objective = state.goal
         yield Reading(metric=BEST_RATE, value=throughput(best))
-        reached = (("metric", goal.metric),)
-        yield Reading(metric=BEST_OBJECTIVE, value=score(best, goal), labels=reached)
-    ours = validation_state(state)
-    for each in VALIDATION_STATES:
-        yield Reading(metric=VALIDATION_STATE, value=float(each == ours), labels=(("state", each),))
+        labels = (("metric", objective.metric),)
+        yield Reading(metric=BEST_OBJECTIVE, value=score(best, objective), labels=labels)
+    current_state = validation_state(state)
+    for name in VALIDATION_STATES:
+        value = float(name == current_state)
+        yield Reading(metric=VALIDATION_STATE, value=value, labels=(("state", name),))
 
 
 def validation_state(state: SweepState) -> ValidationState:
-    """How the best plan's validation stands.
+    """Returns the state of the best plan's validation.
 
-    `off` where the specification wants none, `failed` where as many have failed as may be tried,
-    or no plan is left; `open` while one is still to come.
+    Returns:
+        `off` if the specification disables it, `failed` if all attempts failed or no plan remains,
+        `open` while one is pending, else `validated`.
     """
     if not state.spec.validation.enabled:
         return "off"

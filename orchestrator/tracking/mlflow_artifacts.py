@@ -1,4 +1,4 @@
-"""The files beside a sweep's run, and the description on its page. Texts by file name."""
+"""Artifacts of a sweep's run in MLflow, as texts by file name, and its description."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
 
 _WITHOUT = (
-    "Written when the sweep ended, of what was measured; `plimsoll report --html` adds what is"
-    " forecast of the rest."
+    "This page was written when the sweep ended and has measurements only; `plimsoll report"
+    " --html` adds forecasts of untried plans."
 )
 
 
 def at_start(spec: SweepSpec) -> dict[str, str]:
-    """The specification without passwords, this machine, and the packages installed here."""
+    """Returns the specification without passwords, facts of this machine, and its packages."""
     packages = "\n".join(f"{name}=={version}" for name, version in package_versions(every=True))
     return {
         "spec.yaml": spec_to_yaml(spec),
@@ -44,23 +44,23 @@ def at_start(spec: SweepSpec) -> dict[str, str]:
 
 
 def fingerprint_of(state: SweepState) -> Fingerprint | None:
-    """What the trials run on: of the workers that are up, else of the last that told."""
-    kept = (record.fingerprint for record in reversed(state.records))
-    return state.fingerprint or next(filter(None, kept), None)
+    """Returns the fingerprint of the running workers, or else of the last record that has one."""
+    recorded = (record.fingerprint for record in reversed(state.records))
+    return state.fingerprint or next(filter(None, recorded), None)
 
 
 def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
-    """The hardware and software that the trials ran on."""
+    """Returns the hardware and software of the trials."""
     if fingerprint is None:
         return {}
-    told = {**asdict(fingerprint), "versions": dict(fingerprint.versions)}
-    return {"workers.json": _json(told)}
+    content = {**asdict(fingerprint), "versions": dict(fingerprint.versions)}
+    return {"workers.json": _json(content)}
 
 
 def at_end(state: SweepState) -> dict[str, str]:
-    """The report as a page, and the best plan, if any, as `plimsoll trial --plan` reads it.
+    """Returns the report as a page, and the best plan, if any, for `plimsoll trial --plan`.
 
-    The page goes without forecasts of what was not tried, for which the model would be traced.
+    The page has no forecasts of untried plans, because they need a trace of the model.
     """
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
@@ -68,9 +68,9 @@ def at_end(state: SweepState) -> dict[str, str]:
 
 
 def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
-    """The answer as `plimsoll export` writes it, in each format that can say it.
+    """Returns the best plan as `plimsoll export` writes it, in each format that supports it.
 
-    Nothing without an answer, or where nobody knows the model.
+    Empty if no plan is feasible, or if the model is unknown.
     """
     if state.best is None or model is None:
         return {}
@@ -79,15 +79,15 @@ def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
 
 
 def answer_markdown(state: SweepState) -> str:
-    """The sweep's answer for the page of its run, which shows three lines of it unasked."""
+    """Returns the description of the sweep's run; MLflow shows its first three lines."""
     sentences = [answer(state)]
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state)]
         sentences += [*validation_sentences(state), equals_sentence(state)]
         sentences += [contention_sentence(state), regret_sentence(state)]
     sentences.append(forecast_sentence(state))
-    told = counts_words(counts(state.records)) or "none"
-    sentences.append(f"trials: {told}")
+    outcomes = counts_words(counts(state.records)) or "none"
+    sentences.append(f"trials: {outcomes}")
     if state.ended is not None:
         sentences.append(f"ended: {state.ended.reason}")
     return "\n".join(f"- {sentence}" for sentence in sentences if sentence)

@@ -1,4 +1,4 @@
-"""Tells MLflow what happens in a sweep, from a thread of its own."""
+"""Callback that writes a sweep to MLflow in a thread of its own."""
 
 from __future__ import annotations
 
@@ -34,30 +34,29 @@ CLOSE_SECONDS = 60.0
 LAST_SECONDS = 10.0
 
 _Item = tuple[Event | None, SweepState]
-# A trial that ended is written when the next one runs: between two trials the driver is needed to
-# ask and to hand out, and writing takes as long as that.
+# A trial is written while the next one runs: between two trials the driver is busy proposing and
+# starting one, and writing takes as long as that.
 HEAD_START_SECONDS = 0.2
 
 
 def say_on_stderr(text: str) -> None:
-    """Writes a line for the person who runs the sweep."""
+    """Prints a line to stderr."""
     sys.stderr.write(f"{text}\n")
 
 
 @final
 class MlflowCallback(AbstractCallback):
-    """Keeps MLflow up with the study; a store that breaks costs the sweep nothing.
+    """Writes the study to MLflow; a failing store never disturbs the sweep.
 
-    Whatever could not be written is tried again at each later event and when closing, and
-    once more when the study is taken up again.
+    Failed writes are retried at each later event, when closing, and when the study resumes.
 
     Args:
-        model: What is trained, for the exports; None where nobody knows.
-        provenances: User, code and data of the study's drivers, for the tags and the data sets.
-        say: Where a broken store is told of, once, when closing.
-        close_seconds: How long closing waits for what is left to be written.
-        last_seconds: How long of that a store is tried again that does not answer.
-        head_start_seconds: How long the next trial has run when one that ended is written.
+        model: Facts of the model, for the exports; None if unknown.
+        provenances: User, code and data of the study's drivers, for tags and datasets.
+        say: Receives a message about a failing store, once, when closing.
+        close_seconds: Time that closing waits for pending writes.
+        last_seconds: Part of that time in which a store that does not answer is retried.
+        head_start_seconds: Time that the next trial runs before an ended trial is written.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class MlflowCallback(AbstractCallback):
 
     @property
     def problem(self) -> str | None:
-        """Why MLflow is not up with the study, None while it is."""
+        """The reason why MLflow lacks a part of the study; None if it lacks nothing."""
         return self._problem
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Queues what MLflow should hear of."""
+        """Queues an event if MLflow needs it."""
         self._last = state
         if isinstance(event, SweepStarted | GroupStarted | TrialStarted | SweepEnded):
             self._items.put((event, state))
@@ -95,18 +94,18 @@ class MlflowCallback(AbstractCallback):
             self._thread.start()
 
     def close(self) -> None:
-        """Waits, within bounds, until all is written; says so if it is not."""
+        """Waits, within bounds, until everything is written; reports it if something is not."""
         if self._last is None or not self._thread.is_alive():
             return
         self._items.put((None, self._last))
         self._items.put(None)
         self._thread.join(self._close_seconds)
         if self._thread.is_alive():
-            self._problem = self._problem or f"not done after {self._close_seconds:.0f} s"
+            self._problem = self._problem or f"not finished after {self._close_seconds:.0f} s"
         if self._problem:
             self._say(
-                f"MLflow does not hold the whole sweep ({self._problem}); the study does."
-                " `plimsoll sync` adds what is missing."
+                f"MLflow lacks a part of the sweep ({self._problem}). The study is complete:"
+                " `plimsoll sync` adds the missing trials to MLflow."
             )
 
     def _work(self) -> None:
@@ -114,12 +113,12 @@ class MlflowCallback(AbstractCallback):
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
                 time.sleep(self._head_start_seconds)
-            patience = RetryPolicy("MLflow", self._last_seconds if item[0] is None else 0.0)
+            retry = RetryPolicy("MLflow", self._last_seconds if item[0] is None else 0.0)
             with contextlib.suppress(Unavailable):
-                patience.call(partial(self._try, item))
+                retry.call(partial(self._try, item))
 
     def _next(self) -> _Item | None:
-        """What is to be written; while the store is broken, only the newest of what waits."""
+        """Returns the next item; while the store fails, skips to the newest event."""
         item = self._items.get()
         while self._problem and item is not None and item[0] is not None:
             if self._items.empty():
@@ -128,16 +127,16 @@ class MlflowCallback(AbstractCallback):
         return item
 
     def _try(self, item: _Item, _: int) -> None:
-        # here, since importing mlflow takes seconds
+        # imported here, because importing mlflow takes seconds
         from orchestrator.tracking.mlflow_client import in_short, tracking_errors
 
         try:
             self._handle(*item)
         except tracking_errors() as error:
-            self._writer = None  # what came through, though its answer was lost, is looked up
+            self._writer = None  # a new writer looks up what arrived although its reply was lost
             self._problem = in_short(error, store_uri(item[1].spec))
             raise Unavailable(self._problem) from error
-        self._problem = None  # each call brings MLflow up with the whole state
+        self._problem = None  # each call writes everything that is missing
 
     def _handle(self, event: Event | None, state: SweepState) -> None:
         from orchestrator.tracking.mlflow_writer import StudyWriter
@@ -153,10 +152,10 @@ class MlflowCallback(AbstractCallback):
 def add_what_is_missing(
     state: SweepState, model: ModelFacts | None, provenances: Sequence[Provenance] = ()
 ) -> int:
-    """Writes all trials and validations that MLflow does not hold, and the answer.
+    """Writes all trials and validations that MLflow lacks, and the sweep's result.
 
     Returns:
-        How many there were.
+        The number of trials and validations added.
 
     Raises:
         StudyError: If the store cannot be written.
@@ -164,7 +163,7 @@ def add_what_is_missing(
     """
     require("mlflow")
     settle_mlflow()
-    # here, since importing mlflow takes seconds
+    # imported here, because importing mlflow takes seconds
     from orchestrator.tracking.mlflow_client import in_short, tracking_errors
     from orchestrator.tracking.mlflow_writer import StudyWriter
 
@@ -175,6 +174,8 @@ def add_what_is_missing(
         writer.describe_workers(state)
         writer.finish(state)
     except tracking_errors() as error:
-        told = in_short(error, uri)
-        raise StudyError(f"MLflow at {without_password(uri)} cannot be written: {told}") from error
+        reason = in_short(error, uri)
+        raise StudyError(
+            f"MLflow at {without_password(uri)} cannot be written: {reason}"
+        ) from error
     return missing

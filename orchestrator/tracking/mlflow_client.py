@@ -1,4 +1,4 @@
-"""MLflow's own client: what it can raise, in which words, and where it finds a sweep."""
+"""MLflow's client: its errors and their messages, probes of a store, and the run of a sweep."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
 from search_spaces.spec.redaction import without_secrets
 
-NoSuchStore = UnsupportedModelRegistryStoreURIException  # of addresses that nothing serves
+NoSuchStore = UnsupportedModelRegistryStoreURIException  # raised for an unsupported scheme
 
 SWEEP_TAG, STUDY_TAG = "plimsoll.sweep", "plimsoll.study"
 
-# Errors of the libraries by which MLflow reaches buckets, which come through it as they are
+# errors of bucket libraries, which MLflow passes through unchanged
 _BUCKET_ERRORS = (
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
@@ -30,46 +30,46 @@ _BUCKET_ERRORS = (
     ("google.auth.exceptions", "GoogleAuthError"),
     ("azure.core.exceptions", "AzureError"),
 )
-_LONGEST = 300  # characters of an error that are shown
+_MAX_CHARACTERS = 300  # of an error in a message
 _ADVICE = {
-    401: "it takes other credentials: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
-    " MLFLOW_TRACKING_TOKEN, or those of the plug-in that MLFLOW_TRACKING_AUTH names",
-    403: "it wants other credentials, or to be started with --allowed-hosts for this name",
+    401: "check the credentials: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
+    " MLFLOW_TRACKING_TOKEN, or those of the plug-in in MLFLOW_TRACKING_AUTH",
+    403: "check the credentials, or start the server with --allowed-hosts for this name",
     404: "tracking.uri must be the address of an MLflow server",
 }
 
 
 def tracking_errors() -> tuple[type[Exception], ...]:
-    """The errors of a store or a server that cannot be used; those of `requests` are OSErrors.
+    """Returns the errors of an unusable store or server; those of `requests` are OSErrors.
 
-    A function, since only libraries that are loaded by now can have raised theirs.
+    It is a function because only libraries that are loaded by now can raise their errors.
     """
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _BUCKET_ERRORS)
-    loaded = tuple(one for one in classes if one is not None)
+    loaded = tuple(error for error in classes if error is not None)
     return (MlflowException, MissingExtraError, *DATABASE_ERRORS, OSError, ImportError, *loaded)
 
 
 def open_client(uri: str) -> MlflowClient:
-    """A client of a store, whose tables are made if it is an empty database."""
-    opened = with_driver(uri)
-    return made_once(opened, lambda: MlflowClient(tracking_uri=opened))
+    """Returns a client of a store; creates the tables if the store is an empty database."""
+    driver_uri = with_driver(uri)
+    return made_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
 
 
 def probe_store(uri: str) -> str | None:
     """Reads an experiment, as a sweep does.
 
     Returns:
-        Where that experiment keeps its artifacts; None if none can be seen.
+        The artifact location of that experiment; None if no experiment is visible.
 
     Raises:
         Exception: One of `tracking_errors`.
     """
-    found = MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
-    return str(found[0].artifact_location) if found else None
+    experiments = MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    return str(experiments[0].artifact_location) if experiments else None
 
 
 def probe_artifacts(location: str, uri: str) -> None:
-    """Lists artifacts, with the credentials with which a sweep writes them.
+    """Lists artifacts, with the credentials that a sweep uses to write them.
 
     Raises:
         Exception: One of `tracking_errors`.
@@ -78,56 +78,56 @@ def probe_artifacts(location: str, uri: str) -> None:
 
 
 def refusal(error: Exception, uri: str) -> str:
-    """The predicate of a sentence on an error of a probe: what did not work, and what would."""
+    """Returns the predicate of a sentence on an error of a probe, with its remedy."""
     cause = _request_error(error)
     if isinstance(cause, RetryError):
-        return f"answered with errors ({in_short(_root(cause), uri)}): see its log"
+        return f"answered with errors ({in_short(_root_cause(cause), uri)}): see its log"
     if cause is not None:
-        return f"does not answer: {in_short(_root(cause), uri)}"
+        return f"does not answer: {in_short(_root_cause(cause), uri)}"
     if isinstance(error, ImportError):
         return f"needs a package that is not installed: {in_short(error, uri)}"
-    told = in_short(error, uri).partition("Response body")[0].strip()
+    message = in_short(error, uri).partition("Response body")[0].strip()
     if not isinstance(error, MlflowException):
-        return f"cannot be used: {told}"
+        return f"cannot be used: {message}"
     status = error.get_http_status_code()
     if status in _ADVICE:
         return f"answered {status}: {_ADVICE[status]}"
     if uri.startswith("http") and not isinstance(error, RestException):
-        return f"answered as no MLflow server does ({told}): {_ADVICE[404]}"
-    return f"cannot be used: {told}"
+        return f"answered, but not like an MLflow server ({message}): {_ADVICE[404]}"
+    return f"cannot be used: {message}"
 
 
 def in_short(error: BaseException, uri: str) -> str:
-    """An error on one line, without what is secret in the address."""
-    told = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
-    return without_secrets(told, uri)
+    """Returns an error on one line, without the secrets of the address."""
+    message = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
+    return without_secrets(message, uri)
 
 
 def find_sweep(client: MlflowClient, experiment_id: str, study: str) -> Run | None:
-    """The run of a study's sweep, of several the latest; None if there is none."""
-    found = client.search_runs(
+    """Returns the latest run of a study's sweep; None if there is none."""
+    runs = client.search_runs(
         [experiment_id],
         filter_string=f"tags.`{SWEEP_TAG}` = 'true' and {of_study(study)}",
         max_results=1,
         order_by=["attributes.start_time DESC"],
     )
-    return next(iter(found), None)
+    return next(iter(runs), None)
 
 
 def of_study(study: str) -> str:
-    """The filter of a study's runs."""
+    """Returns a filter for the runs of a study."""
     quote = '"' if "'" in study else "'"
     return f"tags.`{STUDY_TAG}` = {quote}{study}{quote}"
 
 
 def _request_error(error: BaseException) -> RequestException | None:
-    """The error of `requests` that MLflow wrapped, if it did."""
+    # MLflow may wrap an error of `requests`
     inner = error if isinstance(error, RequestException) else error.__cause__ or error.__context__
     return inner if isinstance(inner, RequestException) else None
 
 
-def _root(error: BaseException) -> BaseException:
-    """The innermost reason of an error of `requests`: that of the socket or of TLS."""
+def _root_cause(error: BaseException) -> BaseException:
+    # the innermost error is that of the socket or of TLS
     while isinstance(inner := _inner(error), BaseException):
         error = inner
     return error

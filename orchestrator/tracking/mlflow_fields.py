@@ -1,4 +1,4 @@
-"""A record as MLflow shows it: parameters, metrics and tags under readable names. Plain values."""
+"""Parameters, metrics and tags of trials and sweeps for MLflow, as plain values."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from search_spaces.trial import (
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
-MAX_TAG = 5000  # characters that every store takes
-_RENAMED = {"data": "data_ranks"}  # beside a loss and a data set, `data` says nothing
-_MOST_FILES = 200  # that are named; a store takes 64 KiB
+MAX_TAG = 5000  # characters that every store accepts
+_RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would be ambiguous
+_MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
 def trial_params(record: Record, state: SweepState) -> dict[str, str]:
-    """The plan's knobs, and what a reader would otherwise have to look up.
+    """Returns the plan's knobs, and derived values that readers would have to look up.
 
-    A knob that rests in all plans of the study is left out, but for those that MLflow's page shows:
-    what is not there is at rest.
+    Knobs at their default in all plans of the study are left out, except those in the columns of
+    MLflow's page.
     """
     plan, fixed, spec = record.plan, fixed_knobs(state.space), state.spec
     knobs = {
@@ -65,7 +65,7 @@ def trial_params(record: Record, state: SweepState) -> dict[str, str]:
 
 
 def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
-    """How the trial ended and why it was asked for, to filter and to group by."""
+    """Returns the trial's outcome and the reason of its proposal, to filter and to group by."""
     outcome, plan = record.outcome, record.plan
     tags = {
         "plimsoll.study": study,
@@ -86,28 +86,28 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 
 
 def trial_name(record: Record, state: SweepState) -> str:
-    """The run's name in MLflow's tables and legends: the plan, less what all plans share."""
-    said = plan_words(record.plan, omit=fixed_knobs(state.space))
-    return f"{'validation: ' if record.validation else ''}{said}"
+    """Returns the name of the run: the plan, without knobs that all plans share."""
+    words = plan_words(record.plan, omit=fixed_knobs(state.space))
+    return f"{'validation: ' if record.validation else ''}{words}"
 
 
 def trial_status(record: Record) -> str:
-    """MLflow's word for how the trial ended."""
+    """Returns MLflow's status for the trial's outcome."""
     return {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
 
 
-def trial_metrics(record: Record, goal: Objective) -> dict[str, float]:
-    """All that was expected and measured, with units in the names; what nobody knows is left out.
+def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
+    """Returns all forecasts and measurements, with units in the names, without unknown values.
 
-    `forecast_speed_error` and `forecast_memory_error` are forecast over measurement, less 1.
+    `forecast_speed_error` and `forecast_memory_error` are forecast / measurement - 1.
     """
     outcome = record.outcome
-    # in this order: MLflow's page of comparisons begins with the first that runs share
+    # the order matters: MLflow's comparison page starts with the first metric that runs share
     metrics: dict[str, float | None] = {}
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
-            if (priced := goal.value(record, "samples_per_price")) is not None:
+            if (priced := objective.value(record, "samples_per_price")) is not None:
                 metrics["samples_per_price"] = priced.value
         case OutOfMemory():
             wanted, limit = outcome.wanted_bytes, outcome.limit_bytes
@@ -115,7 +115,7 @@ def trial_metrics(record: Record, goal: Objective) -> dict[str, float]:
                 "memory_wanted_gib": _gib(wanted),
                 "memory_limit_gib": _gib(limit),
                 "memory_excess": outcome.excess,
-                # beside the share of measured trials, so that one chart shows both
+                # the same metric as for measured trials, so that one chart shows both
                 "memory_share": wanted / limit if wanted and limit else None,
                 **_costs(outcome.costs),
             }
@@ -129,38 +129,38 @@ def trial_metrics(record: Record, goal: Objective) -> dict[str, float]:
 
 
 def series(record: Record) -> Iterator[tuple[str, int, float, float]]:
-    """Metric, step, value and moment [seconds since the epoch] of each optimizer step.
+    """Yields metric, step, value and time [seconds since the epoch] of each optimizer step.
 
-    When each step ended was not kept: the moments divide the trial's time evenly.
+    Times of steps are not recorded: the yielded ones divide the trial's time evenly.
     """
     outcome = record.outcome
     if not isinstance(outcome, Measured):
         return
-    each = (record.ended_at - record.started_at) / max(len(outcome.losses), 1)
+    step_seconds = (record.ended_at - record.started_at) / max(len(outcome.losses), 1)
     for name, values in (("loss", outcome.losses), ("step_time", outcome.seconds_by_step)):
         for step, value in enumerate(values):
-            yield name, step, value, record.started_at + (step + 1) * each
+            yield name, step, value, record.started_at + (step + 1) * step_seconds
 
 
 def rounded(value: float) -> float:
-    """Six significant digits: more than is measured, and what MLflow's columns can show."""
+    """Rounds to six significant digits: beyond measurement noise, and readable in columns."""
     return float(f"{value:.6g}")
 
 
 def _forecast(record: Record) -> Mapping[str, float | None]:
-    expected, wrong = record.forecast, errors(record.forecast, record.outcome)
-    if expected is None:
+    forecast, error = record.forecast, errors(record.forecast, record.outcome)
+    if forecast is None:
         return {}
-    rate = expected.samples_per_second
+    rate = forecast.samples_per_second
     return {
         "forecast_samples_per_second": rate.value,
         "forecast_samples_per_second_low": rate.low,
         "forecast_samples_per_second_high": rate.high,
-        "forecast_peak_memory_gib": expected.peak_bytes.value / GIB,
-        "forecast_fits": expected.fits,
-        "forecast_learned_from": expected.learned_from,
-        "forecast_speed_error": wrong.speed if wrong else None,
-        "forecast_memory_error": wrong.memory if wrong else None,
+        "forecast_peak_memory_gib": forecast.peak_bytes.value / GIB,
+        "forecast_fits": forecast.fits,
+        "forecast_learned_from": forecast.learned_from,
+        "forecast_speed_error": error.speed if error else None,
+        "forecast_memory_error": error.memory if error else None,
     }
 
 
@@ -237,7 +237,7 @@ def _gib(size_bytes: int | None) -> float | None:
 
 
 def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
-    """Tells a validation's run from a trial's, and how it ended."""
+    """Returns tags that distinguish validations from trials, with a validation's result."""
     if not record.validation:
         return {"kind": "trial"}
     return {
@@ -249,25 +249,25 @@ def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
 
 
 def validation_metrics(record: Record, state: SweepState) -> Mapping[str, float]:
-    """What a validation measured that a trial does not; nothing for a trial."""
+    """Returns the measurements that only validations have; empty for a trial."""
     outcome = record.outcome
-    if not isinstance(outcome, Measured) or (done := outcome.validation) is None:
+    if not isinstance(outcome, Measured) or (validation := outcome.validation) is None:
         return {}
     check = check_of(record, state)
-    found = {
-        "worst_steps": float(done.worst_steps),
-        "evaluation_seconds": done.evaluation_seconds,
-        "evaluation_loss": done.evaluation_loss,
-        "checkpoint_seconds": done.checkpoint_seconds,
-        "checkpoint_gib": done.checkpoint_bytes / GIB,
+    metrics = {
+        "worst_steps": float(validation.worst_steps),
+        "evaluation_seconds": validation.evaluation_seconds,
+        "evaluation_loss": validation.evaluation_loss,
+        "checkpoint_seconds": validation.checkpoint_seconds,
+        "checkpoint_gib": validation.checkpoint_bytes / GIB,
         "loss_apart": None if check is None else check.apart,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, str]:
-    """What the sweep is about; what may change from one driver to the next is left out."""
-    limit = "all there is" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
+    """Returns the parameters of the sweep, without those that may differ between its drivers."""
+    limit = "all available" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
     return {
         "model": spec.model.name,
         "task": spec.model.task,
@@ -284,38 +284,41 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
 
 
 def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
-    """Where the sweep stood after its first `ended` trials."""
+    """Returns the metrics of the sweep after its first `ended` trials."""
     records = state.records[:ended]
-    counted = counts(records)
+    outcomes = counts(records)
     metrics = {
         "trials": float(ended),
-        "trials_measured": float(counted.get("measured", 0)),
-        "trials_out_of_memory": float(counted.get("out_of_memory", 0)),
+        "trials_measured": float(outcomes.get("measured", 0)),
+        "trials_out_of_memory": float(outcomes.get("out_of_memory", 0)),
     }
-    top = best(records, state.goal)
-    if top is not None:
-        reached = score(top, state.goal)
-        metrics |= {"best_samples_per_second": throughput(top), "best_objective": reached}
-        metrics["best_trial"] = float(top.number)
-    if gain := speedup(top, record_of(records, state.space.baseline)):
+    incumbent = best(records, state.goal)
+    if incumbent is not None:
+        metrics |= {
+            "best_samples_per_second": throughput(incumbent),
+            "best_objective": score(incumbent, state.goal),
+            "best_trial": float(incumbent.number),
+        }
+    if gain := speedup(incumbent, record_of(records, state.space.baseline)):
         metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
     return {name: rounded(value) for name, value in metrics.items()}
 
 
 def sweep_tags(state: SweepState) -> dict[str, str]:
-    """What the sweep came to, in the columns of its trials, and which trial was validated."""
-    validation, top = state.validated, state.best
+    """Returns the result of the sweep, under the tags of its trials, and the validated trial."""
+    validation, best_record = state.validated, state.best
     tags = {
         "kind": "sweep",
         "reason": answer(state)[:MAX_TAG],
         "validated": "no" if validation is None else f"trial {validation.number}",
     }
-    # empty, and not left out: an earlier end of the same study may have named one
-    return tags | {"lossy": "" if top is None else lossy_words(top.plan, state.spec)}
+    # empty instead of left out, to replace the tag of an earlier driver of the study
+    lossy = "" if best_record is None else lossy_words(best_record.plan, state.spec)
+    return tags | {"lossy": lossy}
 
 
 def source_tags(provenance: Provenance | None) -> dict[str, str]:
-    """The tags by which MLflow's page shows user, source and version of a run."""
+    """Returns MLflow's tags for user, source and version of a run."""
     if provenance is None:
         return dict(_SOURCE)
     return {
@@ -327,19 +330,19 @@ def source_tags(provenance: Provenance | None) -> dict[str, str]:
     }
 
 
-def job_context(user: str, code: CodeVersion | None, given: Mapping[str, str]) -> str:
-    """The `MLFLOW_RUN_CONTEXT` of a job that runs a copy of a folder, which has no `.git`.
+def job_context(user: str, code: CodeVersion | None, user_tags: Mapping[str, str]) -> str:
+    """Returns the `MLFLOW_RUN_CONTEXT` of a job, which runs a copy of a folder without `.git`.
 
     Args:
-        user: Who submits it.
-        code: What the folder stands at.
-        given: Tags that the variable holds where it is submitted; they go before the others.
+        user: The user who submits the job.
+        code: The version of the code in the folder.
+        user_tags: Tags of the variable on the submitting machine; they override the others.
     """
-    return json.dumps({"mlflow.user": user, **code_tags(code), **given})
+    return json.dumps({"mlflow.user": user, **code_tags(code), **user_tags})
 
 
 def code_tags(code: CodeVersion | None) -> dict[str, str]:
-    """The tags of a commit; none where there is none."""
+    """Returns the tags of a commit; empty without one."""
     if code is None:
         return {}
     tags = {
@@ -352,7 +355,7 @@ def code_tags(code: CodeVersion | None) -> dict[str, str]:
 
 
 def dataset_input(data: DataProfile) -> DatasetInput:
-    """The data set of a run, which MLflow's page shows in the column `Dataset`."""
+    """Returns the dataset of a run, for the column `Dataset` of MLflow's page."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Array
@@ -371,7 +374,7 @@ def dataset_input(data: DataProfile) -> DatasetInput:
 
 
 def _source(data: DataProfile) -> tuple[str, dict[str, Any]]:
-    """The kind of a source, and what MLflow's page reads of one of that kind."""
+    # MLflow's page reads other fields for each type of source
     if not data.files:
         return "code", {"tags": _SOURCE}
     return "local", {"uri": data.files[0], "files": data.files[:_MOST_FILES]}
@@ -381,10 +384,11 @@ def _profile(data: DataProfile) -> dict[str, Any]:
     profile = {
         "num_rows": data.samples,
         "num_elements": data.tokens,
-        "tokens_per_row": {_label(one): one.samples for one in data.histogram},
+        "tokens_per_row": {_label(bin_): bin_.samples for bin_ in data.histogram},
     }
     return profile | ({"tokenizer": data.tokenizer} if data.tokenizer else {})
 
 
-def _label(one: LengthBin) -> str:
-    return str(one.shortest) if one.shortest == one.longest else f"{one.shortest}-{one.longest}"
+def _label(bin_: LengthBin) -> str:
+    single = bin_.shortest == bin_.longest
+    return str(bin_.shortest) if single else f"{bin_.shortest}-{bin_.longest}"

@@ -1,4 +1,4 @@
-"""Check before a sweep: can the MLflow store be used?"""
+"""Check of the MLflow store before a sweep."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from search_spaces.errors import MissingExtraError, StudyError, extra_lack
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
-# Read by MLflow when it is imported. Without them it sends telemetry.
+# MLflow reads these at import. Without them it sends telemetry.
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of each run, where a server has a page
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a line for each run on a server
 }
-# Read at each request. Without them MLflow asks a server that is gone for minutes.
+# MLflow reads these at each request. Without them it retries a lost server for minutes.
 _REQUESTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 _NOISY_LOGGERS = {
     "mlflow": logging.ERROR,
-    "mlflow.store.db.utils": logging.CRITICAL,  # a database that is away is told as our own note
+    "mlflow.store.db.utils": logging.CRITICAL,  # an unreachable database gets a note of our own
     "alembic": logging.ERROR,
 }
 
 
 def settle_mlflow() -> None:
-    """Sets MLflow's environment before it is imported; what the user has set stays."""
+    """Sets MLflow's environment before it is imported; keeps variables that the user set."""
     for name, value in (_SETTINGS | _REQUESTS).items():
         os.environ.setdefault(name, value)
     for name, level in _NOISY_LOGGERS.items():
@@ -46,35 +46,35 @@ def settle_mlflow() -> None:
 
 @contextlib.contextmanager
 def brief_requests() -> Iterator[None]:
-    """Bounds a request to some seconds while somebody waits; what the user has set stays."""
+    """Limits requests to seconds while a user waits; keeps variables that the user set."""
     settle_mlflow()
-    ours = [name for name, value in _REQUESTS.items() if os.environ[name] == value]
-    os.environ.update({name: _PROBE[name] for name in ours})
+    defaults = [name for name, value in _REQUESTS.items() if os.environ[name] == value]
+    os.environ.update({name: _PROBE[name] for name in defaults})
     try:
         yield
     finally:
-        os.environ.update({name: _REQUESTS[name] for name in ours})
+        os.environ.update({name: _REQUESTS[name] for name in defaults})
 
 
 def check_tracking(spec: SweepSpec) -> None:
-    """Tries the tracking store, so that a sweep does not start on one that cannot be used.
+    """Checks the tracking store, so that no sweep starts with an unusable one.
 
-    A file or a database is looked at; everything else is asked through MLflow's own client, so
-    that user and password, token, certificates and the plug-ins of either kind are tried as the
-    sweep uses them. Takes seconds at most where a server does not answer.
+    Files and databases are checked directly. Everything else is checked through MLflow's own
+    client, with the credentials, certificates and plug-ins that the sweep uses. A server that does
+    not answer takes a few seconds.
 
     Raises:
-        StudyError: If it cannot be opened or written.
+        StudyError: If the store cannot be opened or written.
         MissingExtraError: If MLflow is not installed.
     """
     if not spec.tracking.enabled:
         return
     if lack := extra_lack("mlflow"):
-        raise MissingExtraError(f"{lack}, and tracking.enabled: false does without")
+        raise MissingExtraError(f"{lack}; or turn tracking off with tracking.enabled: false")
     uri = store_uri(spec)
     try:
         _check(uri)
-    except ValueError as error:  # of what takes an address apart, or a host's name
+    except ValueError as error:  # an address or a host name that cannot be parsed
         raise StudyError(f"tracking.uri is {without_password(uri)}: {error}") from error
 
 
@@ -100,17 +100,17 @@ def _check_folder(folder: Path) -> None:
     except OSError as error:
         raise StudyError(f"the MLflow store needs the folder {folder}: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise StudyError(f"the MLflow store needs to write in {folder}, which is not allowed")
+        raise StudyError(f"the MLflow store cannot write in {folder}: permission denied")
 
 
 def _check_file(path: Path) -> None:
     if not path.is_file() or not os.access(path, os.R_OK | os.W_OK):
-        raise StudyError(f"the MLflow store {path} is no file that can be read and written")
+        raise StudyError(f"the MLflow store {path} is not a readable and writable file")
 
 
 def _check_service(uri: str) -> None:
-    """Asks a server, or whatever a plug-in of MLflow makes of the address."""
-    # late, since importing mlflow takes seconds
+    """Checks a server, or a store that a plug-in of MLflow provides."""
+    # imported here, because importing mlflow takes seconds
     from orchestrator.tracking.mlflow_client import (
         NoSuchStore,
         probe_artifacts,
@@ -119,21 +119,21 @@ def _check_service(uri: str) -> None:
         tracking_errors,
     )
 
-    shown = without_password(uri)
+    address = without_password(uri)
     try:
         artifacts = probe_store(uri)
     except NoSuchStore as error:
         raise StudyError(
-            f"tracking.uri is {shown}: MLflow has no such store; use sqlite:///..., http://...,"
+            f"tracking.uri is {address}: MLflow has no such store; use sqlite:///..., http://...,"
             " postgresql://... or leave it out"
         ) from error
     except tracking_errors() as error:
-        raise StudyError(f"the MLflow server {shown} {refusal(error, uri)}") from error
+        raise StudyError(f"the MLflow server {address} {refusal(error, uri)}") from error
     try:
         if artifacts is not None:
             probe_artifacts(artifacts, uri)
     except tracking_errors() as error:
-        where = without_password(artifacts or "")
+        location = without_password(artifacts or "")
         raise StudyError(
-            f"the artifact store {where} of the MLflow server {shown} {refusal(error, uri)}"
+            f"the artifact store {location} of the MLflow server {address} {refusal(error, uri)}"
         ) from error

@@ -1,4 +1,4 @@
-"""How MLflow's page shows the sweep at first sight: its columns, order and charts."""
+"""Default view of a sweep on MLflow's page: columns, order and charts; and its addresses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
 VIEW_KEY = "plimsoll"
-# mlflow keeps a shared view as a tag of the experiment; ?viewStateShareKey= opens it
+# MLflow stores a shared view as a tag of the experiment; ?viewStateShareKey= opens it
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-# without it the page lies among those of GenAI: traces, judges, prompts
+# without this query the page opens in the GenAI section: traces, judges, prompts
 KIND_QUERY = "workflowType=machine_learning"
 VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}&{KIND_QUERY}"
-# without it the page asks whether the experiment is about GenAI before it shows a run
+# without this tag the page asks if the experiment is about GenAI before it shows a run
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
-_METRICS = {  # name: width in pixels that shows it whole
+_METRICS = {  # name: width in pixels that shows the whole name
     "samples_per_second": 150,
     "forecast_samples_per_second": 215,
     "memory_share": 115,
@@ -51,11 +51,11 @@ _SECTION = "plimsoll-charts"
 
 
 def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
-    """The value of `VIEW_TAG`: fastest first, with what a reader compares, as JSON.
+    """Returns the value of `VIEW_TAG` as JSON: fastest runs first, with columns to compare.
 
     Args:
-        fixed: Knobs that have one value in the whole study, of which nothing is to be seen.
-        lossy: Whether plans may change the numerics.
+        fixed: Knobs with one value in the whole study, which are not shown.
+        lossy: True if plans may change the numerics.
     """
     params = {name: width for name, width in _PARAMS.items() if name not in fixed}
     widths = {
@@ -98,7 +98,7 @@ def _knobs_to_speed(params: Iterable[str]) -> dict[str, Any]:
     return _chart(
         "PARALLEL",
         "Knobs, memory and speed",
-        selectedParams=[name for name in params if name != "accumulation"],  # follows
+        selectedParams=[name for name in params if name != "accumulation"],  # a derived value
         selectedMetrics=["memory_share", "samples_per_second"],
         showAllRuns=True,
     )
@@ -117,8 +117,8 @@ def _memory_to_speed() -> dict[str, Any]:
 class Pages:
     """Addresses for a browser.
 
-    `trials` is MLflow's first page where the store holds no such sweep or cannot be asked;
-    `answer` is then None.
+    If the store lacks the sweep or cannot be read, `trials` is MLflow's first page and `answer` is
+    None.
     """
 
     trials: str
@@ -126,11 +126,11 @@ class Pages:
 
 
 def sweep_pages(spec: SweepSpec, study: str, *, port: int = 5000) -> Pages:
-    """The table of a sweep's trials and the page of its own run, looked up by MLflow's client."""
+    """Looks up the table of a sweep's trials, and the page of its own run, in the store."""
     uri = store_uri(spec)
     home = without_password(uri).rstrip("/") if is_server(spec) else f"http://127.0.0.1:{port}"
     file = sqlite_file(uri)
-    if file is not None and not file.is_file():  # which opening would make
+    if file is not None and not file.is_file():  # opening the store would create it
         return Pages(trials=home)
     with brief_requests():
         from orchestrator.tracking.mlflow_client import find_sweep, open_client, tracking_errors
@@ -141,7 +141,7 @@ def sweep_pages(spec: SweepSpec, study: str, *, port: int = 5000) -> Pages:
             if experiment is None:
                 return Pages(trials=home)
             run = find_sweep(client, experiment.experiment_id, study)
-        except tracking_errors():  # no page is lost for want of a shortcut to it
+        except tracking_errors():  # MLflow's first page works without the lookup
             return Pages(trials=home)
     runs = f"{home}/#/experiments/{experiment.experiment_id}/runs"
     answer = None if run is None else f"{runs}/{run.info.run_id}?{KIND_QUERY}"
@@ -149,13 +149,13 @@ def sweep_pages(spec: SweepSpec, study: str, *, port: int = 5000) -> Pages:
 
 
 def ui_command(spec: SweepSpec, pages: Pages, *, port: int = 5000) -> list[str]:
-    """The arguments of a process that shows the store: MLflow's UI, on this machine alone.
+    """Returns the command that shows the store: MLflow's UI, reachable from this machine only.
 
-    One server process: the default of four holds over 1 GiB. Where the store is a tracking
-    server, its page is opened in the browser instead.
+    The UI has one server process, because the default of four takes over 1 GiB. If the store is a
+    tracking server, the command opens its page in a browser instead.
 
     Raises:
-        MissingExtraError: If MLflow is to be started and is not installed.
+        MissingExtraError: If the command needs MLflow and it is not installed.
     """
     if is_server(spec):
         return [sys.executable, "-m", "webbrowser", pages.trials]
@@ -170,10 +170,10 @@ def ui_command(spec: SweepSpec, pages: Pages, *, port: int = 5000) -> list[str]:
 
 
 def ui_environment(spec: SweepSpec) -> dict[str, str]:
-    """All that process has in its environment; its arguments can be seen by everybody.
+    """Returns the environment of that command, with the secrets that arguments would expose.
 
-    Jobs, with which a server judges answers of language models, are off unless they were asked
-    for: their queues stay in shared memory if the server is killed.
+    MLflow's jobs, which judge answers of language models, are off unless the user enabled them:
+    a killed server leaves their queues in shared memory.
     """
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     if not (is_server(spec) or _holds_no_secret(spec)):

@@ -1,7 +1,7 @@
-"""Writes a study into MLflow: a run for the sweep, and in it one for each trial.
+"""Writer of a study to MLflow: one run for the sweep, with one nested run per trial.
 
-What is written is found again by tags, so that whatever is missing can be added at any time and
-nothing is written twice.
+Runs are found again by tags, so that missing ones can be added at any time and none is written
+twice.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from search_spaces.facts import ModelFacts, Provenance, provenance_at
 from search_spaces.trial import Fingerprint, Record
 
 _PAGE = 1000
-_METRICS_AT_ONCE = 800  # a call takes 1000 metrics, params and tags together
-# A trial by number and start in ms: another study of the same name has other starts.
+_METRICS_AT_ONCE = 800  # a call accepts 1000 metrics, params and tags together
+# Number and start [ms] of a trial: trials of another study of the same name differ in their start.
 _Identity = tuple[str, int]
 
 
 def find_experiment(client: MlflowClient, state: SweepState) -> str:
-    """Finds the experiment of the study; makes, restores or gives it a view, if need be.
+    """Returns the id of the study's experiment; creates or restores it, and adds the view.
 
     Raises:
-        MissingExtraError: If it keeps its artifacts in S3 and boto3 is not installed.
+        MissingExtraError: If its artifacts are in S3 and boto3 is not installed.
     """
     name = experiment_name(state.spec, state.study)
     view = view_state(fixed_knobs(state.space), lossy=may_be_lossy(state.space, state.spec))
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        identity = client.create_experiment(
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        experiment_id = client.create_experiment(
             name,
             artifact_location=artifact_uri(state.spec),
             tags={VIEW_TAG: view, KIND_TAG[0]: KIND_TAG[1]},
         )
-        check_artifacts(client.get_experiment(identity).artifact_location)
-        return str(identity)
-    check_artifacts(found.artifact_location)
-    if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
-    if VIEW_TAG not in found.tags:  # an experiment that was somebody else's first
-        client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
-    return str(found.experiment_id)
+        check_artifacts(client.get_experiment(experiment_id).artifact_location)
+        return str(experiment_id)
+    check_artifacts(experiment.artifact_location)
+    if experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
+    if VIEW_TAG not in experiment.tags:  # another program created the experiment
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
+    return str(experiment.experiment_id)
 
 
 @final
 class StudyWriter:
-    """Brings MLflow up to the state of one study, as often as it is asked to.
+    """Adds to MLflow what it lacks of a study, as often as needed.
 
     Args:
-        state: Of the study.
-        model: Its facts, for the exports; None where nobody knows them.
-        provenances: User, code and data of the study's drivers; none where nobody knows.
+        state: State of the study.
+        model: Facts of the model, for the exports; None if unknown.
+        provenances: User, code and data of the study's drivers; empty if unknown.
 
     Raises:
         Exception: One of `tracking_errors`, from any method, if the store cannot be used.
@@ -93,12 +93,12 @@ class StudyWriter:
         self._write_artifacts(mlflow_artifacts.at_start(state.spec))
 
     def missing(self, state: SweepState) -> int:
-        """How many records and validations have no run that is whole."""
+        """Returns the number of records and validations without a complete run."""
         every = {_identity(record) for record in (*state.records, *state.validations)}
         return len(every - self._written)
 
     def add_missing(self, state: SweepState) -> None:
-        """Adds a run for each record and validation that lacks one, and the sweep's figures."""
+        """Adds a run for each record and validation that lacks one, and the sweep's metrics."""
         for index, record in enumerate(state.records):
             if _identity(record) not in self._written:
                 self._add_trial(record, state)
@@ -110,14 +110,14 @@ class StudyWriter:
                 self._written.add(_identity(validation))
 
     def describe_workers(self, state: SweepState) -> None:
-        """Adds what the workers' machine is to the mlflow_artifacts, when that is news."""
-        found = mlflow_artifacts.fingerprint_of(state)
-        if found != self._described:
-            self._write_artifacts(mlflow_artifacts.workers(found))
-            self._described = found
+        """Adds hardware and software of the workers to the artifacts, if they changed."""
+        fingerprint = mlflow_artifacts.fingerprint_of(state)
+        if fingerprint != self._described:
+            self._write_artifacts(mlflow_artifacts.workers(fingerprint))
+            self._described = fingerprint
 
     def finish(self, state: SweepState) -> None:
-        """Adds the answer, and ends the sweep's run: killed, if the sweep did not end itself."""
+        """Adds the result and ends the sweep's run, as killed if the sweep did not end itself."""
         self.add_missing(state)
         self._client.set_tag(
             self._parent, "mlflow.note.content", mlflow_artifacts.answer_markdown(state)
@@ -127,17 +127,17 @@ class StudyWriter:
         self._write_artifacts(
             mlflow_artifacts.at_end(state) | mlflow_artifacts.exports(state, self._model)
         )
-        self._delete_twins()
+        self._delete_duplicates()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
-        when = None if ended is None else _ms(ended.at)
-        self._client.set_terminated(self._parent, status, end_time=when)
+        end_time = None if ended is None else _ms(ended.at)
+        self._client.set_terminated(self._parent, status, end_time=end_time)
 
     def _find_parent(self, records: Iterable[Record]) -> str:
-        """The run that holds a trial of ours, or, for a study without any, one that has none.
+        """Returns the run that contains a trial of the study, or else a run without trials.
 
-        Takes note of the trials in it: those that are written, and those that a driver
-        was writing when it died.
+        Also notes the trials in that run: complete ones, and ones that a driver was writing when
+        it died. Returns an empty string if there is no such run.
         """
         children: dict[str, list[Run]] = {}
         for run in self._runs():
@@ -145,15 +145,15 @@ class StudyWriter:
             children.setdefault(parent or run.info.run_id, [])
             if parent:
                 children[parent].append(run)
-        ours = {_identity(record) for record in records}
+        trials = {_identity(record) for record in records}
         for parent, runs in children.items():
-            if any(_identity_of_run(run) in ours for run in runs):
-                for run in sorted(runs, key=_has_ended):  # of two, the one that has ended counts
+            if any(_identity_of_run(run) in trials for run in runs):
+                for run in sorted(runs, key=_has_ended):  # of duplicates, the ended one wins
                     self._runs_by_trial[_identity_of_run(run)] = run.info.run_id
                     if _has_ended(run):
                         self._written.add(_identity_of_run(run))
                 return parent
-        # also the one of a driver that died before it wrote its first trial
+        # the run of a driver that died before it wrote its first trial counts too
         return next((parent for parent, runs in children.items() if not runs), "")
 
     def _runs(self) -> Iterator[Run]:
@@ -183,12 +183,14 @@ class StudyWriter:
         return str(run.info.run_id)
 
     def _add_source(self) -> None:
-        """Names the latest code, and all data that the study's drivers had; one call for each."""
-        there = self._client.get_run(self._parent).data.tags
+        """Adds the latest version of the code, and the data of all drivers of the study."""
+        existing = self._client.get_run(self._parent).data.tags
         for name, value in source_tags(self._latest()).items():
-            if there.get(name) != value:
+            if existing.get(name) != value:
                 self._client.set_tag(self._parent, name, value)
-        profiles = dict.fromkeys(one.data for one in self._provenances if one.data is not None)
+        profiles = dict.fromkeys(
+            provenance.data for provenance in self._provenances if provenance.data is not None
+        )
         if profiles:
             self._client.log_inputs(self._parent, [dataset_input(data) for data in profiles])
 
@@ -196,10 +198,10 @@ class StudyWriter:
         return self._provenances[-1] if self._provenances else None
 
     def _add_params(self, state: SweepState) -> None:
-        """Adds those that are not there: MLflow refuses to change the others."""
-        there = self._client.get_run(self._parent).data.params
+        existing = self._client.get_run(self._parent).data.params
         params = mlflow_fields.study_params(state.spec, state.memory_limit_bytes)
-        new = [Param(name, value) for name, value in params.items() if name not in there]
+        # MLflow refuses to change a param
+        new = [Param(name, value) for name, value in params.items() if name not in existing]
         self._client.log_batch(self._parent, params=new)
 
     def _add_trial(self, record: Record, state: SweepState) -> None:
@@ -212,18 +214,18 @@ class StudyWriter:
         if record.outcome.kind == "out_of_memory":
             self._add_snapshot(run_id, record, state)
         status, end = mlflow_fields.trial_status(record), _ms(record.ended_at)
-        # last, since a run that has ended is taken to be whole
+        # last, because an ended run counts as complete
         self._client.set_terminated(run_id, status, end_time=end)
 
     def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
-        """Adds torch's picture of the memory that ran out, where a GPU left one."""
-        found = snapshot_of(state.spec, self._study, record.number, validation=record.validation)
-        if found is not None:
-            self._client.log_artifact(run_id, str(found))
+
+        file = snapshot_of(state.spec, self._study, record.number, validation=record.validation)
+        if file is not None:
+            self._client.log_artifact(run_id, str(file))
 
     def _run_of(self, record: Record, state: SweepState, source: Provenance | None) -> str:
-        if begun := self._runs_by_trial.get(_identity(record)):
-            return begun
+        if existing := self._runs_by_trial.get(_identity(record)):
+            return existing
         tags = {
             **mlflow_fields.trial_tags(record, state.spec, self._study),
             **validation_tags(record, state),
@@ -236,28 +238,28 @@ class StudyWriter:
         self._runs_by_trial[_identity(record)] = run_id
         return run_id
 
-    def _delete_twins(self) -> None:
-        """Runs that were begun twice: mlflow asks again when an answer is lost on its way."""
-        ours = {self._parent, *self._runs_by_trial.values()}
-        began = self._client.get_run(self._parent).info.start_time
+    def _delete_duplicates(self) -> None:
+        """Deletes runs that were created twice, because MLflow retries if a reply is lost."""
+        own_runs = {self._parent, *self._runs_by_trial.values()}
+        start_time = self._client.get_run(self._parent).info.start_time
         runs = list(self._runs())
         parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
         for run in runs:
-            if run.info.run_id in ours | parents:
+            if run.info.run_id in own_runs | parents:
                 continue
             parent = run.data.tags.get("mlflow.parentRunId")
             if parent == self._parent:
-                twin = _identity_of_run(run) in self._runs_by_trial
+                is_duplicate = _identity_of_run(run) in self._runs_by_trial
             else:
-                twin = parent is None and run.info.start_time == began
-            if twin:
+                is_duplicate = parent is None and run.info.start_time == start_time
+            if is_duplicate:
                 self._client.delete_run(run.info.run_id)
 
     def _add_progress(self, state: SweepState, index: int) -> None:
-        """The sweep's figures after the record at `index`, one point of each series."""
-        when, step = _ms(state.records[index].ended_at), index + 1
-        figures = mlflow_fields.sweep_metrics(state, step)
-        self._log(self._parent, [Metric(name, v, when, step) for name, v in figures.items()], [])
+
+        time_ms, step = _ms(state.records[index].ended_at), index + 1
+        metrics = mlflow_fields.sweep_metrics(state, step)
+        self._log(self._parent, [Metric(name, v, time_ms, step) for name, v in metrics.items()], [])
 
     def _log(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:
         first, rest = metrics[:_METRICS_AT_ONCE], metrics[_METRICS_AT_ONCE:]
@@ -283,15 +285,15 @@ def _has_ended(run: Run) -> bool:
 
 
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
-    ended = _ms(record.ended_at)
-    figures = {
+    ended_ms = _ms(record.ended_at)
+    values = {
         **mlflow_fields.trial_metrics(record, state.goal),
         **validation_metrics(record, state),
     }
-    for name, value in figures.items():
-        yield Metric(name, value, ended, 0)
-    for name, step, value, moment in mlflow_fields.series(record):
-        yield Metric(name, value, _ms(moment), step)
+    for name, value in values.items():
+        yield Metric(name, value, ended_ms, 0)
+    for name, step, value, at in mlflow_fields.series(record):
+        yield Metric(name, value, _ms(at), step)
 
 
 def _ms(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Provenance of a sweep that is about to start: its user, the code's version, the data."""
+"""Provenance of a sweep: its user, the version of the code, and the data."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from search_spaces.facts import CodeVersion, ModelFacts, Provenance
 from search_spaces.spec.schema import SweepSpec
 
 CONTEXT_VARIABLE = "MLFLOW_RUN_CONTEXT"  # MLflow's: a JSON object of tags
-_USER_VARIABLE = "MLFLOW_TRACKING_USERNAME"  # whom MLflow's own client takes the user for
+_USER_VARIABLE = "MLFLOW_TRACKING_USERNAME"  # the user by MLflow's own client
 _JOB_VARIABLES = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "SLURM_JOB_ID")  # set by the schedulers
 _GIT_SECONDS = 10.0
 
 
 def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -> Provenance:
-    """Provenance of a sweep that this process drives.
+    """Collects the provenance of a sweep that this process drives.
 
     Args:
-        spec: Names the data, which `workers.prepare.prepare` has read.
-        model: Of a model that makes its own batches the data is not known.
-        folder: The user's.
-        at: Now, in seconds since the epoch.
+        spec: The specification, whose data `workers.prepare.prepare` has read.
+        model: Facts of the model; the data of a model that makes its own batches is unknown.
+        folder: Folder of the user's code.
+        at: The time, in seconds since the epoch.
 
     Raises:
-        StudyError: If `MLFLOW_RUN_CONTEXT` holds no JSON object.
+        StudyError: If `MLFLOW_RUN_CONTEXT` is not a JSON object.
     """
     from workers.data.dataset import load_dataset, profile
 
@@ -47,7 +47,7 @@ def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -
 
 
 def user() -> str:
-    """The user's name as MLflow shows it."""
+    """Returns the user's name for MLflow."""
     try:
         return os.environ.get(_USER_VARIABLE) or getpass.getuser()
     except (KeyError, OSError):  # a container's user id may have no name
@@ -55,10 +55,10 @@ def user() -> str:
 
 
 def run_context(text: str) -> tuple[tuple[str, str], ...]:
-    """The tags that `MLFLOW_RUN_CONTEXT` holds; none of an empty text.
+    """Parses the tags of `MLFLOW_RUN_CONTEXT`; empty for an empty text.
 
     Raises:
-        StudyError: If it is no JSON object.
+        StudyError: If the text is not a JSON object.
     """
     if not text:
         return ()
@@ -68,17 +68,17 @@ def run_context(text: str) -> tuple[tuple[str, str], ...]:
         tags = None
     if not isinstance(tags, dict):
         raise StudyError(
-            f"{CONTEXT_VARIABLE} is no JSON object of tags: write it as"
+            f"{CONTEXT_VARIABLE} is not a JSON object of tags: write it as"
             ' {"mlflow.source.git.commit": "..."}, or unset it'
         )
     return tuple((str(name), str(value)) for name, value in tags.items())
 
 
 def code_version(folder: Path) -> CodeVersion | None:
-    """The commit that a folder stands at.
+    """Returns the commit of a folder.
 
-    None outside a repository, before its first commit, where git is not installed, and where it
-    does not answer in time.
+    Returns None outside a repository, before its first commit, and if git is missing or does not
+    answer in time.
     """
     try:
         status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
@@ -89,7 +89,7 @@ def code_version(folder: Path) -> CodeVersion | None:
         line.removeprefix("# ").split(" ", 1) for line in status if line.startswith("# ")
     )
     commit, branch = headers.get("branch.oid", "("), headers.get("branch.head", "(")
-    if commit.startswith("("):  # "(initial)": there is none yet
+    if commit.startswith("("):  # "(initial)": no commit yet
         return None
     urls = dict(line.split(" ", 1) for line in remotes if " " in line)
     first = next(iter(urls.values()), "")
@@ -102,7 +102,7 @@ def code_version(folder: Path) -> CodeVersion | None:
 
 
 def _git(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> list[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(folder), *arguments],
         capture_output=True,
         encoding="utf-8",
@@ -111,20 +111,20 @@ def _git(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> list[
         env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
         check=False,
     )
-    if done.returncode not in accept:
-        raise subprocess.CalledProcessError(done.returncode, done.args)
-    return done.stdout.splitlines()
+    if process.returncode not in accept:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return process.stdout.splitlines()
 
 
 def _public(url: str) -> str:
     """The address of a repository without user, password, query and fragment.
 
-    A token may stand in the place of each of them. `git@host:path` holds none.
+    Each of them may be a token. `git@host:path` has none.
     """
     if "://" not in url:
         return url
     try:
         parts = urlsplit(url)
-    except ValueError:  # git takes addresses that nobody else can read
+    except ValueError:  # git accepts addresses that urlsplit cannot parse
         return ""
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -129,7 +129,7 @@ def test_a_study_without_a_finished_trial_has_no_report() -> None:
 
 
 def test_why_nothing_was_found() -> None:
-    assert "no trial ended" in why_nothing(make_state([]))
+    assert "no trial finished" in why_nothing(make_state([]))
     assert "(2 out of memory)" in why_nothing(make_state([make_oom(), make_oom()]))
     assert "less than 5 % of the memory limit free" in why_nothing(
         make_state([make_measured(18.0, 0.99)])

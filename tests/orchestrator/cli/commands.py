@@ -1,4 +1,4 @@
-"""The command line in this process: what it exits with and says."""
+"""Runs of the command line in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.cli import main
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code of `plimsoll` with these arguments, and its words on one line."""
+    """Returns the exit code of `plimsoll` with these arguments, and its output on one line."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     said = capsys.readouterr()

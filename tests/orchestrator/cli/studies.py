@@ -1,4 +1,4 @@
-"""Studies of a tiny model that really is traced, made without running a trial."""
+"""Studies of a tiny, really traced model, made without running trials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TREE: dict[str, Any] = {
 
 
 def a_plan(**knobs: Any) -> Plan:
-    """The plan that one would start with; `knobs` on top."""
+    """Returns the baseline, with `knobs` changed."""
     base = {"micro_batch": 1, "accumulation": 8, "checkpoint_ratio": 0.0, "batching": "padded"}
     if "micro_batch" in knobs:
         base["accumulation"] = 8 // knobs["micro_batch"]
@@ -51,7 +51,7 @@ def a_study(
     ended: str = "the budget of 3 trials is used up",
     **sections: Any,
 ) -> Path:
-    """A study of these trials, and its specification as a file in the current directory."""
+    """Makes a study of these trials; returns its specification file in the current directory."""
     path = Path(f"{name}.yaml")
     path.write_text(yaml.safe_dump({**TREE, **sections}), encoding="utf-8")
     spec = parse_spec(path.read_text(encoding="utf-8"), source=path.name)

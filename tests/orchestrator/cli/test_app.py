@@ -1,4 +1,4 @@
-"""The command line as a whole: what a user did wrong is a message, never a traceback."""
+"""The command line as a whole: a user's error is a message, never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAVY = ("torch", "ray", "mlflow", "transformers", "optuna", "numpy")
 
 
 def run(*arguments: str | Path) -> int | str | None:
-    """The exit code of a command."""
+    """Returns the exit code of a command."""
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code
@@ -23,7 +23,7 @@ def run(*arguments: str | Path) -> int | str | None:
 
 @pytest.fixture
 def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A specification in the current directory, which is empty but for it."""
+    """A specification, the only file in the current directory."""
     monkeypatch.chdir(tmp_path)
     path = Path("demo.yaml")
     path.write_text(LEAST, encoding="utf-8")
@@ -195,7 +195,7 @@ def test_check_of_a_mixture_of_experts_prints_no_traceback(
     assert run("check", spec_path) == 0
 
     out, err = capfd.readouterr()
-    assert "active for a token" in out
+    assert "active per token" in out
     assert "No forecast" not in out
     assert "Traceback" not in out + err
 

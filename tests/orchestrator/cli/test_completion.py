@@ -1,4 +1,4 @@
-"""Words that the shell completes."""
+"""Shell completion."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash is told for the last of the words."""
+    """Returns the completions that bash gets for the last word."""
     ended = subprocess.run(
         [sys.executable, "-c", "from orchestrator.cli import main; main()"],
         env={

@@ -1,4 +1,4 @@
-"""`plimsoll diff` as a user runs it, on studies of this folder and of another machine."""
+"""`plimsoll diff` on studies of this folder and of another machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, and the words of stdout and stderr."""
+    """Returns the exit code, and the words of stdout and stderr."""
     with pytest.raises(SystemExit) as caught:
         main(["diff", *map(str, arguments)])
     said = capsys.readouterr()
@@ -58,7 +58,7 @@ def test_two_studies_by_specification_name_and_folder(
 def test_a_study_that_was_copied_from_another_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder, its specification in there, its database beside it, or its database alone."""
+    """The copy is a folder, a specification in it, a database next to it, or a database alone."""
     a_study(FIRST)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -84,16 +84,16 @@ def test_what_a_user_can_get_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
         empty.execute("create table t (a)")
     empty.close()
     wrong = {
-        (): "two studies are compared, and 0 named",
-        (spec,): "two studies are compared, and 1 named",
-        (spec, spec, spec): "two studies are compared, and 3 named",
+        (): "two studies are compared, but 0 named",
+        (spec,): "two studies are compared, but 1 named",
+        (spec, spec, spec): "two studies are compared, but 3 named",
         (spec, "missing"): "missing is neither a specification nor a study in plimsoll-runs",
         (spec, "x" * 5000): "is neither a specification nor a study",
         (spec, "garbage.db"): "garbage.db cannot be opened",
         (spec, "text.db"): "text.db: 1 fault",
         (spec, "empty.db"): "empty.db holds no study",
         (spec, spec, "--trial", 0, "--trial", 1): "name one study, or none",
-        (spec, "--trial", 0): "two trials are compared, and 1 named",
+        (spec, "--trial", 0): "two trials are compared, but --trial was given once",
         (spec, "--trial", 0, "--trial", 9): "study demo has no finished trial 9",
         (spec, spec, "--out", "demo.yaml/x.json"): "cannot be written",
     }

@@ -1,4 +1,4 @@
-"""`plimsoll doctor` on the machine that the tests run on."""
+"""`plimsoll doctor` on the machine of the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.report.format import device_rows
 from search_spaces.hardware import find_device, known_device, load_device_file
 from tests.orchestrator.cli.test_app import run
 from tests.workers.probe.values import TINY
-from workers.probe import rank
+from workers.probe import config
 from workers.probe.doctor import lacks, survey
 
 
@@ -49,7 +49,7 @@ def test_a_probe_writes_a_device_that_forecasts_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(rank, "default_config", lambda: TINY)
+    monkeypatch.setattr(config, "default_config", lambda: TINY)
 
     assert run("doctor", "--probe", "--drive", tmp_path) in (0, None)
 
@@ -67,7 +67,7 @@ def test_a_probe_writes_a_device_that_forecasts_find(
 @pytest.mark.slow
 def test_a_probe_may_write_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(rank, "default_config", lambda: dataclasses.replace(TINY, ranks=1))
+    monkeypatch.setattr(config, "default_config", lambda: dataclasses.replace(TINY, ranks=1))
     out = tmp_path / "new" / "mine.yaml"
 
     assert run("doctor", "--probe", "--drive", tmp_path, "--out", out) in (0, None)

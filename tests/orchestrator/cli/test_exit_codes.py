@@ -30,7 +30,7 @@ def test_help_ends_with_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_command_has_a_code_of_its_own() -> None:
-    """A number behind `Exit(` or `exit(`, or a constant of one, would be a second list."""
+    """A number in `Exit(` or `exit(`, or a constant for one, would be a second list."""
     own = re.compile(r"\bexit\(\d|Exit\(\d|^EXIT_\w+ = ", re.IGNORECASE | re.MULTILINE)
     strays = [
         file.name

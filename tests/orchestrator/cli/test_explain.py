@@ -21,13 +21,13 @@ OUTCOMES = (
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of footprints that the tests of this module share."""
+    """A folder of footprints, shared by the tests of this module."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, empty; the user's own files are away."""
+    """The current directory, empty and without the user's own files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -35,7 +35,7 @@ def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, and the words of stdout and stderr."""
+    """Returns the exit code, and the words of stdout and stderr."""
     with pytest.raises(SystemExit) as caught:
         main(["explain", *map(str, arguments)])
     said = capsys.readouterr()
@@ -83,9 +83,12 @@ def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixt
     ("knobs", "words"),
     [
         (["zero_stage=3", "micro_batch=8"], "it was tried, as trial 3"),
-        (["micro_batch=3"], "global batch of 16 is no multiple of micro_batch 3 x data 2 = 6"),
+        (["micro_batch=3"], "global batch of 16 is not a multiple of micro_batch 3 x data 2 = 6"),
         (["micro_batch=8", "batching=padded"], "forecast"),
-        (["batching=grouped"], "space.batching does not search grouped: it has padded, packed"),
+        (
+            ["batching=grouped"],
+            "space.batching does not include grouped, only padded, packed",
+        ),
         (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used up"),
     ],
 )
@@ -146,14 +149,14 @@ def test_without_an_answer_there_is_nothing_to_explain(
     ("arguments", "words"),
     [
         (["--trial", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
-        (["--plan", "12"], "trial 12 by --trial 12"),
-        (["--trial", "1", "--plan", "zero_stage=3"], "two questions: ask one of them"),
-        (["--plan", "zero=3"], "--plan 'zero' is no knob, the knobs are"),
+        (["--plan", "12"], "for trial 12 use --trial 12"),
+        (["--trial", "1", "--plan", "zero_stage=3"], "two questions: give one of them"),
+        (["--plan", "zero=3"], "--plan 'zero' is not a knob; the knobs are"),
         (["--plan", "accelerator=H100"], "cluster.accelerators has none"),
-        (["more.yaml"], "one study is explained, not demo.yaml and more.yaml"),
-        (["zero_stage=3"], "a plan is named by --plan KNOB=VALUE"),
+        (["more.yaml"], "one study is explained, but demo.yaml and more.yaml were named"),
+        (["zero_stage=3"], "give a plan with --plan KNOB=VALUE"),
         (["--out", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),
-        (["--plan", "a=1", "x" * 5000 + "=1"], "is no knob"),
+        (["--plan", "a=1", "x" * 5000 + "=1"], "is not a knob"),
     ],
 )
 def test_what_a_user_can_get_wrong(

@@ -21,7 +21,7 @@ def test_the_answer_is_written_to_a_folder(
     code, told = command(capsys, "export")
 
     assert code == 0, told
-    assert "demo-torchrun: trial 2 of demo. Start it by: torchrun --nproc-per-node 2" in told
+    assert "demo-torchrun: trial 2 of demo. Start it with: torchrun --nproc-per-node 2" in told
     assert told.endswith(" demo-torchrun/train.py")
     kept = json.loads((tmp_path / "demo-torchrun" / "plimsoll.json").read_text())
     assert (kept["trial"], kept["validated"]) == (2, False)

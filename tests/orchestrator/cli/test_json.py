@@ -1,4 +1,4 @@
-"""`--json`: one document on stdout and nothing else, the same way on every command."""
+"""`--json`: one document on stdout and nothing else, on every command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def result(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    """The result in the document that is all of a command's stdout."""
+    """Returns the result of the document, the only output on stdout."""
     with pytest.raises(SystemExit) as caught:
         main([*arguments, "--json"])
     out, err = capsys.readouterr()

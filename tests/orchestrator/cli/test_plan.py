@@ -1,4 +1,4 @@
-"""`plimsoll plan` as a user runs it: real traces of small models, real files, every error."""
+"""`plimsoll plan`: real traces of small models, real files, every error."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ COLUMNS = 110
 
 
 def run(*arguments: str | Path) -> int | str | None:
-    """The exit code of a command."""
+    """Returns the exit code of a command."""
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code
 
 
 def planned_in(file: Path) -> PlanningReport:
-    """The answer in a file."""
+    """Returns the report in a file."""
     return planned_from_json(json.dumps(json.loads(file.read_text("utf-8"))["result"]))
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of footprints that the tests of this module share."""
+    """A folder of footprints, shared by the tests of this module."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def spec_path(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small model's specification in the current directory; the user's own files are away."""
+    """A specification of a small model in the current directory, without the user's own files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,4 +1,4 @@
-"""`plimsoll report` of a sweep that ended before: what it reads is in the study alone."""
+"""`plimsoll report` of an ended sweep, which reads only the study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plimsoll schema`: what is printed is the schema."""
+"""`plimsoll schema` prints the schema."""
 
 from __future__ import annotations
 

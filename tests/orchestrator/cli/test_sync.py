@@ -1,4 +1,4 @@
-"""`plimsoll sync`: MLflow gets what it missed, once, from the study alone."""
+"""`plimsoll sync` adds missing trials to MLflow, once, from the study alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OUTCOMES = (make_measured(20.0, 0.3), make_oom(), make_measured(39.5, 0.5))
 def _folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Callable[[Path], None]
 ) -> None:
-    """A folder of the test's own, with a store that is migrated already."""
+    """A new folder with a migrated store."""
     monkeypatch.chdir(tmp_path)
     mlflow_store(tmp_path / "plimsoll-runs")
 
 
 def swept(**sections: Any) -> SweepSpec:
-    """A sweep that ended, of which MLflow knows nothing."""
+    """Runs a sweep that MLflow does not know."""
     budget = {"trials": len(OUTCOMES), "minutes": 10, "trial_seconds": 60}
     ours = Sweep(make_spec(budget=budget, **sections))
     study = Study(ours.spec, "demo", make_space(ours.spec))
@@ -53,8 +53,8 @@ def test_all_trials_are_there_afterwards_and_once(
     second = command(capsys, "sync")
 
     assert [code for code, _ in (first, second)] == [0, 0]
-    assert "holds the 3 trials and 0 validations of demo; 3 of them were missing" in first[1]
-    assert "1 of them were missing" in second[1]
+    assert "has all 3 trials and 0 validations of demo; added now: 3" in first[1]
+    assert "added now: 1" in second[1]
     again, all_trials = runs_of(spec, "demo")
     assert [run.info.run_id for run in again] == [run.info.run_id for run in parents]
     assert [run.data.tags["outcome"] for run in all_trials] == [
@@ -104,5 +104,5 @@ def test_a_sweep_that_is_not_tracked_says_so(
 
     assert command(capsys, "sync") == (
         2,
-        "tracking.enabled is false: this sweep is not kept in MLflow",
+        "tracking.enabled is false: this sweep is not tracked in MLflow",
     )

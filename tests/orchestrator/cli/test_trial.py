@@ -1,4 +1,4 @@
-"""`plimsoll trial`: which plan files it takes."""
+"""`plimsoll trial`: plan files that it accepts or refuses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_reads_the_plan_that_as_dict_gives(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "plan.json cannot be read: No such file or directory"),
-        (b"{", "plan.json is no JSON: .* in line 1, column 2"),
-        (b"\xff", "plan.json is no JSON: "),
-        (b"[" * 100_000, "plan.json is no JSON: "),
+        (b"{", "plan.json is not JSON: .* in line 1, column 2"),
+        (b"\xff", "plan.json is not JSON: "),
+        (b"[" * 100_000, "plan.json is not JSON: "),
         (b"[1]", "plan.json is not a plan: must be an object of knobs"),
         (
             b"{}",

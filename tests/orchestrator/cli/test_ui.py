@@ -58,7 +58,7 @@ class Shown:
 def shown(
     tmp_path_factory: pytest.TempPathFactory, mlflow_store: Callable[[Path], None]
 ) -> Iterator[Shown]:
-    """The pages of a sweep of one trial, which is the latest of its folder."""
+    """The pages of a sweep of one trial, the latest of its folder."""
     folder, port = tmp_path_factory.mktemp("ui"), free_port()
     mlflow_store(folder / "plimsoll-runs")
     spec = make_spec(study={"folder": str(folder / "plimsoll-runs")})
@@ -97,7 +97,7 @@ def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An answer is lost first, then the server; what was not logged is logged when it is back."""
+    """A reply is lost, then the server; missing trials are logged when it is back."""
     for pause in ("FACTOR", "JITTER"):  # between MLflow's own attempts, of which there are three
         monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_BACKOFF_{pause}", "0")
     with proxy_to(shown.port) as line:
@@ -128,7 +128,7 @@ def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
 
 
 def test_nothing_that_mlflow_keeps_holds_a_password(shown: Shown) -> None:
-    """Of the sweep of the test before, whose address had one."""
+    """The address of the previous test's sweep had a password."""
     with closing(sqlite3.connect(shown.folder / "plimsoll-runs" / "mlflow.db")) as file:
         rows = list(file.iterdump())
     artifacts = [
@@ -143,12 +143,12 @@ def test_nothing_that_mlflow_keeps_holds_a_password(shown: Shown) -> None:
 
 
 def test_it_leaves_nothing_when_it_is_killed(shown: Shown) -> None:
-    """The last one: there is no server after it."""
+    """Must be the last test of the server, which it kills."""
     os.killpg(shown.process.pid, signal.SIGKILL)
     said = shown.process.communicate(timeout=20)[0]
 
-    assert f"The trials: http://127.0.0.1:{shown.port}/#/experiments/" in said
-    assert f"The answer: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    assert f"All trials: http://127.0.0.1:{shown.port}/#/experiments/" in said
+    assert f"Best plan: http://127.0.0.1:{shown.port}/#/experiments/" in said
     left = {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("tmp")}
     assert not left - shown.shared_memory
 

@@ -1,4 +1,4 @@
-"""Commands of a base installation, in a process that can find no optional package."""
+"""Commands of a base installation, in a process without optional packages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print(json.dumps([ended, sorted(set(sys.modules) & {set(OPTIONAL)})]))
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each command."""
+    """Returns exit code, stdout and stderr of each command."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "sweep.yaml").write_text(SPEC, encoding="utf-8")
     plan = a_plan(micro_batch=1, accumulation=2, data=1, attention="eager")

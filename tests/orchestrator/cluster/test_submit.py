@@ -75,7 +75,7 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
 
     assert code == 0, log
     assert "Job plimsoll-sweep runs study sweep already" in log
-    assert "another one goes on where it was" in log
+    assert "a new job resumes where it stopped" in log
     assert "Job plimsoll-sweep-2 submitted" in log
     assert "trial 1 was running when its driver died" in log
     assert "Best plans" in log
@@ -115,8 +115,8 @@ def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[s
         (("--address", "http://127.0.0.1:9"), None, "http://127.0.0.1:9 does not accept jobs"),
         (("--address", "head:8265"), None, "give the job server's URL, such as http://HEAD:8265"),
         (("--working-dir", "/usr/share/doc"), None, "is not in --working-dir"),
-        (("--env", "NOT_SET_ANYWHERE"), None, "it is not set here"),
-        (("--requirements", "none.txt"), None, "there is no such file"),
+        (("--env", "NOT_SET_ANYWHERE"), None, "not set in this shell"),
+        (("--requirements", "none.txt"), None, "no such file"),
     ],
 )
 def test_what_a_user_does_wrong_is_one_sentence(
@@ -187,7 +187,7 @@ def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path)
         log, code = submitted(work, environ, at="trial 1 starts", do=kill_and_start_another)
 
     assert code == 0, log
-    assert "whose head has begun anew: another one goes on where it was" in log, log
+    assert "(its head node restarted): a new job resumes where it stopped" in log, log
     assert "trial 1 was running when its driver died" in log, log
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(record.plan.micro_batch for record in records) == {1: 1, 64: 1}

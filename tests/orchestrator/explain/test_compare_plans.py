@@ -1,4 +1,4 @@
-"""Two trials of a study beside each other."""
+"""Comparison of two trials of a study."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_speeds_and_peaks_that_differ_beyond_noise() -> None:
 
 
 def test_what_is_within_noise() -> None:
-    """± 1.5 % of 50 and 50.5 overlap; peaks of one plan differ by half a per cent of 80 GiB."""
+    """The intervals 50 and 50.5 ± 1.5 % overlap; the peaks differ by 0.5 % of 80 GiB."""
     told = compare_plans(STATE, (0, 2))
 
     assert (told.rates_apart, told.peaks_apart) == (False, False)

@@ -1,4 +1,4 @@
-"""Two studies beside each other: worked out by hand."""
+"""Comparison of two studies, against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_of(
 
 
 def rates(*values: float, gib: float = 40) -> list[tuple[Plan, Outcome]]:
-    """The first plans, so fast."""
+    """Returns the first plans with these speeds."""
     return [(plan, measured(value, gib)) for plan, value in zip(PLANS, values, strict=False)]
 
 

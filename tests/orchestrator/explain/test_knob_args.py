@@ -1,4 +1,4 @@
-"""Knobs as they are typed, and the plan that is meant by some of them."""
+"""Parsing of knobs, and completion of some knobs to a plan."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_knobs_are_read(typed: list[str], asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (["micro_batch"], "'micro_batch' is no KNOB=VALUE"),
-        (["micro_bach=8"], "'micro_bach' is no knob, the knobs are accelerator, engine"),
-        (["accumulation=2"], "accumulation is no knob: it follows"),
+        (["micro_batch"], "'micro_batch' must be KNOB=VALUE"),
+        (["micro_bach=8"], "'micro_bach' is not a knob; the knobs are accelerator, engine"),
+        (["accumulation=2"], "accumulation is not a knob: it follows"),
         (["micro_batch=0"], "micro_batch=0: must be a whole number from 1"),
         (["micro_batch=1e3"], "must be a whole number"),
         (["micro_batch=-1"], "must be a whole number"),
@@ -67,12 +67,12 @@ def test_what_is_no_knob_is_a_sentence(typed: list[str], words: str) -> None:
     [
         (a_plan(), {"micro_batch": 8}, {"micro_batch": 8, "accumulation": 2}),
         (a_plan(), {"batching": "packed"}, {"batching": "packed"}),
-        # what does not matter any more rests, what begins to takes what is searched
+        # an inactive knob has its default, a knob that becomes active a value that is searched
         (a_plan(bucket_mib=50), {"zero_stage": 3}, {"zero_stage": 3, "bucket_mib": 25}),
         (a_plan(zero_stage=3), {"zero_stage": 0}, {"zero_stage": 0, "bucket_mib": 50}),
         (a_plan(), {"checkpoint_ratio": 0.5},
          {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}),
-        # data ranks are those that are left, unless they are named
+        # data ranks are the remaining ones, unless they are named
         (a_plan(data=4, accumulation=2), {"tensor": 2},
          {"tensor": 2, "data": 2, "accumulation": 4}),
         (a_plan(data=4, accumulation=2), {"tensor": 2, "data": 4}, {"tensor": 2}),
@@ -93,7 +93,7 @@ def test_a_batch_that_cannot_be_met_is_refused() -> None:
 
     assert isinstance(made, Refused)
     assert made.rule == "global_batch_is_kept"
-    assert made.detail.endswith("is no multiple of micro_batch 3 x data 2 = 6")
+    assert made.detail.endswith("is not a multiple of micro_batch 3 x data 2 = 6")
     assert isinstance(plan_asked({"micro_batch": 64}, a_plan(), {}, GLOBAL_BATCH), Refused)
 
 

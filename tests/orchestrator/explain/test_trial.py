@@ -1,4 +1,4 @@
-"""What happened to a trial, and which single changes would have made it fit."""
+"""Explanations of trials, and the single changes that fix a memory shortage."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_an_answer_and_its_rivals() -> None:
     told = [fate_of(number, *tried, blind=True) for number in range(4)]
 
     assert [one.place for one in told] == [1, 2, None, 3]
-    assert told[0].reasons == ("it is the answer",)
+    assert told[0].reasons == ("it is the best plan",)
     assert "statistically equal to trial 0" in told[1].reasons[0]
     assert "98.8 % of the limit leaves less than 5 % free" in told[2].reasons[0]
-    assert "reaches 25.00 (24.62 to 25.37) where trial 0 reaches 50.00" in told[3].reasons[0]
+    assert "reaches 25.00 (24.62 to 25.37), and trial 0 reaches 50.00" in told[3].reasons[0]
     assert told[3].ratio is not None
     assert told[3].ratio.value == pytest.approx(0.5)
     assert [(c.knob, c.ours, c.theirs) for c in told[3].changes] == [("zero_stage", 3, 2)]
@@ -97,7 +97,7 @@ def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
 
 
 def test_measured_and_forecast_remedies_are_told_apart() -> None:
-    """LOST has four neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
+    """LOST has five neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
     fitted = a_plan(zero_stage=2, micro_batch=2)
     full = a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=1.0)
     short = shortage_of(
@@ -127,7 +127,7 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
-    """Half recomputed ran out at micro-batch 2, so that it does at 4, whatever is forecast."""
+    """Half recomputed ran out at micro-batch 2, so it does at 4, whatever the forecast."""
     half = {"checkpoint_ratio": 0.5, "zero_stage": 3}
     short = shortage_of(
         0,
@@ -146,7 +146,7 @@ def test_the_hosts_memory_is_not_the_devices() -> None:
     told = fate_of(0, (LOST, lost))
 
     assert told.shortage is None
-    assert "the host's memory ran out" in told.reasons[0]
+    assert "host memory ran out" in told.reasons[0]
 
 
 def test_a_snapshot_that_a_gpu_left_is_named(

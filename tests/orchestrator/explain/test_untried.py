@@ -1,4 +1,4 @@
-"""Why a plan was not tried: each verdict with what decided it."""
+"""Explanations of untried plans: each verdict with its reasons."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_what_is_not_searched_names_the_key() -> None:
     found = told({"checkpoint_ratio": 0.25, "batching": "padded"}, grounded())
 
     assert found.verdict == "not_in_the_space"
-    assert found.reasons == ("space.checkpoint_ratio does not search 0.25: it has 0.0, 0.5, 1.0",)
+    assert found.reasons == ("space.checkpoint_ratio does not include 0.25, only 0.0, 0.5, 1.0",)
     assert found.expected is not None  # it could be: a forecast says what it would give
     # data follows from tensor, and is not what has to be named
     split = told({"tensor": 2}, grounded())
-    assert split.reasons == ("space.tensor does not search 2: it has 1",)
+    assert split.reasons == ("space.tensor does not include 2, only 1",)
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
@@ -91,8 +91,8 @@ def test_what_is_not_expected_to_fit() -> None:
 
     assert {one.verdict for one in (above, line)} == {"forecast_not_to_fit"}
     assert "above the limit" in above.reasons[0]
-    assert "above the line" in line.reasons[0]
-    assert ("too near to the limit" in near.reasons[0]) == (near.verdict == "forecast_not_to_fit")
+    assert "the limit minus the headroom" in line.reasons[0]
+    assert ("too close to the limit" in near.reasons[0]) == (near.verdict == "forecast_not_to_fit")
 
 
 def test_slower_by_forecast_and_not_reached() -> None:
@@ -112,7 +112,8 @@ def test_slower_by_forecast_and_not_reached() -> None:
     assert slower.ratio.value == pytest.approx(0.5)
     assert slower.ratio.low < 0.5 < slower.ratio.high
     assert slower.reasons[1] == (
-        "the sweep ended before it was its turn, after 2 trials: the budget of 3 trials is used up"
+        "the sweep ended before this plan was reached, after 2 trials: the budget of 3 trials is"
+        " used up"
     )
     assert missed.verdict == "not_reached"
     assert missed.ratio is not None
@@ -127,4 +128,4 @@ def test_a_sweep_that_goes_on_says_so_and_one_without_an_answer_starts_from_the_
     assert found.like == 0
     assert found.ratio is None
     assert found.plan == a_plan()
-    assert found.reasons[-1] == "nothing says that the sweep has ended; so far it has 1 trial"
+    assert found.reasons[-1] == "no end of the sweep is recorded; so far it has 1 trial"

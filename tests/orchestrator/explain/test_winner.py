@@ -1,4 +1,4 @@
-"""Why the winner won: ratios worked out by hand, forecasts where nothing was measured."""
+"""Explanations of the best plan: ratios worked out by hand, and forecasts of untried plans."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
 
 
 def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> None:
-    """Under DDP the bucket matters too: what follows from the stage may be one of two."""
+    """Under DDP the bucket is active too, so either of two plans changes only the stage."""
     space = {**SPACE, "zero_stage": [0, 3], "bucket_mib": [25, 100]}
     ddp = {"zero_stage": 0, "bucket_mib": 100}
     tried = [(a_plan(**ddp), measured(20.0, 40)), (WINNER, measured(50.0, 60))]

@@ -1,4 +1,4 @@
-"""A study on eight GPUs whose forecasts come from a footprint that is made by hand."""
+"""A study on eight GPUs, with forecasts from a footprint made by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPACE = {
 
 
 def a_plan(**knobs: Any) -> Plan:
-    """FSDP2 on eight ranks, micro-batch 1, nothing recomputed; `knobs` on top."""
+    """Returns FSDP2 on eight ranks, micro-batch 1, no recomputation, with `knobs` changed."""
     micro = knobs.get("micro_batch", 1)
     base: dict[str, Any] = {
         "zero_stage": 3,
@@ -47,14 +47,14 @@ def a_plan(**knobs: Any) -> Plan:
 
 
 def measured(rate: float, gib: float) -> Measured:
-    """So many samples/s ± 1.5 %, and a peak of so many of the 80 GiB."""
+    """Returns a measurement of this speed ± 1.5 %, and a peak of this many of 80 GiB."""
     made = make_measured(rate, 0.5)
     memory: MemoryReading = replace(made.memory, peak_bytes=int(gib * GIB), limit_bytes=LIMIT)
     return replace(made, memory=memory)
 
 
 def out_of_memory(gib: float | None) -> OutOfMemory:
-    """Having wanted so many GiB of the 80."""
+    """Returns an out-of-memory outcome that requested this many of 80 GiB."""
     wanted = None if gib is None else int(gib * GIB)
     return make_oom(wanted_bytes=wanted, limit_bytes=LIMIT)
 
@@ -62,7 +62,7 @@ def out_of_memory(gib: float | None) -> OutOfMemory:
 def a_state(
     tried: Sequence[tuple[Plan, Outcome]], validations: Sequence[Record] = (), **sections: Any
 ) -> SweepState:
-    """A study of these trials, numbered in their order."""
+    """Returns a study of these trials, numbered in order."""
     spec = a_spec(**{"space": SPACE, "validation": {"enabled": False}, **sections})
     return stored_state(spec, "demo", records_of(tried), tuple(validations))
 
@@ -72,7 +72,7 @@ def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:
 
 
 def a_ground(state: SweepState) -> ForecastContext:
-    """Its forecasts, which no trial has corrected."""
+    """Returns the uncalibrated forecasts of a study."""
     question = a_question(spec=state.spec).limited_to(LIMIT)
     return ForecastContext(
         state=state,

@@ -1,4 +1,4 @@
-"""Plans to export, and what came of it: the folder, run as it is."""
+"""Plans to export, and runs of the exported folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLIP = 3.0
 
 
 def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> ExportSource:
-    """The plan, as if it had been measured; `train` beside what the specification says of it."""
+    """Returns the plan as if it had been measured; `train` overrides keys of the specification."""
     outcome = make_measured(20.0, 0.3)
     spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
     assert isinstance(outcome, Measured)
@@ -55,9 +55,9 @@ def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any
 
 
 def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
-    """Starts what was exported by its own command; the lines of JSON that it printed.
+    """Runs an exported folder with its own command; returns the lines of JSON that it printed.
 
-    A witness in its processes sees that they train as the plan says.
+    A recorder in its processes checks that they train by the plan.
     """
     kept = ExportManifest.read(folder)
     sights = folder.with_name(f"{folder.name}-sights")

@@ -1,4 +1,4 @@
-"""Accelerate with the configuration of a plan: what it trains, and what it cannot say."""
+"""Export for Accelerate: training from its files, and plans that it refuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_accelerate_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_
 
 
 def configuration_of(folder: Path, *, device: str = "cuda", **knobs: Any) -> ClusterConfig:
-    """What accelerate itself reads of the file."""
+    """Returns the file as Accelerate itself reads it."""
     what = replace(taken_of(a_plan(**knobs)), device=device)
     file = folder / "accelerate_config.yaml"
     file.write_text(exported(what, "accelerate").files[file.name])
@@ -74,7 +74,7 @@ def test_accelerate_launch_starts_it_on_a_cpu_too(data: int) -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"zero_stage": 3}, "on a CPU it replaces FSDP by DDP and says nothing"),
+        ({"zero_stage": 3}, "on a CPU it silently replaces FSDP by DDP"),
         ({"engine": "deepspeed", "zero_stage": 1}, "its engine is deepspeed"),
         ({"compression": "bf16"}, "compression is bf16"),
         ({"pipeline": 2, "data": 1}, "pipeline is 2"),

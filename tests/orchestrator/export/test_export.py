@@ -1,4 +1,4 @@
-"""Plans as files: what each format can say, and that what it says trains the same."""
+"""Export formats: the plans that each supports, and the same training from its files."""
 
 from __future__ import annotations
 
@@ -98,7 +98,11 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
         ),
         ("torchrun", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
         ("yaml", {}, "the formats are torchrun, deepspeed"),
-        (None, {"tensor": 2, "data": 1}, "no format can say the plan of trial 3: torchrun: tensor"),
+        (
+            None,
+            {"tensor": 2, "data": 1},
+            "export format supports the plan of trial 3: torchrun: tensor",
+        ),
     ],
 )
 def test_what_a_format_cannot_say_is_refused(
@@ -115,7 +119,7 @@ def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
     write_bundle(exported(what, "torchrun"), what, tmp_path / "out")
     told = (tmp_path / "out" / "README.md").read_text()
 
-    assert "Expect, measured in one trial: 20 samples/s" in told
+    assert "Expected, as measured in one trial: 20 samples/s" in told
     assert "Micro-batches were packed" in told
     assert "2 loader processes" in told
     assert "    export MALLOC_MMAP_THRESHOLD_=1048576\n    torchrun --nproc-per-node 2" in told
@@ -171,8 +175,8 @@ def test_the_command_starts_as_many_ranks_as_there_were_on_each_host(
     assert bundle.command.startswith(words)
     told = (tmp_path / "out" / "README.md").read_text()
     assert bundle.command in told
-    assert (f"{ranks} ranks of {hosts} hosts" in told) == (hosts > 1)
-    assert ("`$RANKS_HERE` is how many" in told) == ("RANKS_HERE" in words)
+    assert (f"{ranks} ranks across {hosts} hosts" in told) == (hosts > 1)
+    assert ("`$RANKS_HERE` is the number of" in told) == ("RANKS_HERE" in words)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with the arguments of a plan: what it trains, and what it cannot say."""
+"""Export for Hugging Face's Trainer: training from its files, and plans that it refuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_pat
 
 
 def on_cuda(**knobs: Any) -> dict[str, Any]:
-    """What the arguments are where the plan was measured on GPUs."""
+    """Returns the arguments of a plan measured on GPUs."""
     what = replace(taken_of(a_plan(**knobs)), device="cuda")
     files = exported(what, "hf-trainer").files
     told: dict[str, Any] = json.loads(files["training_arguments.json"])
@@ -83,7 +83,7 @@ def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
     ("knobs", "words"),
     [
         ({"batching": "packed"}, "batching is packed"),
-        ({"zero_stage": 3}, "on a CPU accelerate replaces FSDP by DDP and says nothing"),
+        ({"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
         ({"compression": "powersgd"}, "compression is powersgd"),
         ({"optimizer": "adafactor"}, "optimizer is adafactor"),
         ({"tensor": 2, "data": 1}, "tensor is 2"),

@@ -1,4 +1,4 @@
-"""Inputs of an export: what is carried, what is referenced, and where it is searched."""
+"""Inputs of an export: copies, references, and the search for missing ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with data, a tokenizer, a model's folder and modules."""
+    """The current directory, with data, a tokenizer, a model folder and modules."""
     folder = tmp_path / "project"
     for name in ("data/a/one.txt", "data/b/one.txt", "tok/words.bin", "net/weights.bin"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def modules(project: Path) -> Iterator[None]:
-    """A module of the user's, the modules that it imports, and one that it does not."""
+    """A user module, the modules that it imports, and one that it does not import."""
     (project / "users_net.py").write_text(MODULE.format(helper="users_parts.sizes"))
     (project / "users_parts").mkdir()
     (project / "users_parts" / "sizes.py").write_text("from users_base import SIZE\n")
@@ -74,7 +74,7 @@ def modules(project: Path) -> Iterator[None]:
 
 
 def export_of(spec: SweepSpec, folder: Path, form: str = "torchrun") -> Path:
-    """An exported folder, moved away from where it was written; its project is gone."""
+    """Exports to a folder and moves it; its project is deleted."""
     what = taken_of(a_plan(), spec=spec)
     write_bundle(exported(what, form), what, folder / "out")
     moved = folder / "elsewhere" / "moved"
@@ -202,7 +202,7 @@ def test_a_link_keeps_the_ending_of_its_name(project: Path) -> None:
 
 
 def test_a_job_of_a_cluster_carries_nothing(project: Path, tmp_path: Path) -> None:
-    """Its files are a ConfigMap, which holds no folders and one MiB."""
+    """The files are in a ConfigMap, which has no folders and a limit of one MiB."""
     spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
 
     folder = export_of(spec, tmp_path, "rayjob")

@@ -1,4 +1,4 @@
-"""The script of Ray Train: on a cluster, on a Ray of its own, and what reaches its ranks."""
+"""Export for Ray Train: runs on a cluster and on its own Ray, and the environment of ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.workers.values import a_plan
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A folder whose name is short, as Ray wants it for its sockets."""
+    """A folder with a name short enough for Ray's sockets."""
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         yield Path(folder)
 
@@ -65,14 +65,14 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
 
 
 def watched(folder: Path) -> dict[str, str]:
-    """For a cluster whose ranks the witness of `run_folder` is to see."""
+    """Returns the environment of a cluster whose ranks the recorder of `run_folder` observes."""
     given = environment_of(ExportManifest.read(folder), folder.with_name(f"{folder.name}-sights"))
     modules = os.pathsep.join([given["PYTHONPATH"], str(ROOT)])
     return {"PYTHONPATH": modules, FOLDER_VARIABLE: given[FOLDER_VARIABLE]}
 
 
 def telling(script: Path) -> None:
-    """Has rank 0 tell what it was started with, by the way that its losses take."""
+    """Makes rank 0 print its environment and priority, through the queue of its losses."""
     at = "    device = ray.train.torch.get_device()\n"
     told = (
         '{"environment": os.environ.get("MALLOC_MMAP_THRESHOLD_"),'
@@ -132,7 +132,7 @@ def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None
 
 
 def ours(folder: Path) -> list[str]:
-    """Commands of processes that have the folder among their words."""
+    """Returns the commands of processes that name the folder."""
     files = Path("/proc").glob("[0-9]*/cmdline")
     said = (file.read_bytes().decode(errors="replace") for file in files if file.exists())
     return [words for words in said if str(folder) in words]

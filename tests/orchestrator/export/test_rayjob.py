@@ -1,4 +1,4 @@
-"""The RayJob: what KubeRay and a cluster would say of it, and its entry point run by a real Ray."""
+"""Export as a RayJob: checked by KubeRay's rules, its entry point run by a real Ray."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ H100 = Fingerprint(
 
 
 def on_gpus(what: ExportSource) -> ExportSource:
-    """As if it had been measured there."""
+    """Returns the source as if it had been measured on GPUs."""
     record = dataclasses.replace(what.record, fingerprint=H100)
     return dataclasses.replace(what, device="cuda", record=record)
 
@@ -97,7 +97,7 @@ def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
 
 
 def test_beside_sweeps_its_pods_reach_each_other() -> None:
-    """In a namespace with the network policies of `k8s/`."""
+    """The namespace has the network policies of `k8s/`."""
     policies_there = [one for one in rendered("cloud") if one["kind"] == "NetworkPolicy"]
     there = {
         pod.labels["app.kubernetes.io/component"]: pod for pod in pods([job_of(TAKEN["gpus"])])
@@ -164,7 +164,7 @@ def test_offload_to_nvme_has_a_folder_there() -> None:
     pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert mounts["nvme"] == "/scratch"
-    assert any("/scratch lies in an emptyDir" in sentence for sentence in bundle.unsaid)
+    assert any("/scratch is an emptyDir" in sentence for sentence in bundle.unsaid)
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
-"""torchtitan's TOML: its fields, what the plan says in them and, where there is one, its parser.
+"""Export for torchtitan: the fields and values of its TOML, and its parser if it is installed.
 
-torchtitan is no dependency of the tests: it imports triton, 1 GB, wherever it is imported. Its
-fields lie beside this file as they were recorded; `python -m pip install torchtitan==0.2.2` runs
-the rest.
+torchtitan is not a dependency of the tests, because it imports triton (1 GB). Its fields are
+recorded in a file next to this one; `python -m pip install torchtitan==0.2.2` runs the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ STEEP = {"schedule": "cosine", "warmup_steps": 3, "total_steps": 9, "grad_clip":
 
 
 def on_a_flavor(what: ExportSource, name: str, blocks: int) -> ExportSource:
-    """As if that preset had been measured, of which torchtitan has a flavor."""
+    """Returns the source as if a preset with a flavor in torchtitan had been measured."""
     model = what.spec.model.model_copy(update={"name": name, "config": {}})
     facts = dataclasses.replace(what.model, blocks=blocks, block_parameters=(1,) * blocks)
     return dataclasses.replace(
@@ -124,8 +123,8 @@ def test_stages_hold_the_blocks_that_they_were_measured_with() -> None:
         ({"optimizer": "adafactor"}, "optimizer is adafactor"),
         ({"compression": "bf16"}, "compression is bf16"),
         ({"zero_stage": 3, "data": 1}, "it shards over one rank"),
-        ({"tensor": 2, "sequence_parallel": True}, "zero_stage is 0 beside tensor"),
-        ({"pipeline": 2, "data": 1, "precision": "bf16"}, "precision is bf16 beside pipeline"),
+        ({"tensor": 2, "sequence_parallel": True}, "zero_stage is 0 with tensor"),
+        ({"pipeline": 2, "data": 1, "precision": "bf16"}, "precision is bf16 with pipeline"),
         ({"tensor": 2, "data": 1}, "tensor is 2 without sequence_parallel"),
         ({"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}, "checkpoint_mode is selective"),
         ({"checkpoint_ratio": 1.0, "checkpoint_offload": True}, "checkpoint_offload is on"),
@@ -146,11 +145,11 @@ def test_what_torchtitan_cannot_train_is_refused(knobs: dict[str, Any], words: s
         (taken_of(a_plan(), method="lora"), "train.method is lora"),
         (on_a_flavor(taken_of(a_plan(checkpoint_ratio=0.5)), "x", 7), "4 of 7 blocks are recomp"),
         (on_a_flavor(taken_of(a_plan(**PIPELINE)), "qwen3-8b", 36), "no pipelines for qwen3"),
-        (taken_of(a_plan(**SPLIT), sequence_length=63), "63 is no multiple of tensor"),
+        (taken_of(a_plan(**SPLIT), sequence_length=63), "63 is not a multiple of tensor"),
     ],
 )
 def test_what_it_cannot_do_with_this_model_is_refused(what: ExportSource, words: str) -> None:
-    with pytest.raises(UserError, match=f"cannot say the plan of trial 3: .*{words}"):
+    with pytest.raises(UserError, match=f"cannot express the plan of trial 3: .*{words}"):
         exported(what, "torchtitan")
 
 

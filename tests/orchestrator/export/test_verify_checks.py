@@ -1,4 +1,4 @@
-"""What was seen, held against the record: each thing that may differ is told, and it alone."""
+"""Checks of an observed run against the record: each difference is reported, and no other."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_run_as_it_should_be_holds_in_everything() -> None:
     [
         ({"wrapper": "fsdp2"}, "wrapper"),
         ({"zero_stage": 3}, "ZeRO stage"),
-        ({"offload_parameters": "cpu"}, "parameters on"),
+        ({"offload_parameters": "cpu"}, "parameter offload"),
         ({"rows": 1}, "micro-batch"),
-        ({"passes": 1}, "passes of a step"),
+        ({"passes": 1}, "accumulation"),
         ({"recomputed": ()}, "recomputed blocks"),
         ({"recomputed": (("Block", 4),)}, "recomputed blocks"),
         ({"compiled": 4}, "compiled"),
-        ({"compute": "bfloat16"}, "computed in"),
+        ({"compute": "bfloat16"}, "compute dtype"),
         ({"attention": "eager"}, "attention"),
         ({"optimizer": "AdamW foreach"}, "optimizer"),
         ({"off": 0.01}, "losses"),  # of 4, where 0.004 may be
@@ -57,7 +57,7 @@ def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:
 
     assert not wrong(check_run(exported, a_run(exported, **sharded)))
     whole = sharded | {"wrapped": (("Model", 1),)}
-    assert wrong(check_run(exported, a_run(exported, **whole))) == ["sharded by themselves"]
+    assert wrong(check_run(exported, a_run(exported, **whole))) == ["FSDP units"]
     replicated = sharded | {"replicas": 2}
     assert wrong(check_run(exported, a_run(exported, **replicated))) == ["replicas"]
 
@@ -90,7 +90,7 @@ def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
     assert not wrong(findings)
     assert found(findings, "micro-batch").holds is None
     more = check_run(exported, a_run(exported, passes=exported.plan.accumulation + 1))
-    assert wrong(more) == ["passes of a step"]
+    assert wrong(more) == ["accumulation"]
 
 
 def test_speed_is_of_the_steps_after_those_that_were_looked_at() -> None:

@@ -1,4 +1,4 @@
-"""Commands that are run with a witness: what comes of those that fail, hang or do not train."""
+"""Runs of exported commands with a recorder: commands that fail, hang or do not train."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The witness in the processes that are started is that of this checkout."""
+    """Makes started processes use the recorder of this checkout."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def run(folder: Path, script: str, *, seconds: float = 60.0, local: bool = True) -> list[float]:
-    """Losses that were seen of the script."""
+    """Returns the observed losses of a script."""
     (folder / "train.py").write_text(script)
     exported = an_export(command=f"{sys.executable} train.py", local=local)
     (rank,) = observed_run(exported, folder, steps=3, seconds=seconds)
@@ -55,14 +55,14 @@ def test_losses_of_passes_are_added_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("raise SystemExit('no such model')", r"ended with 1: no such model \(the whole .*\.log"),
-        ("raise SystemExit(3)", "ended with 3: it said nothing"),
+        ("raise SystemExit('no such model')", r"exit code 1: no such model \(the whole .*\.log"),
+        ("raise SystemExit(3)", "failed with exit code 3: no output"),
         (
             "def f():\n    raise OSError('no\\nsuch model')\nf()",
-            r"with 1: rank 0 failed with OSError: no such model \(train.py, line 2\) \(the whole",
+            r"code 1: rank 0 failed with OSError: no such model \(train.py, line 2\) \(the whole",
         ),
         ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("print('done')", "no process was seen to take two optimizer steps"),
+        ("print('done')", "no process took two optimizer steps"),
     ],
 )
 def test_what_did_not_train_is_one_message(script: str, words: str, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ while not os.path.exists("begun"):  # what it says is not the last that is said
         ("raise ValueError('data of rank 1 is empty')", "rank 1 failed with ValueError: data of"),
         pytest.param(
             "raise SystemExit('topics.txt is missing')",
-            "ended with 1: topics.txt is missing (the",
+            "failed with exit code 1: topics.txt is missing (the",
             marks=pytest.mark.thorough,
         ),
         pytest.param(
             "os.kill(os.getpid(), 9)",
-            "ended with 1: rank 1 was ended by SIGKILL",
+            "failed with exit code 1: rank 1 was killed by SIGKILL",
             marks=pytest.mark.thorough,
         ),
     ],
@@ -137,8 +137,11 @@ subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zer
     ("log", "words"),
     [
         (TORCHRUN.format(code=1), "train: data/one.txt is missing"),
-        (TORCHRUN.format(code=-9), "rank 1 was ended by SIGKILL, as the kernel does out of memory"),
-        (TORCHRUN.format(code=-11), "rank 1 was ended by SIGSEGV"),
+        (
+            TORCHRUN.format(code=-9),
+            "rank 1 was killed by SIGKILL, as by the OOM killer",
+        ),
+        (TORCHRUN.format(code=-11), "rank 1 was killed by SIGSEGV"),
         (ACCELERATE, "train: data/one.txt is missing"),
         ("", ""),
     ],
@@ -181,10 +184,10 @@ def _children() -> list[psutil.Process]:
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="`no-such-launcher` cannot run: No such file"):
+    with pytest.raises(UserError, match="`no-such-launcher` cannot start: No such file"):
         observed_run(an_export(command="no-such-launcher x"), tmp_path, steps=3, seconds=5)
 
 
 def test_what_runs_elsewhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="starts nothing on this machine"):
+    with pytest.raises(UserError, match="does not train on this machine"):
         run(tmp_path, TRAINS, local=False)

@@ -1,4 +1,4 @@
-"""What a witness might have seen of a plan that runs as it should."""
+"""Observations of a plan that runs correctly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_SECONDS = 0.5
 
 
 def an_export(**changed: Any) -> ExportManifest:
-    """Of two ranks of DDP: 8 samples a step, so 16 samples/s."""
+    """Returns a manifest of two DDP ranks: 8 samples per step, 16 samples/s."""
     plan = a_plan(**changed.pop("knobs", {}))
     rate = plan.global_batch / STEP_SECONDS
     whole = ExportManifest(
@@ -45,7 +45,7 @@ def an_export(**changed: Any) -> ExportManifest:
 def a_run(
     exported: ExportManifest, *, step_seconds: float = STEP_SECONDS, off: float = 0.0, **seen: Any
 ) -> list[ObservedRank]:
-    """Of both ranks, whose losses lie 1 above and below the mean; `off` is added to each."""
+    """Returns both ranks, with losses 1 above and below the mean; `off` is added to each."""
     settings = {
         "ranks": 2,
         "wrapper": "ddp",

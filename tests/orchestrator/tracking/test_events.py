@@ -1,4 +1,4 @@
-"""The event log: what is written is what happened, and is read back."""
+"""The event log: writing and reading of events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECORDS = make_records(make_space(SPEC), every_outcome())
 
 
 def a_sweep() -> list[tuple[Event, SweepState]]:
-    """Events of each kind; asks and waits have taken time."""
+    """Returns events of each kind, with times to ask and to wait."""
     told = []
     for event, state in sweep(SPEC, make_space(SPEC), RECORDS):
         match event:
@@ -127,7 +127,7 @@ def test_a_driver_adds_to_what_one_before_left_torn(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -> None:
-    """A folder lies where the file should be, for a time; the rest is written."""
+    """For some time a folder has the name of the file; later events are written."""
     path, told = tmp_path / "events.jsonl", list[str]()
     path.mkdir()
     (start, begun), (second, then), *_ = a_sweep()
@@ -139,18 +139,18 @@ def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -
 
     assert list(read_events(path)) == [line_of(second, then)]
     assert len(told) == 1
-    assert "does not hold all events of the sweep: Is a directory" in told[0]
+    assert "lacks some events of the sweep: Is a directory" in told[0]
 
 
 def test_a_full_disk_is_told_of() -> None:
-    """The kernel's own full device takes no byte."""
+    """The kernel's `/dev/full` accepts no byte."""
     told = list[str]()
     log = EventFile(Path("/dev/full"), told.append)
     for event, state in a_sweep():
         log.on_event(event, state)
     log.close()
 
-    assert told == ["/dev/full does not hold all events of the sweep: No space left on device"]
+    assert told == ["/dev/full lacks some events of the sweep: No space left on device"]
 
 
 def test_secrets_in_messages_are_not_written() -> None:
@@ -189,7 +189,7 @@ def test_a_line_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
     text = to_json(line_of(*a_sweep()[0]))
     path.write_text(text + "\n" + text.replace('"version":1', '"version":2') + "\n")
 
-    with pytest.raises(UserError, match=r"line 2 of .* is no event of version 1"):
+    with pytest.raises(UserError, match=r"line 2 of .* is not an event of version 1"):
         list(read_events(path))
     with pytest.raises(UserError, match="cannot be read: No such file"):
         list(read_events(tmp_path / "nothing"))

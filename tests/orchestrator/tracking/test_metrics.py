@@ -1,4 +1,4 @@
-"""Readings held against the records that they are of."""
+"""Readings of metrics, against the records they come from."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def log(
     model: ModelFacts | None = None,
     provenances: Sequence[Provenance] = (),
 ) -> MlflowCallback:
-    """Runs a sweep past a listener."""
+    """Runs a sweep with a callback."""
     said: list[str] = []
     listener = MlflowCallback(model, say=said.append, head_start_seconds=0, provenances=provenances)
     events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
@@ -100,7 +100,7 @@ def log(
 
 
 def runs_of(spec: SweepSpec, study: str) -> tuple[list[Any], list[Any]]:
-    """Parents and trials of the study, the trials by number."""
+    """Returns parents and trials of the study, trials by number."""
     client = client_of(spec)
     experiment = client.get_experiment_by_name(spec.tracking.experiment or study)
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
@@ -111,7 +111,7 @@ def runs_of(spec: SweepSpec, study: str) -> tuple[list[Any], list[Any]]:
 
 @pytest.fixture(scope="module")
 def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
-    """A sweep with every kind of outcome, logged: its run, its trials, its records."""
+    """Logs a sweep with every kind of outcome: its run, trials and records."""
     spec = spec_in(folder)
     records = tuple(
         replace(record, forecast=make_expectation(30.9, 0.6) if 0 < record.number < 3 else None)
@@ -247,7 +247,7 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
 
 
 def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) -> None:
-    """As `plimsoll sync` does where a study's model cannot be read."""
+    """`plimsoll sync` does this if a study's model cannot be read."""
     spec = spec_in(folder)
     records = make_records(make_space(spec), [make_measured(20.0)])
     log(spec, records, study="elsewhere")
@@ -340,11 +340,11 @@ def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
 
     assert listener.problem is not None
     assert len(said) == 1
-    assert "`plimsoll sync` adds what is missing" in said[0]
+    assert "`plimsoll sync` adds the missing trials" in said[0]
 
 
 def test_no_event_waits_for_the_store(folder: Path) -> None:
-    """The store is locked while the sweep runs: who waits for it is told so after 5 s."""
+    """The store is locked while the sweep runs: waiting for it ends with a message after 5 s."""
     spec = spec_in(folder)
     log(spec, [], study="locked")
     listener = MlflowCallback()

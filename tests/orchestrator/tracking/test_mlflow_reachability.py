@@ -88,7 +88,7 @@ class Asked(NamedTuple):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers 200 where the header is there that the first part of a path wants, else 401.
+    """Answers 200 if the request has the header that its path requires, else 401.
 
     /403 and the like answer that. `artifacts` is where the one experiment keeps its own.
     """
@@ -133,7 +133,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def refused(uri: str) -> str:
-    """The one sentence that a server is refused with."""
+    """Returns the sentence that refuses a server."""
     with pytest.raises(StudyError) as caught:
         check_tracking(make_spec(tracking={"uri": uri}))
     assert "\n" not in str(caught.value)
@@ -158,8 +158,8 @@ def refused(uri: str) -> str:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("403", "answered 403: it wants other credentials, or to be started with --allowed-hosts"),
-        ("401", "answered 401: it takes other credentials: MLFLOW_TRACKING_USERNAME"),
+        ("403", "answered 403: check the credentials, or start the server with --allowed-hosts"),
+        ("401", "answered 401: check the credentials: MLFLOW_TRACKING_USERNAME"),
         ("404", "answered 404: tracking.uri must be the address of an MLflow server"),
         ("500", "answered with errors (too many 500 error responses): see its log"),
         ("page", "tracking.uri must be the address of an MLflow server"),
@@ -183,7 +183,7 @@ def test_artifacts_are_listed_with_the_same_credentials(server: Server) -> None:
 def test_an_artifact_store_that_cannot_be_used_is_found_before_the_sweep(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real bucket's client without a key: botocore's own error comes through MLflow."""
+    """A real bucket client without a key: botocore's own error passes through MLflow."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -198,7 +198,7 @@ def test_an_artifact_store_that_cannot_be_used_is_found_before_the_sweep(
 
 
 def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> None:
-    """In a process of its own: MLflow looks for plug-ins once, when it is imported."""
+    """Needs its own process: MLflow looks for plug-ins once, at import."""
     installed = tmp_path / "credential_plugin-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Name: credential-plugin\nVersion: 1.0\n")
@@ -235,7 +235,7 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
     for (uri, _, right), words in zip(cases, said, strict=True):
         assert (words == "fine") == right, (uri, words)
         if not right:
-            assert "answered 401: it takes other credentials" in words
+            assert "answered 401: check the credentials" in words
             assert "wrong-one" not in words
     assert sum(asked.allowed and "artifacts" in asked.path for asked in server.asked) == 5
 
@@ -269,4 +269,4 @@ def test_mlflows_own_server_with_passwords(
         check_tracking(spec)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "another-password")
 
-        assert "answered 401: it takes other credentials" in refused(spec.tracking.uri or "")
+        assert "answered 401: check the credentials" in refused(spec.tracking.uri or "")

@@ -1,4 +1,4 @@
-"""One MLflow for many: a real PostgreSQL behind it, and a real server that goes and comes back."""
+"""A shared MLflow: a real PostgreSQL database, and a real server that stops and restarts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shared(uri: str, folder: str = "runs") -> SweepSpec:
 def logged(
     spec: SweepSpec, study: str, between: Callable[[int], None] = lambda _: None
 ) -> MlflowCallback:
-    """Runs a sweep of five trials past a listener; `between` is told each trial that ended."""
+    """Runs a sweep of five trials with a callback; `between` gets the number of ended trials."""
     # in the end, a server of a busy machine is tried for longer than users are made to wait
     patience = {"close_seconds": 2 * SERVER_SECONDS, "last_seconds": SERVER_SECONDS}
     listener = MlflowCallback(say=lambda _: None, head_start_seconds=0, **patience)
@@ -69,7 +69,7 @@ def runs_of(uri: str, study: str) -> list[Any]:
 
 
 def trials_of(uri: str, study: str) -> list[str]:
-    """The trials' numbers, of runs that are whole."""
+    """Returns the numbers of trials with complete runs."""
     return sorted(
         run.data.tags["plimsoll.trial"]
         for run in runs_of(uri, study)
@@ -79,7 +79,7 @@ def trials_of(uri: str, study: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def store(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database that two sweeps found empty at the same moment, each as if on its machine."""
+    """Two sweeps find the database empty at the same time, each as if on its own machine."""
     uri = postgres.new_database()
     folders = [tmp_path_factory.mktemp(name) for name in ("anns", "bobs")]
     # MLflow's own lock is a file in TMPDIR
@@ -147,7 +147,7 @@ def test_a_database_of_another_version(
 def test_a_store_of_the_installed_version_is_known(
     tmp_path: Path, mlflow_store: Callable[[Path], None]
 ) -> None:
-    """The installed MLflow made it: so the revision that we take for its newest is."""
+    """The installed MLflow created it, so it has the newest revision."""
     mlflow_store(tmp_path)
 
     check_tracking(make_spec(study={"folder": str(tmp_path)}))
@@ -182,7 +182,7 @@ def test_a_studys_storage_is_no_mlflow_store(
 def test_a_server_that_is_killed_and_comes_back_holds_every_trial_once(
     store: str, tmp_path: Path, unused_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An answer is lost first, then the server; what was not logged is logged when it is back."""
+    """A reply is lost, then the server; missing trials are logged when it is back."""
     with contextlib.ExitStack() as stack, proxy_to(unused_port) as line:
         server = stack.enter_context(mlflow_server(store, unused_port, tmp_path))
         wait_for(lambda: serves(unused_port))
@@ -251,6 +251,6 @@ def test_nothing_that_mlflow_keeps_holds_a_password(store: str, postgres: Server
 
 
 def store_artifacts(store: str) -> str:
-    """The folder beside the first sweep's, where its artifacts lie."""
+    """Returns the artifact folder next to that of the first sweep."""
     run = runs_of(store_uri(shared(store)), "anns")[0]
     return str(Path(run.info.artifact_uri.removeprefix("file://")).parents[2])

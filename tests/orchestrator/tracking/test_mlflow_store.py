@@ -1,4 +1,4 @@
-"""Where the tracking store is, and whether it can be used; against real files."""
+"""Address and checks of the tracking store, on real files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_store_is_in_the_folder_of_the_studies(tmp_path: Path) -> None:
     [
         ("sqlite:////proc/nowhere/mlflow.db", "/proc/nowhere"),
         ("sqlite:///{folder}/text.db", "cannot be opened: file is not a database"),
-        ("sqlite:///{folder}", "is no file that can be read and written"),
+        ("sqlite:///{folder}", "is not a readable and writable file"),
         ("http://127.0.0.1:9", "does not answer"),
         ("postgresql://ann:secret@127.0.0.1:9/mlflow", "postgresql://ann@127.0.0.1:9/mlflow"),
         ("redis://127.0.0.1", "MLflow has no such store"),

@@ -1,4 +1,4 @@
-"""Provenance: what real git, the environment and the data say."""
+"""Provenance from real git, the environment and the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "ghp-0123456789"
 
 @pytest.fixture(autouse=True)
 def _own_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of this machine, and no repository above the test's folder."""
+    """Hides this machine's git configuration, and repositories above the test's folder."""
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, "/dev/null")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -131,14 +131,14 @@ def test_user_job_and_context_come_from_the_environment(
 
 @pytest.mark.parametrize("text", ["no json", "[1]", '"text"'])
 def test_a_context_that_is_no_object_is_one_sentence(text: str) -> None:
-    with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is no JSON object of tags"):
+    with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is not a JSON object of tags"):
         run_context(text)
 
 
 def test_a_job_says_the_code_and_the_user_that_submitted_it(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder that the job runs in is a copy without `.git`, and its user is another one."""
+    """The job's folder is a copy without `.git`, and its user is another one."""
     code = code_version(repository)
     assert code is not None
     monkeypatch.setenv("MLFLOW_RUN_CONTEXT", job_context("ann", code, {"team": "speed"}))

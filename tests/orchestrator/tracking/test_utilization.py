@@ -1,4 +1,4 @@
-"""The share of the groups' time in which they ran trials, by hand."""
+"""The busy share of worker groups, against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def share(meter: Utilization, state: SweepState, at: float) -> float | None:
 
 
 def test_one_group_waits_runs_and_is_idle() -> None:
-    """Handed out at 10, workers ready at 14, ended at 20, nothing until 22."""
+    """The trial starts at 10, its workers are ready at 14, it ends at 20, and the end is at 22."""
     seen = after(started(1), handed(0, 10), ended(0, 20, waited=4))
 
     assert share(*seen, at=20) == pytest.approx(6 / 10)
@@ -70,7 +70,7 @@ def test_one_group_waits_runs_and_is_idle() -> None:
 
 
 def test_what_is_under_way_counts_once_it_has_ended() -> None:
-    """Two groups from 0: one ran 2 to 10, the other is under way; then 10 to 16, nothing waited."""
+    """Two groups from 0: one ran from 2 to 10, the other is running; then 10 to 16, no waits."""
     until_ten = [handed(0, 0), handed(1, 0), ended(0, 10, waited=2)]
 
     assert share(*after(started(2), *until_ten), at=10) == pytest.approx(8 / 10)
