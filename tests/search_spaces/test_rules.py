@@ -315,7 +315,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
         " compile must be false, or checkpoint_mode full",
     ),
-    "knob_at_rest": (
+    "knob_at_default": (
         a_plan(zero_stage=3, compression="fp16"),
         around(),
         "compression fp16 changes nothing with engine torch, zero_stage 3, data 2: it must be none",
@@ -477,4 +477,4 @@ def test_what_changes_nothing_is_refused_until_it_is_at_rest(plan: Plan) -> None
         if knob.name in DEFAULTS and not knob.is_active(plan.as_dict()):
             plan = replace(plan, **{knob.name: DEFAULTS[knob.name]})
 
-    assert RULES["knob_at_rest"](plan, around()) is None
+    assert RULES["knob_at_default"](plan, around()) is None

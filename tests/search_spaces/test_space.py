@@ -77,7 +77,7 @@ def test_candidates_are_legal_and_all_are_counted(
     assert built.baseline in built.candidates
     counted = Combinations(surroundings, workers).count
     assert len(built.candidates) + sum(count for _, count in built.ruled_out) == counted
-    assert {name for name, _ in built.ruled_out} <= set(RULES) - {"knob_at_rest"}
+    assert {name for name, _ in built.ruled_out} <= set(RULES) - {"knob_at_default"}
     for name, values in built.domains:
         assert {getattr(plan, name) for plan in built.candidates} <= set(values)
 

@@ -117,5 +117,5 @@ def test_what_nobody_named_never_breaks_a_rule_of_rest(asked: dict[str, Any]) ->
     if isinstance(made, Plan):
         refused = refusal(made, around(cluster=a_cluster(slots=64)))
         assert {name: getattr(made, name) for name in asked} == asked
-        if refused is not None and refused.rule == "knob_at_rest":
+        if refused is not None and refused.rule == "knob_at_default":
             assert refused.detail.split(" ")[0] in asked
