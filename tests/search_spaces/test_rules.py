@@ -231,9 +231,9 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         a_zero(),
         lacking(
             "deepspeed",
-            "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
+            "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
         ),
-        "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
+        "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
     ),
     "attention_is_offered": (
         a_plan(attention="eager"),
@@ -268,9 +268,9 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         a_plan(optimizer="adamw_8bit"),
         lacking(
             "eight_bit",
-            "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+            "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
         ),
-        "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+        "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
     ),
     "optimizer_fits_engine": (
         a_plan(zero_stage=2, optimizer="adafactor"),
