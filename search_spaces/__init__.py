@@ -1,1 +1,1 @@
-"""What could be tried, and what do we expect? Pure values: no torch, ray, optuna or mlflow."""
+"""Plans that can be tried and their forecasts: pure values, no torch, ray, optuna or mlflow."""

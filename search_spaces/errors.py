@@ -1,17 +1,17 @@
 """Errors that a user can cause, as one shallow tree.
 
     UserError (ValueError)
-    ├── SpecError      a sweep specification that cannot be used; holds every fault at once
+    ├── SpecError      an invalid sweep specification; holds every fault at once
     ├── PlanError      a plan that breaks its own rules
     ├── ModelError     a model that cannot be found or built
     ├── DataError      data that cannot be read or turned into samples
     ├── ClusterError   a cluster that cannot be reached or cannot hold the sweep
-    ├── DeviceError    a device that nobody knows (search_spaces/hardware/names.py)
+    ├── DeviceError    an unknown device (search_spaces/hardware/names.py)
     ├── StudyError     a study or tracking store that cannot be opened
     └── MissingExtraError  a feature whose optional package is not installed
 
-Each message is for the person who typed the input: what was wrong, where, and what would
-be right. The command line prints it alone, without a traceback, and exits with 2.
+Each message addresses the person who typed the input: what is wrong, where, and how to fix it.
+The command line prints it without a traceback, and exits with 2.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ DISTRIBUTION = "plimsoll-tune"  # the name on PyPI; the command is `plimsoll`
 
 
 class UserError(Exception):
-    """Input that Plimsoll cannot use; the message says what would be right."""
+    """Input that Plimsoll cannot use; the message says how to fix it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing wrong with a specification.
+    """One fault of a specification.
 
-    `path` is where it stands (`train.global_batch`), `value` what stands there as text
-    (empty if nothing does), `advice` what would be valid.
+    Attributes:
+        path: Key with the fault, such as `train.global_batch`.
+        value: Its value as text; empty if it has none.
+        advice: Description of a valid value.
     """
 
     path: str
@@ -39,12 +41,12 @@ class Fault:
     advice: str
 
     def __str__(self) -> str:
-        shown = f" is {self.value}" if self.value else ""
-        return f"{self.path}{shown}: {self.advice}"
+        value = f" is {self.value}" if self.value else ""
+        return f"{self.path}{value}: {self.advice}"
 
 
 class SpecError(UserError):
-    """A specification with faults, all of them at once."""
+    """A specification with faults; holds all of them."""
 
     def __init__(self, source: str, faults: tuple[Fault, ...]) -> None:
         self.source = source
@@ -76,7 +78,7 @@ class DataError(UserError):
 
 
 class ClusterError(UserError):
-    """A Ray cluster that cannot be reached, or that can never hold what was asked."""
+    """A Ray cluster that cannot be reached, or that can never hold the sweep."""
 
 
 class StudyError(UserError):
@@ -84,15 +86,18 @@ class StudyError(UserError):
 
 
 class MissingExtraError(UserError):
-    """A feature that needs a package which is not installed; names the extra that brings it."""
+    """A feature whose package is not installed; names the extra that installs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionalPackage:
     """A package that only some features need.
 
-    `module` is what is imported, `title` how its project writes its name, `extra` the extra of
-    `plimsoll-tune` that installs it, `serves` the features.
+    Attributes:
+        module: Name of the module to import.
+        title: Name as its project writes it.
+        extra: Extra of `plimsoll-tune` that installs it.
+        serves: Features that need it.
     """
 
     module: str
@@ -126,24 +131,24 @@ _BY_MODULE = {package.module: package for package in OPTIONAL_PACKAGES}
 
 
 def extra_lack(module: str) -> str | None:
-    """Says in a sentence that an optional package is missing; None if it is installed.
+    """Returns a sentence if an optional package is missing, with the remedy; else None.
 
     Looks for the package without importing it.
 
     Args:
-        module: One of those in `OPTIONAL_PACKAGES`.
+        module: A module of `OPTIONAL_PACKAGES`.
     """
     if importlib.util.find_spec(module) is not None:
         return None
     package = _BY_MODULE[module]
-    return f"{package.title} is not installed; `{install_command(package.extra)}` brings it"
+    return f"{package.title} is not installed; run `{install_command(package.extra)}`"
 
 
 def require(*modules: str) -> None:
-    """Refuses to go on without optional packages, where a feature first needs them.
+    """Checks that optional packages are installed, before a feature first uses them.
 
     Raises:
-        MissingExtraError: If one is not installed, with the command that installs it.
+        MissingExtraError: If one is not installed; names the command that installs it.
     """
     for module in modules:
         if (lack := extra_lack(module)) is not None:
@@ -151,5 +156,5 @@ def require(*modules: str) -> None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra."""
+    """Returns the command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,4 +1,4 @@
-"""What rules need to know about a model and about a cluster, as plain values."""
+"""Facts about a sweep's model, cluster, code and data, as plain values."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Self
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 
-Room = Callable[[str], tuple[int, int | None]]  # ranks there is room for: on all nodes, on one
+Room = Callable[[str], tuple[int, int | None]]  # ranks that fit on all nodes, and on one node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """What tensor parallelism can split in a model.
+    """Support of a model for tensor parallelism.
 
-    `refusal` says why it splits nothing, None if it does. `divisors` are the counts that a
-    degree must divide, each with what it counts ("attention heads", 32). The other refusals are
-    those of what needs more than that: the sequence, DeepSpeed's AutoTP.
+    Attributes:
+        refusal: Reason if tensor parallelism is impossible; None if it works.
+        divisors: Counts that a tensor degree must divide, with their names ("attention heads", 32).
+        sequence_refusal: Reason if sequence parallelism is impossible; None if it works.
+        autotp_refusal: Reason if DeepSpeed's AutoTP is impossible; None if it works.
     """
 
     refusal: str | None = None
@@ -29,15 +31,25 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model before it is built.
+    """Facts about a model before it is built; parameters are counts.
 
-    `blocks` is the number of repeated layers that checkpointing, sharding and pipelining
-    divide, `block_parameters` what each of them holds; `embedding_parameters` is what lies
-    before the first block and `head_parameters` what lies behind the last (tied weights count
-    in both). `trainable` is the number of parameters that training changes. `packing` tells
-    whether its attention keeps packed samples apart by their position ids; `vocab_size` is
-    None for models that bring their own batches. A refusal says why the model cannot be
-    treated so, None if it can.
+    Attributes:
+        name: Name in the specification.
+        architecture: Class of the model.
+        parameters: All parameters.
+        blocks: Repeated layers, the unit of recomputation, sharding and pipelining.
+        attentions: Attention implementations of the architecture.
+        packing: True if its attention separates packed samples by their position ids.
+        max_sequence_length: Longest sample in tokens; None if there is no limit.
+        vocab_size: Size of the vocabulary; None if the model makes its own batches.
+        trainable: Parameters that training changes; None for all.
+        active: Parameters that one token uses, in a mixture of experts; None for all.
+        block_parameters: Parameters of each block.
+        embedding_parameters: Parameters before the first block; includes tied weights.
+        head_parameters: Parameters after the last block; includes tied weights.
+        tensor: Support for tensor parallelism.
+        pipeline_refusal: Reason if the model cannot be pipelined; None if it can.
+        compile_refusal: Reason if its blocks cannot be compiled; None if they can.
     """
 
     name: str
@@ -48,8 +60,8 @@ class ModelFacts:
     packing: bool
     max_sequence_length: int | None
     vocab_size: int | None = None
-    trainable: int | None = None  # None: all
-    active: int | None = None  # that one token meets, where experts share the work; None: all
+    trainable: int | None = None
+    active: int | None = None
     block_parameters: tuple[int, ...] = ()
     embedding_parameters: int = 0
     head_parameters: int = 0
@@ -59,13 +71,13 @@ class ModelFacts:
 
     @property
     def trainable_parameters(self) -> int:
-        """Parameters that have gradients and optimizer states."""
+        """Parameters with gradients and optimizer states."""
         return self.parameters if self.trainable is None else self.trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorFacts:
-    """What is known of the nodes of one kind; see `ClusterFacts`."""
+    """Facts about the nodes of one kind; see `ClusterFacts`."""
 
     name: str
     slots: int
@@ -75,17 +87,21 @@ class AcceleratorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What is known of the machines before a trial runs.
+    """Facts about the machines before a trial runs.
 
-    `slots` is how many ranks fit at once, `node_slots` how many of them on one node, None where
-    nobody knows; `memory_limit_bytes` is per rank, None where nothing limits it but the machine.
-    `lacks` names what a worker's machine cannot do, each with the reason and the remedy in one
-    sentence (see `workers.probe.doctor` for the names). Where plans say on which kind of node they
-    run, `accelerators` are those kinds; the other numbers are then the most (of memory the least)
-    of any.
+    Attributes:
+        device: "cpu" or "cuda".
+        slots: Ranks that fit at once; with several kinds of nodes, the maximum of any kind.
+        memory_limit_bytes: Memory limit per rank; None if only the machine limits it. With several
+            kinds of nodes, the minimum of any kind.
+        node_slots: Ranks that fit on one node; None if unknown. With several kinds of nodes, the
+            maximum of any kind.
+        lacks: Features that a worker's machine lacks, each with reason and remedy in one sentence;
+            `workers.probe.doctor` has their names.
+        accelerators: Kinds of nodes that plans choose from; empty for a cluster of one kind.
     """
 
-    device: str  # "cpu" or "cuda"
+    device: str
     slots: int
     memory_limit_bytes: int | None
     node_slots: int | None = None
@@ -93,31 +109,31 @@ class ClusterFacts:
     accelerators: tuple[AcceleratorFacts, ...] = ()
 
     def lack(self, feature: str) -> str | None:
-        """Why the machines cannot do it, None if they can."""
+        """Returns the reason if the machines lack a feature; None if they have it."""
         return dict(self.lacks).get(feature)
 
     def of(self, accelerator: str) -> Self:
-        """The nodes of one kind alone; all of them if there are no such."""
-        for one in self.accelerators:
-            if one.name == accelerator:
+        """Returns the facts of the nodes of one kind; those of all nodes if it is unknown."""
+        for kind in self.accelerators:
+            if kind.name == accelerator:
                 return replace(
                     self,
-                    slots=one.slots,
-                    node_slots=one.node_slots,
-                    memory_limit_bytes=one.memory_limit_bytes,
+                    slots=kind.slots,
+                    node_slots=kind.node_slots,
+                    memory_limit_bytes=kind.memory_limit_bytes,
                 )
         return self
 
     def by_accelerator(self, accelerators: tuple[AcceleratorFacts, ...]) -> Self:
-        """The same machines told apart by kind; the same again where there are none to tell."""
+        """Returns the facts with kinds of nodes; unchanged if there are none."""
         if not accelerators:
             return self
-        nodes = [one.node_slots for one in accelerators if one.node_slots is not None]
-        limits = [one.memory_limit_bytes for one in accelerators if one.memory_limit_bytes]
+        node_slots = [kind.node_slots for kind in accelerators if kind.node_slots is not None]
+        limits = [kind.memory_limit_bytes for kind in accelerators if kind.memory_limit_bytes]
         return replace(
             self,
-            slots=max(one.slots for one in accelerators),
-            node_slots=max(nodes, default=None),
+            slots=max(kind.slots for kind in accelerators),
+            node_slots=max(node_slots, default=None),
             memory_limit_bytes=min(limits, default=None),
             accelerators=accelerators,
         )
@@ -125,21 +141,17 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeVersion:
-    """The commit that a folder stands at.
-
-    `branch` is empty for a detached head, `remote` for a repository without one; `modified` says
-    whether tracked files differ from the commit.
-    """
+    """The commit of a folder."""
 
     commit: str
-    branch: str
-    remote: str  # a URL without user, password and query
-    modified: bool
+    branch: str  # empty for a detached head
+    remote: str  # URL without user, password and query; empty without a remote
+    modified: bool  # tracked files differ from the commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBin:
-    """Samples of `shortest` to `longest` tokens, both included."""
+    """Number of samples with `shortest` to `longest` tokens, inclusive."""
 
     shortest: int
     longest: int
@@ -148,16 +160,16 @@ class LengthBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProfile:
-    """The samples that a sweep trains on.
+    """The samples of a sweep.
 
-    The digest changes with any token and any length, so it changes with the files, the tokenizer,
-    the sequence length and, for generated samples, the seed.
+    The digest depends on every token and length, hence on the files, the tokenizer, the sequence
+    length and, for generated samples, the seed.
     """
 
     name: str
     digest: str
-    files: tuple[str, ...]  # absolute paths; none: the samples are generated
-    tokenizer: str  # empty: trained on the files, or none is needed
+    files: tuple[str, ...]  # absolute paths; empty if the samples are generated
+    tokenizer: str  # empty if it is trained on the files, or not needed
     samples: int
     tokens: int
     histogram: tuple[LengthBin, ...]  # by length, without empty bins
@@ -165,39 +177,35 @@ class DataProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """User, code and data of a sweep, as a driver knew them when it began.
-
-    `is_job` says whether a scheduler ran it: a Ray job or Slurm. `context` are the tags of
-    `MLFLOW_RUN_CONTEXT`, which go before all others. `data` is None for models that make their
-    own batches.
-    """
+    """User, code and data of a sweep at the start of its driver."""
 
     at: float  # seconds since the epoch
     user: str
-    is_job: bool
+    is_job: bool  # True if a scheduler ran it: a Ray job or Slurm
     code: CodeVersion | None
-    context: tuple[tuple[str, str], ...] = ()
-    data: DataProfile | None = None
+    context: tuple[tuple[str, str], ...] = ()  # tags of `MLFLOW_RUN_CONTEXT`; they take precedence
+    data: DataProfile | None = None  # None for models that make their own batches
 
 
 def provenance_at(provenances: Sequence[Provenance], moment: float) -> Provenance | None:
-    """The provenance of the driver that was at work at a moment, in seconds since the epoch.
+    """Returns the provenance of the driver that ran at a moment, in seconds since the epoch.
 
-    None before the first of them began.
+    Returns:
+        The latest provenance up to the moment; None before the first one.
     """
-    begun = [provenance for provenance in provenances if provenance.at <= moment]
-    return max(begun, key=lambda provenance: provenance.at, default=None)
+    earlier = [provenance for provenance in provenances if provenance.at <= moment]
+    return max(earlier, key=lambda provenance: provenance.at, default=None)
 
 
 def split_by_accelerator(
     cluster: ClusterFacts, spec: SweepSpec, room: Room | None = None
 ) -> ClusterFacts:
-    """The cluster with each kind of nodes that the specification names.
+    """Returns the cluster with the kinds of nodes that the specification names.
 
     Args:
-        cluster: What is known of all nodes together.
-        spec: Names the kinds, and what one rank may hold on each.
-        room: How many ranks each kind has room for; as many as all nodes together if None.
+        cluster: Facts about all nodes together.
+        spec: Names the kinds and their memory limits.
+        room: Returns the ranks that fit on the nodes of a kind; if None, as many as on all nodes.
     """
     kinds = []
     for name in spec.cluster.accelerators:

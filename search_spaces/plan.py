@@ -27,65 +27,65 @@ _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One point of the search space; a `Plan` that exists obeys its own rules.
+    """One value for every knob; a `Plan` that exists has valid values.
 
-    What an engine, a model or a cluster refuses is `search_spaces.rules`.
+    Constraints of engines, models and clusters are in `search_spaces.rules`.
 
     Raises:
         PlanError: On construction, naming every broken rule at once.
     """
 
-    # where the model is split
+    # parallelism
     engine: Engine = "torch"
     tensor: int = 1  # ranks that split each block
-    sequence_parallel: bool = False  # tensor ranks split the sequence between matmuls too
+    sequence_parallel: bool = False  # tensor ranks also split the sequence between matmuls
     pipeline: int = 1  # ranks that split the stack of blocks
-    pipeline_schedule: Schedule = "1f1b"  # in which order stages take micro-batches
+    pipeline_schedule: Schedule = "1f1b"  # order in which stages process micro-batches
     data: int  # data-parallel ranks
     zero_stage: ZeroStage  # torch: 0 DDP, 2 FSDP2 kept gathered until backward, 3 FSDP2
-    replicas: int = 1  # hybrid shard: groups of data ranks that each hold a whole model
-    # how a step is laid out
+    replicas: int = 1  # hybrid sharding: groups of data ranks that each hold a whole model
+    # batches
     micro_batch: int  # samples per data rank and forward pass
     accumulation: int  # forward passes per optimizer step
-    batching: Batching  # how the samples of a step are laid into micro-batches
-    # what is kept, recomputed or moved away
+    batching: Batching  # arrangement of a step's samples in micro-batches
+    # recomputation and offload
     checkpoint_ratio: float  # share of blocks recomputed in backward, 0.0 to 1.0
-    checkpoint_mode: CheckpointMode = "full"  # selective keeps matmul and attention outputs
-    checkpoint_offload: bool = False  # what recomputed blocks keep lies in host memory
-    offload_optimizer: Offload = "none"  # where optimizer states lie between steps
-    offload_parameters: Offload = "none"  # where weights lie while they are not used
-    pin_memory: bool = False  # page-locked host memory for what is offloaded
-    aio_block_kib: int = 1024  # of one request to NVMe
-    aio_queue_depth: int = 8  # requests to NVMe under way in each thread
-    aio_threads: int = 1  # threads that talk to NVMe, per rank
-    # how it is computed
+    checkpoint_mode: CheckpointMode = "full"  # selective saves matmul and attention outputs
+    checkpoint_offload: bool = False  # saved tensors of recomputed blocks in host memory
+    offload_optimizer: Offload = "none"  # place of optimizer states between steps
+    offload_parameters: Offload = "none"  # place of weights while they are not used
+    pin_memory: bool = False  # page-locked host memory for offloaded state
+    aio_block_kib: int = 1024  # per NVMe request
+    aio_queue_depth: int = 8  # NVMe requests in flight per thread
+    aio_threads: int = 1  # threads per rank for NVMe requests
+    # computation
     attention: Attention
     precision: Precision
-    compile: bool = False  # each block by torch.compile
+    compile: bool = False  # torch.compile on each block
     optimizer: Optimizer = "adamw_fused"
-    # how ranks talk
+    # communication
     bucket_mib: int = 25  # gradients that are reduced together
-    gradient_as_bucket_view: bool = True  # DDP: gradients lie in the buckets, not beside them
-    compression: Compression = "none"  # DDP: what gradients are sent as
+    gradient_as_bucket_view: bool = True  # DDP: gradients are views of the buckets, not copies
+    compression: Compression = "none"  # DDP: compression of gradients for the all-reduce
     overlap: bool = True  # deepspeed: reduce gradients during backward
-    contiguous_gradients: bool = True  # deepspeed: copy gradients into one buffer as they come
-    prefetch_mib: int = 50  # deepspeed ZeRO-3: weights fetched ahead
-    # the process around it
-    loader_workers: int = 0  # processes that prepare batches, per rank; 0: the rank itself
+    contiguous_gradients: bool = True  # deepspeed: copy gradients into one buffer
+    prefetch_mib: int = 50  # deepspeed ZeRO-3: weights to prefetch
+    # process
+    loader_workers: int = 0  # processes per rank that prepare batches; 0: the rank itself
     loader_pin_memory: bool = False  # batches in page-locked memory
-    allocator: Allocator = "default"  # of device memory; another one needs other workers
-    # where it runs
-    accelerator: str = ""  # which of the nodes' kinds; nothing: a cluster of one kind
+    allocator: Allocator = "default"  # of device memory; another one needs new workers
+    # nodes
+    accelerator: str = ""  # kind of node; empty on a cluster of one kind
 
     def __post_init__(self) -> None:
         if problems := tuple(_broken_rules(self)):
             raise PlanError(problems)
-        # one form for equal ratios (1 and 1.0, -0.0 and 0.0), so that equal plans have one key
+        # one form of equal ratios (1 and 1.0, -0.0 and 0.0), so that equal plans have one key
         object.__setattr__(self, "checkpoint_ratio", float(self.checkpoint_ratio) + 0.0)
 
     @property
     def world_size(self) -> int:
-        """Ranks that this plan needs: tensor x pipeline x data."""
+        """Ranks of this plan: tensor x pipeline x data."""
         return self.tensor * self.pipeline * self.data
 
     @property
@@ -95,33 +95,33 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """Stable name of this plan: the hash of its canonical form.
+        """Stable name of this plan: a hash of its canonical form.
 
-        Knobs at rest are left out, so that a plan keeps its name when new knobs come.
+        Knobs at their default are left out, so a plan keeps its name when new knobs are added.
         """
-        told = {
+        knobs = {
             name: value for name, value in self.as_dict().items() if value != DEFAULTS.get(name)
         }
-        canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(knobs, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:_KEY_DIGITS]
 
     def as_dict(self) -> dict[str, Any]:
-        """The knobs by name, as JSON has them."""
+        """Returns the knobs by name, as JSON values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, knobs: Mapping[str, Any]) -> Self:
-        """The plan with these knobs.
+        """Makes a plan from its knobs by name.
 
         Raises:
-            PlanError: If a knob is missing, unknown or has a value that is not its own.
+            PlanError: If a knob is missing or unknown, or a value is invalid.
         """
         names = [field.name for field in fields(cls)]
         problems = [
             f"{name} is missing" for name in names if name not in DEFAULTS and name not in knobs
         ]
         problems += [
-            f"{name} is no knob, the knobs are {', '.join(names)}"
+            f"{name} is not a knob; the knobs are {', '.join(names)}"
             for name in knobs
             if name not in names
         ]
@@ -148,17 +148,17 @@ def _broken_rules(plan: Plan) -> Iterator[str]:
 
 
 def _choices() -> dict[str, tuple[Any, ...]]:
-    words = {name: get_args(hint) for name, hint in _HINTS.items() if get_args(hint)}
+    literals = {name: get_args(hint) for name, hint in _HINTS.items() if get_args(hint)}
     switches = {name: (False, True) for name, hint in _HINTS.items() if hint is bool}
-    return words | switches
+    return literals | switches
 
 
 _HINTS = get_type_hints(Plan)
-COUNTS: Mapping[str, int] = {  # the knobs that are whole numbers, each with its least
+COUNTS: Mapping[str, int] = {  # knobs that are whole numbers, each with its minimum
     name: int(name != "loader_workers") for name, hint in _HINTS.items() if hint is int
 }
-NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # of the cluster's own
-CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # the knobs that are one of a few values
-DEFAULTS: Mapping[str, Any] = {  # what a knob is where nothing depends on it
+NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # names of the cluster's
+CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # knobs with a few values, and these values
+DEFAULTS: Mapping[str, Any] = {  # values of inactive knobs
     field.name: field.default for field in fields(Plan) if field.default is not MISSING
 }

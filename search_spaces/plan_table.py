@@ -1,4 +1,4 @@
-"""Many plans as columns, so that they are ruled and forecast at once."""
+"""Tables of plans: many plans as columns, so that rules and forecasts handle them at once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from search_spaces.plan import Plan
 Codes = NDArray[np.int32]
 Rows = NDArray[np.intp]
 KNOB_NAMES = tuple(field.name for field in fields(Plan))
-_MOST_KEYS = 2**20  # looked up in a table of that size; beyond, keys are counted through by sorting
+_MAX_KEYS = 2**20  # size of the lookup table of group keys; larger keys are renumbered first
 Flags = NDArray[np.bool_]
-_SPLITS = ("accelerator", "tensor", "pipeline")  # what data ranks are left by
+_DATA_DEPENDS_ON = ("accelerator", "tensor", "pipeline")  # they determine the data ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanTable:
-    """Plans, column by column: `values[name][codes[name][row]]` is a knob of the plan in a row.
+    """Plans by column: `values[name][codes[name][row]]` is a knob of the plan in a row.
 
-    Every knob of a `Plan` has a column, `accumulation` included; no value stands twice in
-    `values[name]`. A knob with one value takes no memory. Tables are equal if their plans are.
+    Every field of a `Plan` has a column, including `accumulation`; `values[name]` holds distinct
+    values. A knob with one value takes no memory. Tables are equal if their plans are.
     """
 
     values: Mapping[str, Values]
@@ -34,15 +34,15 @@ class PlanTable:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Self:
-        """The table of these plans, in their order."""
-        held = tuple(plans)
+        """Returns the table of these plans, in their order."""
+        rows = tuple(plans)
         values: dict[str, Values] = {}
         codes: dict[str, Codes] = {}
         for name in KNOB_NAMES:
-            column = [getattr(plan, name) for plan in held]
-            known = {value: code for code, value in enumerate(dict.fromkeys(column))}
-            values[name] = tuple(known)
-            codes[name] = np.fromiter((known[value] for value in column), np.int32, len(held))
+            column = [getattr(plan, name) for plan in rows]
+            code_of = {value: code for code, value in enumerate(dict.fromkeys(column))}
+            values[name] = tuple(code_of)
+            codes[name] = np.fromiter((code_of[value] for value in column), np.int32, len(rows))
         return cls(values=values, codes=codes)
 
     def __len__(self) -> int:
@@ -62,33 +62,33 @@ class PlanTable:
     __hash__ = None  # type: ignore[assignment]  # columns are not hashable
 
     def plan(self, row: int) -> Plan:
-        """The plan in a row."""
+        """Returns the plan in a row."""
         return Plan(**{name: self.values[name][self.codes[name][row]] for name in KNOB_NAMES})
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of a knob, row by row: numbers, booleans or words."""
+        """Returns the values of a knob, row by row: numbers, booleans or text."""
         return np.asarray(self.values[name])[self.codes[name]]
 
     def is_value(self, name: str, value: Any) -> NDArray[np.bool_]:
-        """In which rows a knob has this value."""
+        """Returns the mask of the rows in which a knob has this value."""
         return self.is_one_of(name, (value,))
 
     def is_one_of(self, name: str, values: Collection[Any]) -> NDArray[np.bool_]:
-        """In which rows a knob has one of these values."""
-        matching = np.array([known in values for known in self.values[name]], dtype=bool)
+        """Returns the mask of the rows in which a knob has one of these values."""
+        matching = np.array([value in values for value in self.values[name]], dtype=bool)
         return matching[self.codes[name]]
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """The table of these rows (indices, or a mask), in their order."""
-        kept: Rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        """Returns the table of these rows (indices or a mask), in their order."""
+        indices: Rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         codes = {
-            name: constant_codes(len(kept)) if len(self.values[name]) == 1 else column[kept]
+            name: constant_codes(len(indices)) if len(self.values[name]) == 1 else column[indices]
             for name, column in self.codes.items()
         }
         return type(self)(values=self.values, codes=codes)
 
     def rows_of(self, plan: Plan) -> Rows:
-        """The rows that hold this plan; none if it is not in the table."""
+        """Returns the indices of the rows with this plan; empty if it is not in the table."""
         rows: Rows | None = None
         for name in KNOB_NAMES:
             value, values = getattr(plan, name), self.values[name]
@@ -102,27 +102,27 @@ class PlanTable:
         return np.arange(len(self)) if rows is None else rows
 
     def group(self, names: Iterable[str]) -> tuple[Rows, Rows]:
-        """Rows by what they have in these knobs.
+        """Groups rows by their values of these knobs.
 
         Returns:
-            For each row the number of its group, and for each group one of its rows.
+            The group number of each row, and one row of each group.
         """
         return group([(self.codes[name], len(self.values[name])) for name in names], len(self))
 
     def _recoded(self, name: str, values: Values) -> Codes:
-        """A column in the codes of another list of values; -1 for what that lacks."""
-        known = {value: code for code, value in enumerate(values)}
-        new = np.array([known.get(value, -1) for value in self.values[name]], dtype=np.int32)
-        return new[self.codes[name]]
+        """Returns a column in the codes of another list of values; -1 for values not in it."""
+        code_of = {value: code for code, value in enumerate(values)}
+        recoded = np.array([code_of.get(value, -1) for value in self.values[name]], dtype=np.int32)
+        return recoded[self.codes[name]]
 
 
 class Candidates(Sequence[Plan]):
-    """The plans of a table, each made when it is asked for; equal to any sequence of the same."""
+    """The plans of a table as a sequence, each made on access; equal to any equal sequence."""
 
     __slots__ = ("table",)
 
     def __init__(self, table: PlanTable) -> None:
-        """Shows a table as a sequence."""
+        """Wraps a table."""
         self.table = table
 
     def __len__(self) -> int:
@@ -160,101 +160,102 @@ class Candidates(Sequence[Plan]):
 
 
 def candidates_of(plans: Sequence[Plan]) -> Candidates:
-    """Plans with their table, which is made if they have none."""
+    """Returns plans as `Candidates`, unchanged if they are already."""
     return plans if isinstance(plans, Candidates) else Candidates(PlanTable.of(plans))
 
 
 def constant_codes(rows: int) -> Codes:
-    """The codes of a knob with one value: one zero, seen from each row."""
+    """Returns the codes of a knob with one value: a view of a single zero."""
     return np.broadcast_to(np.zeros((), dtype=np.int32), (rows,))
 
 
 def group(columns: Iterable[tuple[Codes, int]], rows: int) -> tuple[Rows, Rows]:
-    """Rows that have the same codes in all columns.
+    """Groups rows that have the same codes in all columns.
 
     Args:
-        columns: Codes, each column with the number of values that it may have.
+        columns: Codes of each column, with the number of its values.
         rows: Length of each column.
 
     Returns:
-        For each row the number of its group, and for each group one of its rows.
+        The group number of each row, and one row of each group.
     """
-    key, keys = np.zeros(rows, dtype=np.intp), 1
+    key, key_count = np.zeros(rows, dtype=np.intp), 1
     for codes, count in columns:
         if count == 1:
             continue
-        if keys * count > _MOST_KEYS:
-            key, some_row = _numbered(key, keys)
-            keys = len(some_row)
-        key, keys = key * count + codes, keys * count
-    return _numbered(key, keys)
+        if key_count * count > _MAX_KEYS:
+            key, some_row = _renumbered(key, key_count)
+            key_count = len(some_row)
+        key, key_count = key * count + codes, key_count * count
+    return _renumbered(key, key_count)
 
 
-def _numbered(key: Rows, keys: int) -> tuple[Rows, Rows]:
-    """Keys as 0, 1, 2 and so on, and for each a row that has it."""
-    if keys > max(_MOST_KEYS, 4 * len(key)):
+def _renumbered(key: Rows, key_count: int) -> tuple[Rows, Rows]:
+    """Returns keys renumbered as 0, 1, 2 and so on, and one row with each key."""
+    if key_count > max(_MAX_KEYS, 4 * len(key)):
         _, some_row, number = np.unique(key, return_index=True, return_inverse=True)
         return number, some_row
-    row_of = np.full(keys, -1, dtype=np.intp)
+    row_of = np.full(key_count, -1, dtype=np.intp)
     row_of[key] = np.arange(len(key))
     present = np.flatnonzero(row_of >= 0)
-    if len(present) == keys:
+    if len(present) == key_count:
         return key, row_of
-    number_of = np.empty(keys, dtype=np.intp)
+    number_of = np.empty(key_count, dtype=np.intp)
     number_of[present] = np.arange(len(present))
     return number_of[key], row_of[present]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A plan, by its row in a table, and the one knob in which it differs."""
+    """A plan by its row in a table, and the knob in which it differs."""
 
     knob: str
     row: int
 
 
 def neighbours(plan: Plan, table: PlanTable) -> tuple[Neighbour, ...]:
-    """The plans of a table that differ from `plan` in one knob, in the order of the knobs.
+    """Returns the plans of a table that differ from `plan` in one knob, in the order of the knobs.
 
-    Of one change there may be several, which differ in what follows from it.
+    One change may have several neighbours, which differ in knobs that follow from it.
     """
     differing = _differing(plan, table)
-    alone = np.sum(list(differing.values()), axis=0) == 1
+    one_change = np.sum(list(differing.values()), axis=0) == 1
     return tuple(
         Neighbour(knob=name, row=int(row))
-        for name, where in differing.items()
-        for row in np.flatnonzero(where & alone)
+        for name, mask in differing.items()
+        for row in np.flatnonzero(mask & one_change)
     )
 
 
 def differing_knobs(plan: Plan, other: Plan) -> tuple[str, ...]:
-    """The knobs in which two plans differ, without those that follow from another one of them."""
+    """Returns the knobs in which two plans differ, except those that follow from another one."""
     differing = _differing(plan, PlanTable.of([other]))
-    return tuple(name for name, where in differing.items() if where[0])
+    return tuple(name for name, mask in differing.items() if mask[0])
 
 
 def _differing(plan: Plan, table: PlanTable) -> Mapping[str, Flags]:
-    """For each knob the rows in which it differs from the plan, and not since another does."""
+    """Returns per knob the mask of the rows in which it differs, and not as a consequence."""
     raw = {knob.name: ~table.is_value(knob.name, getattr(plan, knob.name)) for knob in KNOBS}
-    found = dict[str, Flags]()
+    masks = dict[str, Flags]()
     for knob in KNOBS:
         differs = raw[knob.name]
         if differs.any():
-            differs = differs & _matters(knob, plan, table) & ~_follows(knob.name, plan, table, raw)
-        found[knob.name] = differs
-    return found
+            follows = _follows(knob.name, plan, table, raw)
+            differs = differs & _is_active(knob, plan, table) & ~follows
+        masks[knob.name] = differs
+    return masks
 
 
-def _matters(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
-    """In which rows the knob changes anything; in none if it does not in the plan."""
+def _is_active(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
+    """Returns the mask of the rows in which the knob is active; empty if it is not in the plan."""
     if knob.is_active is always:
         return np.ones(len(table), dtype=bool)
     if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
     group_of, rows = table.group(knob.depends_on)
     answers = [bool(knob.is_active(_chosen(table, knob, int(row)))) for row in rows]
-    is_active: Flags = np.array(answers, dtype=bool)[group_of]
-    return is_active
+    active: Flags = np.array(answers, dtype=bool)[group_of]
+    return active
 
 
 def _chosen(table: PlanTable, knob: Knob, row: int) -> dict[str, Any]:
@@ -262,20 +263,20 @@ def _chosen(table: PlanTable, knob: Knob, row: int) -> dict[str, Any]:
 
 
 def _follows(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Flags:
-    """The rows in which a knob that matters differs since another one does."""
-    reasons = list(_reasons(name, plan, table, raw))
-    follows: Flags = np.any(reasons, axis=0) if reasons else np.zeros(len(table), dtype=bool)
+    """Returns the mask of the rows in which an active knob differs because another one does."""
+    causes = list(_causes(name, plan, table, raw))
+    follows: Flags = np.any(causes, axis=0) if causes else np.zeros(len(table), dtype=bool)
     return follows
 
 
-def _reasons(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Iterator[Flags]:
+def _causes(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Iterator[Flags]:
     if name == "data":
-        yield from (raw[split] for split in _SPLITS)
+        yield from (raw[other] for other in _DATA_DEPENDS_ON)
     if plan.engine != "torch":
         return
     torch = table.is_value("engine", "torch")
-    if name == "zero_stage":  # FSDP has nothing to split among one
-        alone = table.is_value("data", 1)
-        yield torch & raw["data"] & (np.ones_like(alone) if plan.data == 1 else alone)
-    if name == "offload_parameters":  # with FSDP they go where the optimizer's states go
+    if name == "zero_stage":  # FSDP cannot shard over one rank
+        one_rank = table.is_value("data", 1)
+        yield torch & raw["data"] & (np.ones_like(one_rank) if plan.data == 1 else one_rank)
+    if name == "offload_parameters":  # FSDP offloads parameters and optimizer states together
         yield torch & raw["offload_optimizer"]

@@ -1,4 +1,7 @@
-"""How a trial ended, as a value. An expected failure is a result, not an exception."""
+"""Trials as values: requests, outcomes, forecasts and records.
+
+An expected failure, such as out of memory, is an outcome and not an exception.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from search_spaces.spec.schema import SweepSpec
 
 CrashKind = Literal[
     "exception",  # code raised, most often the user's
-    "layout",  # the model could not be split or wrapped as the plan wants
+    "layout",  # the model could not be split or wrapped as the plan says
     "disk_full",
     "worker_died",
-    "collective",  # a peer went away, or did not come in time
-    "device_error",  # only other processes leave it behind
+    "collective",  # a peer died or timed out
+    "device_error",  # only new processes recover from it
     "driver_lost",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A value and the interval that holds it with 95 % confidence, in the value's unit."""
+    """A value and its 95 % confidence interval, in the value's unit."""
 
     value: float
     low: float
@@ -36,46 +39,39 @@ class Estimate:
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval over the value; infinite where the value is 0."""
+        """Half of the interval over the value; infinite if the value is 0."""
         return (self.high - self.low) / 2 / self.value if self.value else float("inf")
 
     def overlaps(self, other: Estimate) -> bool:
-        """Whether the two intervals share a value."""
+        """Returns True if the two intervals overlap."""
         return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What the peak was made of, in bytes of one rank.
-
-    `activations` is all that is neither model state nor waste: what backward needs and
-    temporaries. `fragmentation` is reserved less allocated, None where the device's
-    allocator does not say. `outside` is what no allocator of ours holds: on CUDA the context
-    and communication buffers, on CPU the interpreter and its libraries.
-    """
+    """Breakdown of a rank's peak memory, in bytes."""
 
     weights: int
     gradients: int
     optimizer_states: int
-    activations: int
-    fragmentation: int | None
-    outside: int
+    activations: int  # tensors saved for backward, and temporaries
+    fragmentation: int | None  # reserved minus allocated; None if the allocator does not report it
+    outside: int  # outside the allocator. CUDA: context, communication; CPU: interpreter, libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
     """Peak memory of the rank that came closest to its limit, in bytes.
 
-    `peak_bytes` is what is held against `limit_bytes`: on CUDA the reserved peak plus what lies
-    outside the allocator, on CPU the resident peak above the worker's baseline.
-    `allocated_bytes` is None where the allocator does not count (CPU).
+    `peak_bytes` is compared with `limit_bytes`. On CUDA, it is the reserved peak plus memory
+    outside the allocator; on CPU, the resident peak above the idle worker.
     """
 
     rank: int
     limit_bytes: int
     peak_bytes: int
     reserved_bytes: int
-    allocated_bytes: int | None
+    allocated_bytes: int | None  # None if the allocator does not count (CPU)
     anatomy: Anatomy
 
     @property
@@ -86,9 +82,9 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Median seconds of one optimizer step, by what they were spent on (rank 0).
+    """Median seconds of each phase of an optimizer step, on rank 0.
 
-    A pipeline's stages alternate between forward and backward, and wait for each other: all of it
+    Pipeline stages alternate between forward and backward and wait for each other, so all of that
     counts as backward.
     """
 
@@ -100,10 +96,10 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What machine and device did during the measured steps; None where nobody could say.
+    """State of host and device during the measured steps; None if unknown.
 
-    Percentages are 0 to 100 and means over the samples taken. `throttled` names the reasons
-    for which the device lowered its clocks; a measurement with any is not to be trusted.
+    Percentages are 0 to 100 and means over the samples. `throttled` names the reasons why the
+    device lowered its clocks; do not trust a measurement with any.
     """
 
     host_cpu_percent: float | None
@@ -116,70 +112,64 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the trial took on its workers, in seconds, and what it left behind.
-
-    `steps_seconds` is from the first optimizer step to the last, with the barriers between them.
-    `compile_seconds` is the part of it in which `torch.compile` was at work, on one rank.
-    `residual_bytes` is the memory that did not come back after the trial (largest over the ranks,
-    against the baseline before it).
-    """
+    """Seconds that the trial took on its workers, and the memory that it did not free."""
 
     build_seconds: float
-    steps_seconds: float
+    steps_seconds: float  # from the first optimizer step to the last, including barriers
     total_seconds: float
-    residual_bytes: int
-    compile_seconds: float = 0.0
+    residual_bytes: int  # not freed after the trial: maximum over ranks of after minus before
+    compile_seconds: float = 0.0  # part of `steps_seconds` spent in torch.compile, on one rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRun:
-    """What a validation did beside the measured steps, within the same memory limit.
+    """Additional parts of a validation, within the same memory limit.
 
-    `worst_steps` are optimizer steps on the longest samples there are: the first of all steps and
-    some behind the measured ones, the last of them after the checkpoint.
+    `worst_steps` counts optimizer steps on the longest samples: the first step of all, and some
+    after the measured ones, with the last one after the checkpoint.
     """
 
     worst_steps: int
     evaluation_seconds: float  # of a forward pass over the longest samples, without gradients
-    evaluation_loss: float | None  # None where the model gives no loss in evaluation mode
-    checkpoint_seconds: float  # of the rank that took longest
+    evaluation_loss: float | None  # None if the model returns no loss in evaluation mode
+    checkpoint_seconds: float  # of the slowest rank
     checkpoint_bytes: int  # written by all ranks
-    draws: bool  # training draws random numbers (dropout), so that losses of two plans differ
+    draws: bool  # training draws random numbers (dropout), so losses of two plans differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The plan trains, and this fast: wall-clock over whole optimizer steps, all ranks.
+    """The plan trains at this speed: wall-clock time of whole optimizer steps, over all ranks.
 
-    `beaten`: it ended as soon as it was slower beyond doubt than the best plan until then, and is
-    measured less exactly for it. `seconds_by_step` is the wall-clock of each optimizer step that
-    `losses` tells of, the mean of those that were timed together; () in records of before.
+    `beaten` is True if the trial ended early because it was clearly slower than the incumbent; its
+    interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
+    that were timed together have their mean. It is empty in old records.
     """
 
     kind: Literal["measured"] = "measured"
     samples_per_second: Estimate
-    tokens_per_second: float  # tokens of samples; padding does not count
+    tokens_per_second: float  # without padding
     step_seconds: Estimate
     phases: Phases
     mfu: float | None  # model FLOPs over the device's peak, 0 to 1; None if the peak is unknown
-    flops_per_step: float | None  # counted, all ranks, recomputation left out
+    flops_per_step: float | None  # counted over all ranks, without recomputation
     memory: MemoryReading
     conditions: Conditions
     warmup_steps: int
     measured_steps: int
-    losses: tuple[float, ...]  # of each optimizer step, warm-up included
+    losses: tuple[float, ...]  # of each optimizer step, including warm-up
     costs: Costs
-    validation: ValidationRun | None = None  # None in a trial that only measured
+    validation: ValidationRun | None = None  # None in an ordinary trial
     beaten: bool = False
     seconds_by_step: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """The plan wanted more than the limit.
+    """The plan needed more memory than the limit.
 
-    `wanted_bytes` is the least it would have needed: what was held plus what was asked for
-    when it failed, None if the error did not say.
+    `wanted_bytes` is a lower bound on its need: bytes in use plus bytes requested at the failure;
+    None if the error did not tell.
     """
 
     kind: Literal["out_of_memory"] = "out_of_memory"
@@ -187,13 +177,13 @@ class OutOfMemory:
     wanted_bytes: int | None
     limit_bytes: int | None
     rank: int | None
-    phase: str  # what was under way: build, forward, backward, optimizer, data
+    phase: str  # phase that failed: build, forward, backward, optimizer, data
     detail: str
     costs: Costs | None
 
     @property
     def excess(self) -> float | None:
-        """Bytes wanted over the limit, less 1: above 0, the larger the further off."""
+        """Excess of the wanted bytes over the limit, as a share of the limit; None if unknown."""
         if self.wanted_bytes is None or not self.limit_bytes:
             return None
         return max(self.wanted_bytes / self.limit_bytes - 1, 0.0)
@@ -201,7 +191,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOut:
-    """The trial did not end before its deadline; its group was replaced."""
+    """The trial missed its deadline, and its worker group was replaced."""
 
     kind: Literal["timed_out"] = "timed_out"
     deadline_seconds: float
@@ -210,20 +200,20 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """The trial broke: user code raised, a worker died, a collective failed, ..."""
+    """The trial crashed: user code raised, a worker died, a collective failed, ..."""
 
     kind: Literal["crashed"] = "crashed"
     cause: CrashKind
     rank: int | None
     phase: str
     detail: str  # one sentence
-    trace: str = ""  # the traceback, for the person who has to mend it
-    costs: Costs | None = None  # None if the workers did not live to tell
+    trace: str = ""  # traceback
+    costs: Costs | None = None  # None if the workers died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The plan never reached a worker: a rule forbids it."""
+    """A rule forbids the plan, so it never reached a worker."""
 
     kind: Literal["refused"] = "refused"
     rule: str
@@ -236,13 +226,13 @@ class Diverged:
 
     kind: Literal["diverged"] = "diverged"
     step: int
-    loss: str  # "nan" or "inf": JSON has no such numbers
+    loss: str  # "nan" or "inf", which JSON cannot express as numbers
     costs: Costs | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """Somebody stopped the sweep while the trial was under way."""
+    """The sweep was stopped during the trial."""
 
     kind: Literal["cancelled"] = "cancelled"
     detail: str
@@ -254,22 +244,22 @@ _ADAPTER: TypeAdapter[Outcome] = TypeAdapter(Annotated[Outcome, Field(discrimina
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as JSON values, told apart by `kind`."""
+    """Returns the outcome as JSON values, with its type in `kind`."""
     dumped: dict[str, Any] = _ADAPTER.dump_python(outcome, mode="json")
     return dumped
 
 
 def outcome_from_json(dumped: dict[str, Any]) -> Outcome:
-    """The outcome that `outcome_to_json` wrote.
+    """Reads an outcome that `outcome_to_json` wrote.
 
     Raises:
-        pydantic.ValidationError: If it is no outcome.
+        pydantic.ValidationError: If it is not an outcome.
     """
     return _ADAPTER.validate_python(dumped)
 
 
 def sentence(outcome: Outcome) -> str:
-    """The outcome in a few words, for tables and logs."""
+    """Describes an outcome in a few words, for tables and logs."""
     match outcome:
         case Measured():
             rate = outcome.samples_per_second
@@ -281,7 +271,7 @@ def sentence(outcome: Outcome) -> str:
             over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"
             return f"out of {outcome.where} memory in {outcome.phase}{over}"
         case TimedOut():
-            return f"no end after {outcome.deadline_seconds:.0f} s"
+            return f"timed out after {outcome.deadline_seconds:.0f} s"
         case Crashed():
             return f"crashed in {outcome.phase}: {outcome.detail}"
         case Refused():
@@ -296,10 +286,14 @@ def sentence(outcome: Outcome) -> str:
 class TrialRequest:
     """One trial: train `plan` on the spec's model and data, and measure it.
 
-    `collective_seconds` bounds how long a rank waits for the others in a collective. `incumbent` is
-    what a step of the best plan so far takes, in seconds: a trial that is slower beyond doubt ends
-    early, one that is as fast is measured more exactly. None: there is none to beat. A validation
-    is a trial that does more, as `spec.validation` says.
+    Attributes:
+        number: Number of the trial.
+        plan: Plan to run.
+        spec: Specification without addresses: see `SweepSpec.for_workers`.
+        collective_seconds: Timeout of collectives, in seconds.
+        incumbent: Seconds per step of the best plan so far; None if there is none. A clearly slower
+            trial ends early, and one of similar speed is measured more precisely.
+        validation: True for a validation, a longer trial as `spec.validation` says.
     """
 
     number: int
@@ -311,38 +305,43 @@ class TrialRequest:
 
     @property
     def snapshot(self) -> str | None:
-        """How the file begins that a GPU's rank leaves if it runs out of memory; None: it does not.
+        """Path prefix of the memory snapshot that a GPU rank writes if it runs out of memory.
 
-        Only where the specification names the study, which one that a person runs may not.
+        None if the specification does not name the study: no snapshot is written.
         """
-        name = self.spec.study.name
-        return (
-            None if name is None else snapshot_stem(self.spec, name, self.number, self.validation)
-        )
+        study = self.spec.study.name
+        if study is None:
+            return None
+        return snapshot_stem(self.spec, study, self.number, self.validation)
 
 
 def snapshot_stem(spec: SweepSpec, study: str, number: int, validation: bool = False) -> str:
-    """How the file begins in which a trial that ran out of a GPU's memory leaves its snapshot."""
+    """Returns the path prefix of memory snapshots of a trial that ran out of GPU memory."""
     kind = "validation" if validation else "trial"
     return str(Path(spec.study.folder, study, "snapshots", f"{kind}-{number}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanForecast:
-    """The forecast of one plan, as a record keeps it; intervals hold with 95 % confidence.
+    """Forecast of one plan in a record, with 95 % confidence intervals.
 
-    `peak_bytes` is what the fullest rank is expected to hold, `fits` the probability that this
-    stays below the limit. `learned_from` counts the measured trials of the study that had
-    corrected the forecast by then; what was expected without them stands beside it, so that one
-    can tell what they taught. `filled` is the share of the work of the longest samples that a step
-    has in the mean: the step of those takes so much longer.
+    Attributes:
+        samples_per_second: Expected speed.
+        step_seconds: Expected seconds of an optimizer step.
+        peak_bytes: Expected peak of the fullest rank.
+        fits: Probability that the peak stays below the limit, 0 to 1.
+        limited_by: Largest term of the step time.
+        learned_from: Number of the study's measured trials that the forecast is calibrated with.
+        unlearned_samples_per_second: Expected speed without that calibration.
+        unlearned_peak_bytes: Expected peak without that calibration.
+        filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
     """
 
     samples_per_second: Estimate
     step_seconds: Estimate
     peak_bytes: Estimate
-    fits: float  # 0 to 1
-    limited_by: str  # the term that takes most of a step
+    fits: float
+    limited_by: str
     learned_from: int
     unlearned_samples_per_second: float
     unlearned_peak_bytes: float
@@ -351,16 +350,16 @@ class PlanForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """How far a forecast was off: forecast over measurement, less 1."""
+    """Relative errors of a forecast: forecast / measurement - 1."""
 
     speed: float
-    memory: float | None  # None where no memory was seen to be held
+    memory: float | None  # None if the measured peak is 0
     unlearned_speed: float
     unlearned_memory: float | None
 
 
 def errors(expected: PlanForecast | None, outcome: Outcome) -> Errors | None:
-    """How far off a forecast was; None where there was none, or nothing to hold against it."""
+    """Returns the relative errors of a forecast; None without a forecast or a measurement."""
     if expected is None or not isinstance(outcome, Measured):
         return None
     rate, peak = outcome.samples_per_second.value, outcome.memory.peak_bytes
@@ -376,7 +375,7 @@ def errors(expected: PlanForecast | None, outcome: Outcome) -> Errors | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Hardware and software that a measurement belongs to."""
+    """Hardware and software of a measurement."""
 
     device: str  # "cpu" or "cuda"
     device_name: str
@@ -393,16 +392,16 @@ class Record:
     number: int
     plan: Plan
     outcome: Outcome
-    why: str  # the sentence with which the plan was asked for
+    why: str  # reason for the proposal, one sentence
     started_at: float  # seconds since the epoch
     ended_at: float
     fingerprint: Fingerprint | None
-    forecast: PlanForecast | None = None  # None where nothing could be forecast
+    forecast: PlanForecast | None = None  # None if the plan could not be forecast
     validation: bool = False
 
 
 def closed(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:
-    """The record of a trial that somebody else than its workers closed."""
+    """Returns the record of a trial that ended without its workers, at a time since the epoch."""
     return Record(
         number=number,
         plan=plan,

@@ -1,1 +1,1 @@
-"""Costs of plans, forecast from a footprint and a machine: memory and time, as arithmetic."""
+"""Costs of plans: memory and time, calculated from a model's footprint and a device."""

@@ -1,12 +1,12 @@
-"""Sums of terms whose scales are uncertain: seconds by term, bytes by category.
+"""Calibration of the cost model: coefficients, and the uncertain scales of their terms.
 
-A measured sum y of terms T is modelled as
+A measured sum y of terms T (seconds by term, or bytes by category) is modelled as
 
     log y = z_0 + log(sum_k exp(z_k) T_k) + e,   z ~ N(mean, covariance),   e ~ N(0, noise^2)
 
-so that a few measurements teach more than a factor: a plan that mostly talks corrects
-communication, one that mostly computes corrects computing. Linearised, the posterior is closed
-(Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
+so that a few measurements correct more than a common factor: a plan that mostly communicates
+corrects communication, one that mostly computes corrects computation. The linearised model has a
+closed-form posterior (Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from search_spaces.costs.plan_features import Numbers
 from search_spaces.costs.time import step_terms
 from search_spaces.costs.workload import Work
 
-SURE = 1.96  # standard deviations on each side of an interval of 95 %
-_STEPS = 8  # of Gauss and Newton; three are enough where terms are right within a factor of two
-_LEAST = 1e-30
-# Student's distribution with three degrees of freedom, of which 95 % lie within `SURE` deviations
+SURE = 1.96  # standard deviations on each side of a 95 % confidence interval
+_STEPS = 8  # of Gauss-Newton; three suffice if terms are right within a factor of two
+_TINY = 1e-30
+# Student's t distribution with three degrees of freedom, scaled to 95 % within `SURE` deviations
 _FREEDOM = 3.0
 _UNIT = SURE / float(stdtrit(_FREEDOM, 0.975))
-HOST_WEIGHT = 0.14  # of a measurement on a CPU: noise of 8 % where that of a GPU is 3 %
+HOST_WEIGHT = 0.14  # of a measurement on a CPU, with 8 % noise instead of a GPU's 3 %
 PRIOR = "prior.json"  # fitted by `python -m benchmarks.published.fit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scales:
-    """What is believed of the scales: the common one first, then one for each term.
+    """Distribution of the logarithms of scales: the common one first, then one for each term.
 
-    `covariance` and `noise` say what a measurement teaches. How far forecasts are really off is
-    another matter, since no model is true: their deviation is `sureness` times what the covariance
-    says, and `misfit` beside, which no measurement of other plans takes away.
+    Attributes:
+        mean: Means.
+        covariance: Covariance, which determines with `noise` how much a measurement corrects.
+        noise: Standard deviation of a measurement's logarithm.
+        sureness: Factor from the covariance's deviation to the real one of forecasts, since the
+            model is only approximate.
+        misfit: Additional deviation of forecasts, which measurements of other plans cannot reduce.
     """
 
     mean: tuple[float, ...]
@@ -52,7 +56,13 @@ class Scales:
 
     @classmethod
     def before(cls, common: float, spread: tuple[float, ...], noise: float) -> Self:
-        """Scales of which nothing has been measured."""
+        """Returns the prior, before any measurement.
+
+        Args:
+            common: Deviation of the common scale.
+            spread: Deviation of each term's scale.
+            noise: Deviation of a measurement.
+        """
         deviations = np.array([common, *spread])
         return cls(
             mean=(0.0,) * len(deviations),
@@ -61,18 +71,18 @@ class Scales:
         )
 
     def learned(self, terms: Numbers, measured: Numbers, weight: Numbers | None = None) -> Self:
-        """What is believed after measurements.
+        """Returns the posterior after measurements.
 
         Args:
-            terms: Of shape (measurements, terms).
-            measured: Their measured sums; what is not positive says nothing.
-            weight: How much each counts, 1 for a whole one.
+            terms: Forecast terms, of shape (measurements, terms).
+            measured: Measured sums; those that are not positive are ignored.
+            weight: Weight of each measurement; 1 for a full one.
         """
-        told = np.isfinite(measured) & (measured > 0) & (terms.sum(axis=1) > 0)
-        if not told.any():
+        valid = np.isfinite(measured) & (measured > 0) & (terms.sum(axis=1) > 0)
+        if not valid.any():
             return self
-        terms, target = terms[told], np.log(measured[told])
-        noise = self.noise**2 / (np.ones(len(target)) if weight is None else weight[told])
+        terms, target = terms[valid], np.log(measured[valid])
+        noise = self.noise**2 / (np.ones(len(target)) if weight is None else weight[valid])
         prior, start = np.array(self.covariance), np.array(self.mean)
         guess = start
         for _ in range(_STEPS):
@@ -89,110 +99,115 @@ class Scales:
         )
 
     def scaled(self, terms: Numbers) -> Numbers:
-        """The terms as they are now expected to be."""
+        """Returns the terms times their mean scales."""
         mean = np.array(self.mean)
         scaled: Numbers = (terms.T * np.exp(mean[0] + mean[1:, None])).T
         return scaled
 
     def deviation(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
-        """Standard deviation of the logarithm of each sum of (unscaled) terms.
+        """Returns the standard deviation of the logarithm of each sum.
 
         Args:
-            terms: Of shape (sums, terms).
-            sureness: In place of that of all sums.
+            terms: Unscaled terms, of shape (sums, terms).
+            sureness: Replaces `self.sureness`.
         """
         slope = _linear(terms, np.array(self.mean))[1].T
         variance = np.maximum((np.array(self.covariance) @ slope * slope).sum(axis=0), 0.0)
         factor = self.sureness if sureness is None else sureness
-        whole: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
-        return whole
+        deviation: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
+        return deviation
 
     def parts(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
-        """By how much a standard deviation of each scale moves the logarithm of each sum.
+        """Returns the change of each sum's logarithm per standard deviation of independent scales.
 
         Args:
-            terms: Of shape (sums, terms).
-            sureness: In place of that of all sums.
+            terms: Unscaled terms, of shape (sums, terms).
+            sureness: Replaces `self.sureness`.
 
         Returns:
-            Of shape (sums, 1 + terms); its rows' squares add up to the variance of each sum
-            that the scales alone make.
+            Array of shape (sums, 1 + terms); the squares of a row add up to the variance of the
+            sum, without the misfit.
         """
-        root = np.linalg.cholesky(np.array(self.covariance) + _LEAST * np.eye(len(self.mean)))
+        root = np.linalg.cholesky(np.array(self.covariance) + _TINY * np.eye(len(self.mean)))
         factor = np.asarray(self.sureness if sureness is None else sureness, dtype=float)
         slopes = _linear(terms, np.array(self.mean))[1]
         parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
         return parts
 
     def doubts(self, terms: Numbers, sureness: float | None = None) -> tuple[Numbers, float]:
-        """What the deviation of one sum is made of, as shares of its square.
+        """Splits the variance of one sum into shares.
 
         Returns:
-            The shares of the common scale and of each term's; and that of the misfit.
+            The shares of the common scale and of each term's scale, and the share of the misfit.
         """
         slope = _linear(terms[None], np.array(self.mean))[1][0]
         factor = self.sureness if sureness is None else sureness
         parts = factor**2 * slope * (np.array(self.covariance) @ slope)
-        whole = max(float(parts.sum()) + self.misfit**2, _LEAST)
+        whole = max(float(parts.sum()) + self.misfit**2, _TINY)
         return parts / whole, self.misfit**2 / whole
 
 
 def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> Numbers:
-    """That a quantity around what is expected does not exceed a limit.
+    """Returns the probability that a quantity does not exceed a limit.
 
-    Its logarithm has the tails of Student's distribution with three degrees of freedom, which is
-    nearest to what forecasts of published peaks are off by (2.5 fit best, see docs/decisions, 14),
-    and the interval of 95 % that `SURE` deviations make.
+    Its logarithm has Student's t distribution with three degrees of freedom, close to the errors of
+    forecasts of published peaks (2.5 fit best, see docs/decisions, 14), scaled such that `SURE`
+    deviations give the 95 % confidence interval.
+
+    Args:
+        limit: Limits.
+        expected: Medians of the quantity.
+        deviation: Standard deviations of its logarithm.
     """
-    excess = np.log(np.maximum(limit, _LEAST)) - np.log(np.maximum(expected, _LEAST))
+    excess = np.log(np.maximum(limit, _TINY)) - np.log(np.maximum(expected, _TINY))
     place = excess / np.maximum(deviation, 1e-9) / (_UNIT * _FREEDOM**0.5)
     below: Numbers = 0.5 + (place / (1 + place**2) + np.arctan(place)) / np.pi
     return below
 
 
 def limit_above(expected: Numbers, deviation: Numbers, probability: float) -> Numbers:
-    """The limit that a quantity does not exceed with a probability: the other way round."""
+    """Returns the limit that a quantity stays below with a probability.
+
+    This is the inverse of `probability_below`.
+    """
     limit: Numbers = expected * np.exp(_UNIT * float(stdtrit(_FREEDOM, probability)) * deviation)
     return limit
 
 
 def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
-    """Logarithms of the sums, and their slopes by each scale, the common one first."""
-    scaled = terms.T * np.exp(scales[1:, None])  # terms in rows: long columns add up fast
-    total = np.maximum(scaled.sum(axis=0), _LEAST)
+    """Returns the logarithms of the sums, and their gradients by the scales."""
+    scaled = terms.T * np.exp(scales[1:, None])  # terms in rows, which is faster to sum
+    total = np.maximum(scaled.sum(axis=0), _TINY)
     return scales[0] + np.log(total), np.vstack([np.ones(len(terms)), scaled / total]).T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Coefficients as fitted, and the scales of each term, which measurements correct.
-
-    `provenance` says what the coefficients were fitted to.
-    """
+    """Fitted coefficients, and the scales of their terms, which measurements correct."""
 
     time: TimeCoefficients
     time_scales: Scales
     memory: MemoryCoefficients
     memory_scales: Scales
-    own_sureness: float  # of memory, where Plimsoll's own loop allocates what was traced
-    provenance: str
+    own_sureness: float  # of memory in Plimsoll's own loop, whose allocations are traced
+    provenance: str  # measurements that the coefficients were fitted to
 
     def learned(
         self, work: Work, step_seconds: Numbers, held_bytes: Numbers, weight: Numbers | None = None
     ) -> Self:
-        """The belief after measurements of some plans.
+        """Returns the calibration after measurements of some plans.
 
         Args:
-            work: The plans that were measured.
-            step_seconds: Seconds of an optimizer step; nan where it was not measured.
-            held_bytes: Bytes that the fullest rank held; nan where it was not measured.
-            weight: How much each measurement counts, 1 for a whole one.
+            work: The measured plans.
+            step_seconds: Seconds of an optimizer step; nan if it was not measured.
+            held_bytes: Bytes of the fullest rank; nan if they were not measured.
+            weight: Weight of each measurement; 1 for a full one.
         """
         if not len(work):
             return self
-        # cores that share caches and memory measure less alike than devices of their own
-        count = np.ones(len(work)) if weight is None else weight
-        weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT * count, count)
+        # cores share caches and memory, so their measurements vary more than those of GPUs
+        base_weight = np.ones(len(work)) if weight is None else weight
+        weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT * base_weight, base_weight)
         terms = step_terms(work, self.time).seconds
         held = peak_bytes(work, self.memory).bytes
         return replace(
@@ -202,19 +217,19 @@ class Calibration:
         )
 
 
-_BELIEFS: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+_ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def shipped_calibration() -> Calibration:
-    """What Plimsoll believes before it has measured anything."""
+    """Returns the calibration that ships with Plimsoll, before any measurement."""
     return calibration_from_json((files(__package__) / PRIOR).read_text("utf-8"))
 
 
 def calibration_from_json(text: str) -> Calibration:
-    """The belief that `calibration_to_json` wrote."""
-    return _BELIEFS.validate_json(text)
+    """Reads a calibration that `calibration_to_json` wrote."""
+    return _ADAPTER.validate_json(text)
 
 
-def calibration_to_json(belief: Calibration) -> str:
-    """As JSON, which people can read."""
-    return _BELIEFS.dump_json(belief, indent=1).decode() + "\n"
+def calibration_to_json(calibration: Calibration) -> str:
+    """Returns a calibration as indented JSON."""
+    return _ADAPTER.dump_json(calibration, indent=1).decode() + "\n"

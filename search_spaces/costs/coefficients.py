@@ -1,6 +1,6 @@
-"""What cannot be read off a data sheet or a trace: how near software comes to what hardware can.
+"""Coefficients of the time forecast, which no data sheet or trace contains.
 
-All are positive; they are fitted in logarithms.
+All are positive; they are fitted as logarithms.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCoefficients:
-    """Shares of peaks that are reached, and times that are added.
+    """Shares of peak rates that programs reach, and additional times.
 
-    A share of a bandwidth or a peak is at most reached in long, well-shaped work.
+    A `share` is the limit for large, well-shaped work. A `half` is the size at which half of that
+    limit is reached.
     """
 
-    matmul_share: float = 0.9  # of the peak, by large matmuls, had they all the power they want
-    power_half: float = 0.2  # watts for each TFLOP/s at which half of that is reached
-    wave_half: float = 0.3  # waves of tiles at which half of that is reached
-    inner_half: float = 80.0  # elements summed at which half of that is reached
-    uneven: float = 0.95  # of it, with sizes that are no multiples of 64 elements
-    odd: float = 0.5  # with sizes that are no multiples of 8
-    eight_bit_traffic: float = 1.5  # traffic of operators around matmuls in 8 bits
-    attention_share: float = 0.55  # of the peak, by fused attention forward
-    attention_backward: float = 0.75  # of that, backward
-    sequence_half: float = 300.0  # keys at which half of that is reached
-    traffic_share: float = 0.75  # of the bandwidth, by operators that are no matmuls
-    compiled_traffic: float = 0.5  # of that traffic which is left where blocks are compiled
-    fused_traffic: float = 0.55  # or fused by hand
-    launch: float = 1.0  # of the device's launch time
-    gap: float = 0.1  # of a launch that each operator waits even where the host is ahead
-    compiled_launch: float = 0.4
-    host_talk: float = 4.0  # of the seconds of collectives that run alone, where cores compute too
-    host_offload: float = 8.0  # of offload's seconds, where the host is the device
-    host_launch: float = 8.0  # on a CPU, whose cores run the model's Python too
-    host_operators: float = 0.3  # of the bandwidth, on a CPU, which computes most of them
-    recompute_seconds: float = 3e-4  # of each recomputed block: random states are put away and back
+    matmul_share: float = 0.9  # of the peak, by large matmuls without a power limit
+    power_half: float = 0.2  # watts per TFLOP/s
+    wave_half: float = 0.3  # waves of tiles
+    inner_half: float = 80.0  # elements summed
+    uneven: float = 0.95  # factor for sizes that are not multiples of 64 elements
+    odd: float = 0.5  # factor for sizes that are not multiples of 8 elements
+    eight_bit_traffic: float = 1.5  # factor for the traffic of operators around 8-bit matmuls
+    attention_share: float = 0.55  # of the peak, by fused attention in forward
+    attention_backward: float = 0.75  # factor for that in backward
+    sequence_half: float = 300.0  # keys
+    traffic_share: float = 0.75  # of the bandwidth, by operators other than matmuls
+    compiled_traffic: float = 0.5  # share of that traffic that remains in compiled blocks
+    fused_traffic: float = 0.55  # share of it that remains with hand-fused operators
+    launch: float = 1.0  # factor for the device's launch time
+    gap: float = 0.1  # share of a launch that each operator waits even if the host is ahead
+    compiled_launch: float = 0.4  # factor for launches in compiled blocks
+    host_talk: float = 4.0  # factor for collectives on CPU, whose cores compute too
+    host_offload: float = 8.0  # factor for offload on CPU
+    host_launch: float = 8.0  # factor for launches on CPU, whose cores also run Python
+    host_operators: float = 0.3  # of the bandwidth on CPU, where most operators are compute-bound
+    recompute_seconds: float = 3e-4  # per recomputed block: saves and restores random states
     exchange_share: float = 0.7  # of the link between tensor ranks
-    exchange_seconds: float = 1.5e-5  # of each collective between them, times log2 of their number
-    slow_exchange: float = 0.4  # of that share, where the link is PCIe
+    exchange_seconds: float = 1.5e-5  # per collective of tensor ranks, times log2 of their number
+    slow_exchange: float = 0.4  # factor for that share over PCIe
     gather_share: float = 0.7  # of the link between data ranks of a node
-    slow_gather: float = 0.5  # of that share, where the link is PCIe
+    slow_gather: float = 0.5  # factor for that share over PCIe
     network_share: float = 0.6  # of the network
-    collective_seconds: float = 3e-5  # of each collective of data ranks
-    hook_seconds: float = 5e-4  # of each block whose gradients DeepSpeed splits, in each pass
-    exposed: float = 0.25  # of what could hide behind computing
-    bubble: float = 0.9  # of a pipeline's filling and draining
+    collective_seconds: float = 3e-5  # per collective of data ranks
+    hook_seconds: float = 5e-4  # per pass and block whose gradients DeepSpeed shards
+    exposed: float = 0.25  # share of communication that remains although it could overlap
+    bubble: float = 0.9  # factor for the fill and drain of a pipeline
     hop_share: float = 0.4  # of the link or network, between pipeline stages
     update_share: float = 0.6  # of the bandwidth, by the optimizer
     pcie_share: float = 0.7
     host_update_share: float = 0.4  # of the host's bandwidth, by the optimizer on the host
-    step_seconds: float = 0.01  # of each step
-    pass_seconds: float = 0.002  # of each micro-batch
-    node_jitter: float = 0.01  # of a step, for each doubling of nodes
-    architectures: tuple[float, ...] = (1.0,) * len(ARCHITECTURES)  # of matmul_share
-    stacks: tuple[float, ...] = (1.0,) * len(STACKS)  # of a step's seconds
+    step_seconds: float = 0.01  # per step
+    pass_seconds: float = 0.002  # per micro-batch
+    node_jitter: float = 0.01  # share of a step, per doubling of nodes
+    architectures: tuple[float, ...] = (1.0,) * len(ARCHITECTURES)  # factors for matmul_share
+    stacks: tuple[float, ...] = (1.0,) * len(STACKS)  # factors for a step's seconds
 
 
 def to_vector(coefficients: Any) -> Numbers:
-    """Logarithms of a frozen value's coefficients, in the order of its fields."""
-    held = [getattr(coefficients, field.name) for field in fields(coefficients)]
-    logarithms: Numbers = np.log(np.hstack(held))
+    """Returns the logarithms of a dataclass's coefficients, in the order of its fields."""
+    values = [getattr(coefficients, field.name) for field in fields(coefficients)]
+    logarithms: Numbers = np.log(np.hstack(values))
     return logarithms
 
 
 def from_vector(kind: type[T], vector: Numbers) -> T:
-    """The value whose coefficients have these logarithms."""
+    """Returns the value of a dataclass whose coefficients have these logarithms."""
     values = iter(np.exp(vector).tolist())
-    given: dict[str, Any] = {}
+    coefficients: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if isinstance(field.default, tuple):
-            given[field.name] = tuple(next(values) for _ in field.default)
+            coefficients[field.name] = tuple(next(values) for _ in field.default)
         else:
-            given[field.name] = next(values)
-    return kind(**given)
+            coefficients[field.name] = next(values)
+    return kind(**coefficients)

@@ -1,4 +1,4 @@
-"""What a forecast knows of models and machines, as columns."""
+"""Columns of a forecast: properties of models and devices, per plan, case and kernel."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from search_spaces.hardware import Device
 from search_spaces.hardware.device import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
-# passes of a micro-batch; blocks are an average one
+# passes of a micro-batch; those of blocks are of a mean block
 PASSES = (
     "embedding_forward",
     "embedding_backward",
     "block_forward",
     "block_backward",
-    "block_recomputed",  # what selective recomputation does again
+    "block_recomputed",  # repeated by selective recomputation
     "head_forward",
     "head_backward",
 )
 FORWARD_FLOPS, BACKWARD_FLOPS = 4.0, 10.0
+"""FLOPs of fused attention per head, query, key and element of the head: two products in forward,
+five in backward, one of which recomputes the scores (Dao 2023, arXiv:2307.08691, section 3)."""
 TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CaseColumns:
-    """What a case computes on: a row for each case."""
+    """Properties of the device in each case: a row for each case."""
 
     peak_flops: Numbers
-    attention_flops: Numbers  # the peak of attention, which is not computed in 8 bits
+    attention_flops: Numbers  # peak of attention, which is not computed in 8 bits
     bandwidth: Numbers  # bytes per second
     multiprocessors: Numbers
     launch_seconds: Numbers
     architecture: Counts  # index into ARCHITECTURES
     tensor: Numbers
     tensor_link: Numbers  # bytes per second between tensor ranks
-    slow_link: Numbers  # 1 where these are joined by PCIe, else 0
+    slow_link: Numbers  # 1 if the link is PCIe, else 0
     watts_per_teraflops: Numbers
-    tensor_latency: Numbers  # hops between nodes count more
+    tensor_latency: Numbers  # in hops; hops between nodes count double
     compiled: Numbers  # 1 or 0
     fused: Numbers
     sixteen_bits: Numbers
-    measured: Numbers  # 1 where rates are what programs reached, not what data sheets state
-    collective_seconds: Numbers  # of a small collective as it was measured, else 0
+    measured: Numbers  # 1 if rates were measured, 0 if they are from data sheets
+    collective_seconds: Numbers  # measured, of a small collective; 0 if unknown
     on_cpu: Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartBytes:
-    """What parts hold in a case, in bytes of one micro-batch: a row for each case."""
+    """Bytes that the parts hold for one micro-batch: a row for each case."""
 
     embedding_saved: Numbers
     block_saved: Numbers
-    block_copies: (
-        Numbers  # what is saved of a block whatever the micro-batch: weights that were cast
-    )
+    block_copies: Numbers  # saved independently of the micro-batch: cast weights
     block_kept: Numbers
     block_input: Numbers
     head_saved: Numbers
@@ -71,11 +71,11 @@ class PartBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowColumns:
-    """What is known of the model and the machine of each plan."""
+    """Properties of the model and the device of each plan: a row for each plan."""
 
     case: Counts
     depth: Numbers
-    block_trained: Numbers  # parameters of a rank's slice of a block
+    block_trained: Numbers  # parameters in a tensor rank's slice of a block
     block_frozen: Numbers
     embedding_trained: Numbers
     embedding_frozen: Numbers
@@ -83,7 +83,7 @@ class RowColumns:
     head_frozen: Numbers
     tied: Numbers  # parameters that embedding and head share
     largest_weight: Numbers
-    tokens: Numbers  # of a sample in the mean
+    tokens: Numbers  # mean of a sample
     bandwidth: Numbers
     link: Numbers
     slow_link: Numbers
@@ -100,15 +100,11 @@ class RowColumns:
     on_cpu: Numbers
 
 
-"""FLOPs of fused attention for each head, query, key and head size: two products forward, five
-backward, of which one recomputes the scores (Dao 2023, arXiv:2307.08691, section 3)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernels:
-    """Matmuls and attention kernels, one in a row; `case * len(PASSES) + pass` is its `slot`."""
+    """Matmuls and attention kernels: a row for each kernel."""
 
-    slot: Counts
+    slot: Counts  # case * len(PASSES) + pass
     flops: Numbers  # of all calls
     batch: Numbers
     rows: Numbers
@@ -121,7 +117,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PassSums:
-    """What each pass of each case does beside: arrays of shape (cases, passes)."""
+    """Other work of each pass, besides the kernels: arrays of shape (cases, PASSES)."""
 
     traffic_bytes: Numbers
     launches: Numbers
@@ -130,7 +126,7 @@ class PassSums:
 
 
 def weighted_passes(variant: Variant, depth: int) -> tuple[tuple[tuple[float, Pass], ...], ...]:
-    """For each of `PASSES`, what it consists of: weights and passes of the kinds of blocks."""
+    """Returns for each of `PASSES` its traced passes with their weights, the shares of blocks."""
     kinds = [(len(kind.indices) / depth, kind.part) for kind in variant.blocks] if depth else []
     return (
         ((1.0, variant.embedding.forward),),
@@ -144,31 +140,33 @@ def weighted_passes(variant: Variant, depth: int) -> tuple[tuple[tuple[float, Pa
 
 
 def mean_part(variant: Variant, depth: int) -> tuple[tuple[float, Part], ...]:
-    """The kinds of blocks, each with its share of the depth."""
+    """Returns the kinds of blocks, each with its share of the depth."""
     return tuple((len(kind.indices) / depth, kind.part) for kind in variant.blocks)
 
 
 def kernels_of(
     variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers, case: Counts
 ) -> Kernels:
-    """The kernels of cases that share a variant.
+    """Returns the kernels of cases that share a variant.
 
     Args:
-        variant: What was traced.
+        variant: Traced costs.
         depth: Blocks of the model.
-        micro_batch: Samples, for each case.
-        tensor: Tensor degrees, for each case.
-        case: Numbers of the cases.
+        micro_batch: Samples of each case.
+        tensor: Tensor degree of each case.
+        case: Number of each case.
     """
     columns: list[tuple[Numbers, ...]] = []
     for index, parts in enumerate(weighted_passes(variant, depth)):
         slot = (case * len(PASSES) + index).astype(np.float64)
         backward = PASSES[index].endswith("backward")
-        for share, found in parts:
-            columns += [(slot, *_matmul(one, share, micro_batch, tensor)) for one in found.matmuls]
+        for share, traced in parts:
             columns += [
-                (slot, *_attention(one, share, micro_batch, tensor, backward))
-                for one in found.attentions
+                (slot, *_matmul(matmul, share, micro_batch, tensor)) for matmul in traced.matmuls
+            ]
+            columns += [
+                (slot, *_attention(attention, share, micro_batch, tensor, backward))
+                for attention in traced.attentions
             ]
     stacked = (
         [np.concatenate(column) for column in zip(*columns, strict=True)]
@@ -189,14 +187,14 @@ def kernels_of(
 
 
 def sums_of(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:
-    """What is no kernel of those, for cases that share a variant."""
+    """Returns the other work of cases that share a variant, besides the kernels."""
     passes = weighted_passes(variant, depth)
 
     def summed(name: str) -> Numbers:
         return np.stack(
             [
                 sum(
-                    (share * _extent(found, name, micro_batch, tensor) for share, found in parts),
+                    (share * _extent(traced, name, micro_batch, tensor) for share, traced in parts),
                     start=np.zeros(len(micro_batch)),
                 )
                 for parts in passes
@@ -212,8 +210,8 @@ def sums_of(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers)
     )
 
 
-def _extent(found: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
-    value = getattr(found, name)
+def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
+    value = getattr(traced, name)
     if isinstance(value, int):
         return np.full(len(micro_batch), float(value))
     amount: Numbers = np.broadcast_to(value.at(micro_batch, tensor), micro_batch.shape)
@@ -249,8 +247,8 @@ def _attention(
         for extent in (attention.heads, attention.queries, attention.keys)
     )
     calls = share * attention.count
-    each = (BACKWARD_FLOPS if backward else FORWARD_FLOPS) * (0.5 if attention.causal else 1.0)
-    yield each * calls * heads * queries * keys * attention.head_size
+    flops = (BACKWARD_FLOPS if backward else FORWARD_FLOPS) * (0.5 if attention.causal else 1.0)
+    yield flops * calls * heads * queries * keys * attention.head_size
     yield from (heads, queries, keys, np.full(shape, float(attention.head_size)))
     yield np.full(shape, float(attention.element_bytes))
     yield np.ones(shape)
@@ -260,7 +258,14 @@ def _attention(
 def row_columns(
     footprint: Footprint, device: Device, executions: PlanFeatures, case: Counts
 ) -> RowColumns:
-    """A row for each plan, whose case is given."""
+    """Returns the row columns of plans.
+
+    Args:
+        footprint: Traced costs of the model.
+        device: The device.
+        executions: Features of the plans.
+        case: Case number of each plan.
+    """
     names = (
         "block_trained",
         "block_frozen",
@@ -271,14 +276,14 @@ def row_columns(
         "largest_weight",
     )
     count = len(executions)
-    found = {name: np.zeros(count) for name in names}
+    parameters = {name: np.zeros(count) for name in names}
     for number, variant in enumerate(footprint.variants):
-        at = executions.variant == number
-        if not at.any():
+        rows = executions.variant == number
+        if not rows.any():
             continue
-        tensor = executions.tensor[at].astype(float)
+        tensor = executions.tensor[rows].astype(float)
         for name, value in _parameters(variant, footprint.depth, tensor).items():
-            found[name][at] = value
+            parameters[name][rows] = value
     peaks = _peaks(device)
     constants = {
         "depth": footprint.depth,
@@ -298,13 +303,13 @@ def row_columns(
         "collective_seconds": _small_collective(device),
         "on_cpu": device.architecture == "cpu",
     }
-    # tied weights are split as the head is
-    held = found["head_trained"] + found["head_frozen"]
+    # tied weights are split like the head
+    head = parameters["head_trained"] + parameters["head_frozen"]
     return RowColumns(
         case=case,
-        tied=np.minimum(float(footprint.tied_parameters), held),
+        tied=np.minimum(float(footprint.tied_parameters), head),
         peak_flops=peaks[executions.precision],
-        **found,
+        **parameters,
         **{name: np.full(count, float(value)) for name, value in constants.items()},
     )
 
@@ -330,7 +335,7 @@ def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numb
 
 
 def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
-    """A row for each case, of which a plan is given."""
+    """Returns the case columns, from the features of one plan of each case."""
     count = len(cases)
     tensor = cases.tensor.astype(float)
     inside = tensor <= device.node_devices
@@ -358,28 +363,28 @@ def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
 
 
 def _small_collective(device: Device) -> float:
-    """Seconds of the shortest collectives that were measured, 0 where none was."""
-    least = min((point[2] for point in device.collective_points), default=0)
-    shortest = [point[3] for point in device.collective_points if point[2] == least]
-    return float(np.mean(shortest)) if shortest else 0.0
+    """Returns the mean seconds of the smallest measured collectives; 0 if none was measured."""
+    smallest = min((point[2] for point in device.collective_points), default=0)
+    seconds = [point[3] for point in device.collective_points if point[2] == smallest]
+    return float(np.mean(seconds)) if seconds else 0.0
 
 
 def _peaks(device: Device) -> Numbers:
-    """Peaks in the order of `PRECISIONS`; one without units of its own has that of fp32.
+    """Returns peaks in the order of `PRECISIONS`; a precision without own units has that of fp32.
 
-    They are dense ones of a data sheet, or the best that was measured of any shape.
+    A peak is the best measurement of any shape, or else the dense peak of the data sheet.
     """
-    found = []
+    best = []
     for name in PRECISIONS:
         measured = [point[-1] for point in device.matmul_points if point[0] == name]
-        found.append(max(measured, default=device.peak_flops_per_second(name)))
-    peaks = np.array(found)
-    known: Numbers = np.where(peaks > 0, peaks, peaks[0])
-    return known
+        best.append(max(measured, default=device.peak_flops_per_second(name)))
+    peaks = np.array(best)
+    completed: Numbers = np.where(peaks > 0, peaks, peaks[0])
+    return completed
 
 
 def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PartBytes:
-    """What parts hold, a row for each micro-batch and tensor degree."""
+    """Returns the bytes of the parts, a row for each micro-batch and tensor degree."""
 
     def of(part: Part, *names: str) -> Numbers:
         value: object = part
@@ -392,12 +397,12 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         zero = np.zeros(len(micro_batch))
         return sum((share * of(part, *names) for share, part in mean_part(variant, depth)), zero)
 
-    def most(*names: str) -> Numbers:
+    def largest(*names: str) -> Numbers:
         zero = np.zeros(len(micro_batch))
-        fullest: Numbers = np.max(
+        amount: Numbers = np.max(
             [zero, *(of(kind.part, *names) for kind in variant.blocks)], axis=0
         )
-        return fullest
+        return amount
 
     blocks = mean_part(variant, depth) if depth else ()
     zero = np.zeros(len(micro_batch))
@@ -409,8 +414,8 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         block_kept=mean("kept_bytes"),
         block_input=mean("input_bytes"),
         head_saved=of(variant.head, "saved_bytes"),
-        block_forward_transient=most("forward", "transient_bytes"),
-        block_backward_transient=most("backward", "transient_bytes"),
+        block_forward_transient=largest("forward", "transient_bytes"),
+        block_backward_transient=largest("backward", "transient_bytes"),
         head_forward_transient=of(variant.head, "forward", "transient_bytes"),
         head_backward_transient=of(variant.head, "backward", "transient_bytes"),
     )

@@ -1,7 +1,7 @@
-"""What a model costs, as tracing tells it: bytes, matmuls and traffic of each of its parts.
+"""Footprint of a model, measured by tracing: bytes, matmuls and traffic of each of its parts.
 
-A footprint is a pure value: it is saved as JSON, and everything that is forecast follows from it by
-arithmetic. `workers.tracing.trace` makes it.
+A footprint is a pure value that is saved as JSON; all forecasts are calculated from it.
+`workers.tracing.trace` makes it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from search_spaces.plan import Attention
 
 Compute = Literal["fp32", "autocast", "cast"]
-"""How a pass computes: all in fp32; fp32 weights with 16-bit matmuls by autocast (DDP and one
+"""Precision of a pass: all in fp32; fp32 weights with 16-bit matmuls by autocast (DDP and one
 rank); weights cast to 16 bits as a whole (FSDP2, DeepSpeed)."""
 Split = Literal["none", "tensor", "sequence"]
-"""Whether tensor ranks split a block, and the sequence between its matmuls too."""
+"""Parallelism of a block: none, tensor parallelism, or with sequence parallelism too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """A quantity as a function of the micro-batch b and the tensor degree t.
 
-    It is fixed + per_sample * b + (split_fixed + split_per_sample * b) / t, in the unit of what it
-    counts.
+    It is fixed + per_sample * b + (split_fixed + split_per_sample * b) / t, in the unit of the
+    quantity.
     """
 
     fixed: float = 0.0
@@ -35,9 +35,9 @@ class Extent:
     split_per_sample: float = 0.0
 
     def at(self, micro_batch: Any, tensor: Any = 1) -> Any:
-        """The quantity for numbers or for arrays of them, which broadcast."""
-        whole = self.fixed + self.per_sample * micro_batch
-        return whole + (self.split_fixed + self.split_per_sample * micro_batch) / tensor
+        """Returns the quantity for numbers or arrays, which broadcast."""
+        unsplit = self.fixed + self.per_sample * micro_batch
+        return unsplit + (self.split_fixed + self.split_per_sample * micro_batch) / tensor
 
 
 ZERO = Extent()
@@ -45,15 +45,16 @@ ZERO = Extent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The largest of some quantities of one unit, and never below 0.
+    """Maximum of several quantities of one unit, and at least 0.
 
-    What is largest at one sample, such as the gradient of a weight, need not be so at many.
+    The largest one at a single sample, such as the gradient of a weight, may not be the largest at
+    many.
     """
 
     lines: tuple[Extent, ...] = ()
 
     def at(self, micro_batch: Any, tensor: Any = 1) -> Any:
-        """The quantity for numbers or for arrays of them, which broadcast."""
+        """Returns the maximum for numbers or arrays, which broadcast."""
         values = (line.at(micro_batch, tensor) for line in self.lines)
         return functools.reduce(np.maximum, values, 0.0)
 
@@ -75,14 +76,11 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedAttention:
-    """`count` calls of one kernel that computes attention: sdpa or flash, forward or backward.
+    """`count` calls of a fused attention kernel: sdpa or flash, forward or backward."""
 
-    `heads` counts query heads of all samples together; the two lengths are in tokens.
-    """
-
-    heads: Extent
-    queries: Extent
-    keys: Extent
+    heads: Extent  # query heads of all samples together
+    queries: Extent  # tokens
+    keys: Extent  # tokens
     head_size: int
     causal: bool
     element_bytes: int
@@ -91,13 +89,17 @@ class FusedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What a part does in one direction for one micro-batch.
+    """Work of a part in one direction for one micro-batch.
 
-    `traffic_bytes` is what all operators but matmuls and fused attention read and write,
-    `launches` how many operators there are, those included. `exchanged_bytes` is what a tensor
-    rank gives into collectives (an all-reduce counts its buffer once, as do an all-gather its
-    result and a reduce-scatter its input), in `exchanges` calls. `transient_bytes` is the most that
-    lives at once beside what is saved for backward before and after.
+    Attributes:
+        matmuls: Matrix products.
+        attentions: Fused attention kernels.
+        traffic_bytes: Reads and writes of all other operators.
+        launches: Number of operators, including matmuls and attention.
+        exchanged_bytes: Bytes of a tensor rank in collectives; counts the buffer of an all-reduce,
+            the result of an all-gather and the input of a reduce-scatter once.
+        exchanges: Number of these collectives.
+        transient_bytes: Peak of temporary tensors, without those saved for backward.
     """
 
     matmuls: tuple[Matmul, ...] = ()
@@ -113,11 +115,16 @@ class Pass:
 class Part:
     """The embedding, one block, or the head with its loss.
 
-    Parameters are counts; a tensor rank holds `trained.at(0, t)` of them. `saved_bytes` is what
-    forward keeps for backward, weights themselves apart (copies of them count); `kept_bytes` what
-    selective recomputation keeps beside the part's input; `input_bytes` is the hidden states
-    that the part receives, what full recomputation keeps. `recomputed` is what selective
-    recomputation does again, full recomputation does all of `forward`.
+    Attributes:
+        trained: Trained parameters; a tensor rank holds `trained.at(0, t)` of them.
+        frozen: Frozen parameters.
+        saved_bytes: Tensors that forward saves for backward: copies of weights, but not weights.
+        kept_bytes: Tensors that selective recomputation saves, without the input.
+        input_bytes: Hidden states that the part receives, which full recomputation saves.
+        forward: Work of forward, which full recomputation repeats.
+        backward: Work of backward, without recomputation.
+        recomputed: Work that selective recomputation repeats.
+        largest_weight: Parameters of the largest single weight.
     """
 
     trained: Extent
@@ -128,20 +135,20 @@ class Part:
     forward: Pass = Pass()
     backward: Pass = Pass()
     recomputed: Pass = Pass()
-    largest_weight: float = 0.0  # parameters of the largest single weight
+    largest_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKind:
-    """Blocks that are alike; `indices` are their places in the stack."""
+    """Blocks with the same costs."""
 
-    indices: tuple[int, ...]
+    indices: tuple[int, ...]  # positions in the stack
     part: Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The model under one attention, one way to compute and one way to split."""
+    """Costs of the model with one attention, one precision and one parallelism."""
 
     attention: Attention
     compute: Compute
@@ -153,36 +160,31 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What tracing a model told, for samples of `tokens` tokens.
-
-    `tied_parameters` are counted in the embedding and in the head and exist once in one stage.
-    `varied` tells whether there are shorter samples too: memory is then given back in other sizes.
-    `lengths` are then those of samples at evenly spaced quantiles, ascending (none if nobody knows
-    them), and `row_tokens` is the most that a row of packed samples holds.
-    """
+    """Traced costs of a model, for samples of `tokens` tokens."""
 
     model: str
-    digest: str  # of all that the trace depends on: the name under which it is cached
-    tokens: int
+    digest: str  # of all inputs of the trace: its name in the cache
+    tokens: int  # of the longest sample
     depth: int  # blocks
-    tied_parameters: int
-    varied: bool = False
-    lengths: tuple[int, ...] = ()
-    row_tokens: int = 0
+    tied_parameters: int  # counted in both embedding and head; exist once if on one stage
+    varied: bool = False  # samples differ in length, so freed memory has other sizes than needed
+    lengths: tuple[int, ...] = ()  # ascending, at evenly spaced quantiles; empty if unknown
+    row_tokens: int = 0  # maximum tokens of a row of packed samples
     variants: tuple[Variant, ...]
 
     @property
     def mean_tokens(self) -> float:
-        """Tokens of a sample in the mean."""
+        """Mean tokens of a sample."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else float(self.tokens)
 
     def variant(self, attention: Attention, compute: Compute, split: Split) -> Variant:
-        """The variant of these.
+        """Returns the variant with this attention, precision and parallelism.
 
         Raises:
             KeyError: If it was not traced.
         """
-        for found in self.variants:
-            if (found.attention, found.compute, found.split) == (attention, compute, split):
-                return found
-        raise KeyError((attention, compute, split))
+        key = (attention, compute, split)
+        for variant in self.variants:
+            if (variant.attention, variant.compute, variant.split) == key:
+                return variant
+        raise KeyError(key)

@@ -1,4 +1,4 @@
-"""The forecast of many plans at once: time and memory, each with how sure it is."""
+"""Forecasts of many plans at once: time and memory, each with its uncertainty."""
 
 from __future__ import annotations
 
@@ -17,79 +17,81 @@ from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Work
 
-_THREADS = 2  # more would wait for memory
-_CHUNK = 1 << 16  # plans at a time: fewer pay for calls, more for memory
-_LEAST = 1e-30
+_THREADS = 2  # more would be limited by memory bandwidth
+_CHUNK = 1 << 16  # plans at a time: smaller chunks cost more calls, larger ones more memory
+_TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forecasts:
-    """Columns, a row for each plan.
+    """Forecasts as columns, a row for each plan.
 
-    Deviations are those of logarithms: a value times exp(±1.96 deviations) is its interval of
-    95 %. `terms` are seconds of a step, of shape (plans, TERMS); `categories` bytes of the fullest
-    rank at its peak, of shape (plans, CATEGORIES). `fits` is the probability that the peak stays
-    below the limit that was asked for.
+    Deviations are standard deviations of logarithms: the 95 % confidence interval of a value is the
+    value times exp(±1.96 deviations).
     """
 
     step_seconds: Numbers
     step_deviation: Numbers
     samples_per_second: Numbers
     tokens_per_second_per_device: Numbers
-    mfu: Numbers  # model FLOPs, without those of recomputation, over the devices' peak
-    terms: Numbers
+    mfu: Numbers  # model FLOPs without recomputation, over the devices' peak
+    terms: Numbers  # seconds of a step, of shape (plans, TERMS)
     recomputed: Numbers  # share of the computing terms that recomputation takes
-    hidden_seconds: Numbers  # of communication behind computing
-    peak_bytes: Numbers
+    hidden_seconds: Numbers  # of communication behind computation
+    peak_bytes: Numbers  # of the fullest rank
     peak_deviation: Numbers
-    categories: Numbers
-    stage: Counts
-    fits: Numbers
+    categories: Numbers  # bytes of the fullest rank at its peak, of shape (plans, CATEGORIES)
+    stage: Counts  # of the fullest rank: index into STAGES
+    fits: Numbers  # probability that the peak stays below the limit
 
     def __len__(self) -> int:
         return len(self.step_seconds)
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """The forecasts of these rows."""
+        """Returns the forecasts of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def interval(self, row: int) -> tuple[float, float]:
-        """Samples per second of a plan, low and high, with 95 % confidence."""
+        """Returns the 95 % confidence interval of a plan's samples per second."""
         rate = float(self.samples_per_second[row])
         factor = float(np.exp(SURE * self.step_deviation[row]))
         return rate / factor, rate * factor
 
     def by_term(self, row: int) -> dict[str, float]:
-        """Seconds of a step of one plan, by term."""
+        """Returns the seconds of a plan's step by term."""
         return dict(zip(TERMS, self.terms[row].tolist(), strict=True))
 
     def by_category(self, row: int) -> dict[str, float]:
-        """Bytes of the fullest rank of one plan, by category."""
+        """Returns the bytes of a plan's fullest rank by category."""
         return dict(zip(CATEGORIES, self.categories[row].tolist(), strict=True))
 
     def fullest_stage(self, row: int) -> str:
-        """Which rank of a pipeline holds most: "first", "middle" or "last"."""
+        """Returns the fullest rank of a pipeline: "first", "middle" or "last"."""
         return STAGES[int(self.stage[row])]
 
     def limited_by(self, row: int) -> str:
-        """The term that takes most of a plan's step."""
+        """Returns the largest term of a plan's step."""
         return TERMS[int(np.argmax(self.terms[row]))]
 
 
-def forecast(work: Work, belief: Calibration, limit_bytes: float) -> Forecasts:
-    """What plans are expected to take.
+def forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forecasts:
+    """Forecasts time and memory of plans.
 
     Args:
         work: The plans.
-        belief: Coefficients and scales.
-        limit_bytes: What one rank may hold.
+        calibration: Coefficients and scales.
+        limit_bytes: Memory limit per rank.
     """
-    # numpy computes without the interpreter's lock
+    # numpy releases the interpreter's lock
     with ThreadPoolExecutor(max_workers=_THREADS) as threads:
-        told = threads.map(lambda part: _forecast(part, belief, limit_bytes), _chunks(work))
-        chunks = list(told)
+        chunks = list(
+            threads.map(lambda chunk: _forecast(chunk, calibration, limit_bytes), _chunks(work))
+        )
     return Forecasts(
-        **{f.name: np.concatenate([getattr(c, f.name) for c in chunks]) for f in fields(Forecasts)}
+        **{
+            field.name: np.concatenate([getattr(chunk, field.name) for chunk in chunks])
+            for field in fields(Forecasts)
+        }
     )
 
 
@@ -101,23 +103,23 @@ def _chunks(work: Work) -> Iterator[Work]:
         yield work.take(slice(start, start + _CHUNK))  # type: ignore[arg-type]
 
 
-def _forecast(work: Work, belief: Calibration, limit_bytes: float) -> Forecasts:
-    step = step_terms(work, belief.time)
-    terms = belief.time_scales.scaled(step.seconds)
+def _forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forecasts:
+    step = step_terms(work, calibration.time)
+    terms = calibration.time_scales.scaled(step.seconds)
     seconds = terms.sum(axis=1)
-    peak = peak_bytes(work, belief.memory)
-    categories = belief.memory_scales.scaled(peak.bytes)
+    peak = peak_bytes(work, calibration.memory)
+    categories = calibration.memory_scales.scaled(peak.bytes)
     held = categories.sum(axis=1)
-    execution, rows = work.executions, work.rows
-    own = execution.stack == STACKS.index("torch")
-    sureness = np.where(own, belief.own_sureness, belief.memory_scales.sureness)
-    spread = belief.memory_scales.deviation(peak.bytes, sureness)
-    samples = (execution.micro_batch * execution.accumulation * execution.data).astype(float)
-    devices = (execution.tensor * execution.pipeline * execution.data).astype(float)
+    features, rows = work.executions, work.rows
+    traced_stack = features.stack == STACKS.index("torch")
+    sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
+    deviation = calibration.memory_scales.deviation(peak.bytes, sureness)
+    samples = (features.micro_batch * features.accumulation * features.data).astype(float)
+    devices = (features.tensor * features.pipeline * features.data).astype(float)
     rate = samples / seconds
     return Forecasts(
         step_seconds=seconds,
-        step_deviation=belief.time_scales.deviation(step.seconds),
+        step_deviation=calibration.time_scales.deviation(step.seconds),
         samples_per_second=rate,
         tokens_per_second_per_device=rate * rows.tokens / devices,
         mfu=model_flops(work) / (seconds * rows.peak_flops * devices),
@@ -125,16 +127,16 @@ def _forecast(work: Work, belief: Calibration, limit_bytes: float) -> Forecasts:
         recomputed=step.recomputed,
         hidden_seconds=step.hidden,
         peak_bytes=held,
-        peak_deviation=spread,
+        peak_deviation=deviation,
         categories=categories,
         stage=peak.stage,
-        fits=probability_below(np.full(len(work), limit_bytes), held, spread),
+        fits=probability_below(np.full(len(work), limit_bytes), held, deviation),
     )
 
 
 def model_flops(work: Work) -> Numbers:
-    """FLOPs of the model in a step of each plan, over all devices, without recomputation."""
-    sums = np.bincount(  # floats already, which its types do not tell
+    """Returns the model FLOPs of a step of each plan, over all devices, without recomputation."""
+    sums = np.bincount(  # its type stubs do not say that these are floats
         work.kernels.slot,
         work.kernels.flops,
         minlength=len(work.cases.tensor) * len(PASSES),
@@ -144,25 +146,24 @@ def model_flops(work: Work) -> Numbers:
     ends = at["embedding_forward"] + at["embedding_backward"] + at["head_forward"]
     ends = ends + at["head_backward"]
     block = at["block_forward"] + at["block_backward"]
-    execution, rows = work.executions, work.rows
+    features, rows = work.executions, work.rows
     micro = ends[rows.case] + rows.depth * block[rows.case]
-    flops: Numbers = micro * execution.tensor * execution.accumulation * execution.data
+    flops: Numbers = micro * features.tensor * features.accumulation * features.data
     return flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchPrior:
-    """Columns, a row for each plan.
+    """Prior of the search from forecasts: columns with a row for each plan.
 
-    `log_rate` is the logarithm of samples per second, `log_share` that of the peak over the
-    limit. The parts, of shape (plans, coefficients), say by how much a standard deviation of each
-    coefficient moves them: coefficients are common to all plans, so that what one plan shows of
-    them tells of the others.
+    Parts, of shape (plans, coefficients), are the change per standard deviation of each
+    coefficient. Coefficients are common to all plans, so a measurement of one plan informs about
+    the others.
     """
 
-    log_rate: Numbers
+    log_rate: Numbers  # logarithm of samples per second
     rate_parts: Numbers
-    log_share: Numbers
+    log_share: Numbers  # logarithm of the peak over the limit
     share_parts: Numbers
     step_seconds: Numbers
 
@@ -170,16 +171,19 @@ class SearchPrior:
         return len(self.log_rate)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
-        """Those of some plans."""
+        """Returns the prior of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 def joined(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> SearchPrior:
-    """Prospects of parts of a table as those of the whole.
+    """Joins the priors of parts of a table.
 
     Args:
-        parts: Of some of its plans each.
-        rows: Where in the table those stand; each row of it stands in one of them.
+        parts: Priors of disjoint parts that cover the table.
+        rows: Rows of each part in the table.
+
+    Returns:
+        The prior of the table, in its order.
     """
     order = np.argsort(np.concatenate(rows))
     return SearchPrior(
@@ -190,26 +194,26 @@ def joined(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> Se
     )
 
 
-def search_prior(work: Work, belief: Calibration, limit_bytes: float) -> SearchPrior:
-    """The prospects of plans.
+def search_prior(work: Work, calibration: Calibration, limit_bytes: float) -> SearchPrior:
+    """Calculates the search prior of plans.
 
     Args:
         work: The plans.
-        belief: Coefficients and scales.
-        limit_bytes: What one rank may hold.
+        calibration: Coefficients and scales.
+        limit_bytes: Memory limit per rank.
     """
-    terms = step_terms(work, belief.time).seconds
-    held = peak_bytes(work, belief.memory).bytes
-    execution = work.executions
-    samples = (execution.micro_batch * execution.accumulation * execution.data).astype(float)
-    seconds = belief.time_scales.scaled(terms).sum(axis=1)
-    peak = belief.memory_scales.scaled(held).sum(axis=1)
-    own = execution.stack == STACKS.index("torch")
-    sureness = np.where(own, belief.own_sureness, belief.memory_scales.sureness)
+    terms = step_terms(work, calibration.time).seconds
+    held = peak_bytes(work, calibration.memory).bytes
+    features = work.executions
+    samples = (features.micro_batch * features.accumulation * features.data).astype(float)
+    seconds = calibration.time_scales.scaled(terms).sum(axis=1)
+    peak = calibration.memory_scales.scaled(held).sum(axis=1)
+    traced_stack = features.stack == STACKS.index("torch")
+    sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
     return SearchPrior(
-        log_rate=np.log(samples / np.maximum(seconds, _LEAST)),
-        rate_parts=belief.time_scales.parts(terms),
-        log_share=np.log(np.maximum(peak, _LEAST) / limit_bytes),
-        share_parts=belief.memory_scales.parts(held, sureness),
+        log_rate=np.log(samples / np.maximum(seconds, _TINY)),
+        rate_parts=calibration.time_scales.parts(terms),
+        log_share=np.log(np.maximum(peak, _TINY) / limit_bytes),
+        share_parts=calibration.memory_scales.parts(held, sureness),
         step_seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""Bytes that a rank holds at its peak, by category."""
+"""Memory forecast: bytes that a rank holds at its peak, by category."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CATEGORIES = (
     "weights",
     "gradients",
     "optimizer",
-    "gathered",  # weights and gradients that are whole for a while
+    "gathered",  # weights and gradients that are temporarily whole
     "activations",
     "temporaries",
     "buffers",  # of communication
@@ -26,19 +26,22 @@ STAGES = ("first", "middle", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCoefficients:
-    """What no trace tells: how allocators and libraries use memory. All are positive."""
+    """Memory use of allocators and libraries, which no trace shows. All are positive.
 
-    fragmentation: float = 0.1  # of what comes and goes: reserved beyond what is allocated
-    varied: float = 0.3  # of it, where micro-batches differ in length
-    library_bytes: float = 4e8  # of the collectives' library, where there are several ranks
+    Fragmentation is a share of the transient memory: gathered, activations and temporaries.
+    """
+
+    fragmentation: float = 0.1  # reserved beyond allocated, on CUDA
+    varied: float = 0.3  # the same, if micro-batches differ in length
+    library_bytes: float = 4e8  # of the communication library, with several ranks
     workspace_bytes: float = 1e8  # of the matmul library
-    host_bytes: float = 1.6e7  # of libraries in a process on a CPU, beyond a bare worker
-    host_fragmentation: float = 0.7  # of what comes and goes there: the C library gives back late
+    host_bytes: float = 1.6e7  # of libraries in a CPU process, above an idle worker
+    host_fragmentation: float = 0.7  # on CPU, where the C library is slow to return memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeakBytes:
-    """The peak of the rank that holds most: bytes of shape (plans, CATEGORIES), and its stage."""
+    """Peak of the fullest rank: bytes of shape (plans, CATEGORIES), and its stage."""
 
     bytes: Numbers
     stage: Counts  # index into STAGES
@@ -46,23 +49,28 @@ class PeakBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stage:
-    """What a rank of a pipeline holds: counts of parts, and micro-batches under way."""
+    """Parts of a pipeline rank, as counts, and its micro-batches in flight."""
 
     embeddings: Numbers
     blocks: Numbers
     heads: Numbers
-    under_way: Numbers
+    in_flight: Numbers
 
 
-def peak_bytes(work: Work, by: MemoryCoefficients) -> PeakBytes:
-    """The peak of every plan; a pipeline's fullest stage counts."""
-    held = _held(work, by, _stage(work, "first"))
+def peak_bytes(work: Work, coefficients: MemoryCoefficients) -> PeakBytes:
+    """Forecasts the peak of every plan; for a pipeline, that of its fullest stage.
+
+    Args:
+        work: The plans.
+        coefficients: Memory use of allocators and libraries.
+    """
+    held = _rank_bytes(work, coefficients, _stage(work, "first"))
     stage = np.zeros(len(work), dtype=np.int64)
     split = np.flatnonzero(work.executions.pipeline > 1)
     if len(split):
         part = work.take(split)
         for number in (1, 2):
-            other = _held(part, by, _stage(part, STAGES[number]))
+            other = _rank_bytes(part, coefficients, _stage(part, STAGES[number]))
             fuller = other.sum(axis=0) > held[:, split].sum(axis=0)
             held[:, split[fuller]] = other[:, fuller]
             stage[split[fuller]] = number
@@ -70,30 +78,30 @@ def peak_bytes(work: Work, by: MemoryCoefficients) -> PeakBytes:
 
 
 def _stage(work: Work, name: str) -> _Stage:
-    """The first, the fullest middle or the last rank of each pipeline."""
-    execution = work.executions
-    alone = execution.pipeline == 1
-    count, depth = execution.accumulation.astype(float), execution.pipeline.astype(float)
-    chunks = execution.chunks.astype(float)
+    """Returns the first, the fullest middle or the last rank of each pipeline."""
+    features = work.executions
+    unsplit = features.pipeline == 1
+    count, depth = features.accumulation.astype(float), features.pipeline.astype(float)
+    chunks = features.chunks.astype(float)
     # interleaved 1F1B: Narayanan et al. 2021, arXiv:2104.04473, section 2.2
-    most = np.where(chunks > 1, ((chunks + 1) * depth - 1) / chunks, depth)
+    most = np.where(chunks > 1, ((chunks + 1) * depth - 1) / chunks, depth)  # on the first rank
     before = {"first": 0.0 * depth, "middle": 1.0 + 0.0 * depth, "last": depth - 1}[name]
     blocks = {
-        "first": execution.first_blocks,
-        "middle": execution.middle_blocks,
-        "last": execution.last_blocks,
+        "first": features.first_blocks,
+        "middle": features.middle_blocks,
+        "last": features.last_blocks,
     }[name]
-    held = np.where(execution.gpipe, count, np.minimum(count, np.maximum(most - before, 1)))
+    in_flight = np.where(features.gpipe, count, np.minimum(count, np.maximum(most - before, 1)))
     return _Stage(
         embeddings=np.full(len(work), float(name == "first")),
         blocks=blocks,
-        heads=alone * 1.0 if name == "first" else np.full(len(work), float(name == "last")),
-        under_way=np.where(alone, 1.0, held),
+        heads=unsplit * 1.0 if name == "first" else np.full(len(work), float(name == "last")),
+        in_flight=np.where(unsplit, 1.0, in_flight),
     )
 
 
-def _held(work: Work, by: MemoryCoefficients, stage: _Stage) -> Numbers:
-    execution, rows = work.executions, work.rows
+def _rank_bytes(work: Work, coefficients: MemoryCoefficients, stage: _Stage) -> Numbers:
+    features, rows = work.executions, work.rows
     trained = (
         stage.embeddings * rows.embedding_trained
         + stage.blocks * rows.block_trained
@@ -106,25 +114,25 @@ def _held(work: Work, by: MemoryCoefficients, stage: _Stage) -> Numbers:
         + stage.heads * rows.head_frozen
         - stage.embeddings * stage.heads * rows.tied * (rows.head_trained == 0)
     )
-    weights = trained * execution.weight_bytes + np.maximum(frozen, 0.0) * execution.frozen_bytes
-    weights = weights / np.where(execution.weights_sharded, execution.shards, 1)
-    gradients = trained * execution.gradient_bytes
-    gradients = gradients / np.where(execution.gradients_sharded, execution.shards, 1)
-    mine = trained / np.where(execution.optimizer_sharded, execution.shards, 1)
-    weights = np.where(execution.weights_on_host, 0.0, weights)
-    on_host = execution.optimizer_on_host
-    optimizer = np.where(on_host, 0.0, mine * execution.state_bytes)
-    gradients = np.where(on_host & execution.weights_on_host, 0.0, gradients)
-    peak = _most(_moments(work, stage, gradients, mine))
-    ranks = execution.tensor * execution.pipeline * execution.data
+    weights = trained * features.weight_bytes + np.maximum(frozen, 0.0) * features.frozen_bytes
+    weights = weights / np.where(features.weights_sharded, features.shards, 1)
+    gradients = trained * features.gradient_bytes
+    gradients = gradients / np.where(features.gradients_sharded, features.shards, 1)
+    updated = trained / np.where(features.optimizer_sharded, features.shards, 1)
+    weights = np.where(features.weights_on_host, 0.0, weights)
+    on_host = features.optimizer_on_host
+    optimizer = np.where(on_host, 0.0, updated * features.state_bytes)
+    gradients = np.where(on_host & features.weights_on_host, 0.0, gradients)
+    peak = _largest(_moments(work, stage, gradients, updated))
+    ranks = features.tensor * features.pipeline * features.data
     cuda = rows.on_cpu == 0
-    libraries = rows.context_bytes + by.library_bytes * (ranks > 1)
-    outside = np.where(cuda, libraries, by.host_bytes)
-    moving = peak[1] + peak[2] + peak[3]
-    fragmentation = np.where(execution.varied, by.varied, by.fragmentation)
-    fragmentation = np.where(cuda, fragmentation, by.host_fragmentation)
-    temporaries = peak[3] + np.where(cuda, by.workspace_bytes, 0.0)
-    found: Numbers = np.array(
+    libraries = rows.context_bytes + coefficients.library_bytes * (ranks > 1)
+    outside = np.where(cuda, libraries, coefficients.host_bytes)
+    transient = peak[1] + peak[2] + peak[3]
+    fragmentation = np.where(features.varied, coefficients.varied, coefficients.fragmentation)
+    fragmentation = np.where(cuda, fragmentation, coefficients.host_fragmentation)
+    temporaries = peak[3] + np.where(cuda, coefficients.workspace_bytes, 0.0)
+    categories: Numbers = np.array(
         [
             weights,
             peak[0],
@@ -132,16 +140,16 @@ def _held(work: Work, by: MemoryCoefficients, stage: _Stage) -> Numbers:
             peak[1],
             peak[2],
             temporaries,
-            execution.buffer_bytes,
+            features.buffer_bytes,
             outside,
-            moving * fragmentation,
+            transient * fragmentation,
         ]
     ) * (trained + frozen > 0)
-    return found
+    return categories
 
 
-def _most(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
-    """Of each plan the moment at which the sum is largest."""
+def _largest(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
+    """Returns for each plan the moment with the largest sum."""
     chosen = np.array(moments[0])
     total = chosen.sum(axis=0)
     for moment in moments[1:]:
@@ -153,54 +161,54 @@ def _most(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
 
 
 def _moments(
-    work: Work, stage: _Stage, gradients: Numbers, mine: Numbers
+    work: Work, stage: _Stage, gradients: Numbers, updated: Numbers
 ) -> tuple[tuple[Numbers, ...], ...]:
-    """Gradients, gathered weights, activations and temporaries at three moments.
+    """Returns gradients, gathered weights, activations and temporaries at three moments.
 
-    These are the end of forward, the start of backward in the blocks, and the update.
+    The moments are the end of forward, the start of backward in the blocks, and the update.
+    `updated` are the parameters that a rank updates.
     """
-    execution, rows, case = work.executions, work.rows, work.rows.case
+    features, rows, case = work.executions, work.rows, work.rows.case
     parts = work.parts
-    inputs = np.where(execution.activations_on_host, 0.0, parts.block_input[case])
-    kept = np.where(execution.selective, parts.block_kept[case], 0.0) + inputs
+    inputs = np.where(features.activations_on_host, 0.0, parts.block_input[case])
+    recompute_saved = np.where(features.selective, parts.block_kept[case], 0.0) + inputs
     saved = parts.block_saved[case]
-    ratio = execution.recomputed
-    each = ratio * kept + (1 - ratio) * saved
-    activations = stage.under_way * (
-        stage.blocks * each + stage.embeddings * parts.embedding_saved[case]
+    ratio = features.recomputed
+    per_block = ratio * recompute_saved + (1 - ratio) * saved
+    activations = stage.in_flight * (
+        stage.blocks * per_block + stage.embeddings * parts.embedding_saved[case]
     )
-    # autocast keeps the weights that it cast until forward is over, of recomputed blocks too
-    copies = stage.under_way * stage.blocks * ratio * parts.block_copies[case]
+    # autocast keeps cast weights until the end of forward, also those of recomputed blocks
+    copies = stage.in_flight * stage.blocks * ratio * parts.block_copies[case]
     at_head = activations + copies + stage.heads * parts.head_saved[case]
-    again = np.where(ratio > 0, saved, 0.0)
+    recomputed = np.where(ratio > 0, saved, 0.0)  # of the block that backward works on
     has_blocks = stage.blocks > 0
     backward = parts.block_backward_transient[case] * has_blocks
     head = np.maximum(parts.head_forward_transient, parts.head_backward_transient)[case]
     forward = parts.block_forward_transient[case] * has_blocks
-    # gradients are there from the second micro-batch on; in the buckets of ranks that hold whole
-    # ones, for good
-    buckets = (execution.data > 1) & ~execution.gradients_sharded
-    lasting = np.where((execution.accumulation > 1) | buckets, gradients, 0.0)
-    whole = execution.gathered_bytes * (rows.block_trained + rows.block_frozen)
-    ends = execution.gathered_bytes * (
+    # gradients persist from the second micro-batch on; buckets of unsharded gradients always do
+    buckets = (features.data > 1) & ~features.gradients_sharded
+    lasting = np.where((features.accumulation > 1) | buckets, gradients, 0.0)
+    whole = features.gathered_bytes * (rows.block_trained + rows.block_frozen)
+    ends = features.gathered_bytes * (
         stage.embeddings * (rows.embedding_trained + rows.embedding_frozen)
         + stage.heads * (rows.head_trained + rows.head_frozen)
         - stage.embeddings * stage.heads * rows.tied
     )
-    gathers = execution.weights_sharded & (execution.shards > 1)
-    kept_whole = np.where(execution.regathered, 2.0, np.maximum(stage.blocks, 1.0))
-    gathered = np.where(gathers, ends + kept_whole * whole, 0.0)
+    gathers = features.weights_sharded & (features.shards > 1)
+    whole_blocks = np.where(features.regathered, 2.0, np.maximum(stage.blocks, 1.0))
+    gathered = np.where(gathers, ends + whole_blocks * whole, 0.0)
     reducing = np.where(
-        gathers & execution.gradients_sharded,
-        rows.block_trained * (execution.gathered_bytes + execution.reduced_bytes),
+        gathers & features.gradients_sharded,
+        rows.block_trained * (features.gathered_bytes + features.reduced_bytes),
         0.0,
     )
-    ending = np.where(gathers, ends + whole, 0.0)
-    left = np.where(execution.regathered, ending, gathered)
-    # a gradient lies beside the sum that it is added to
-    adding = np.where(execution.accumulation > 1, rows.largest_weight * execution.gradient_bytes, 0)
+    last_block = np.where(gathers, ends + whole, 0.0)
+    gathered_at_end = np.where(features.regathered, last_block, gathered)
+    # a new gradient exists next to the sum that it is added to
+    adding = np.where(features.accumulation > 1, rows.largest_weight * features.gradient_bytes, 0)
     return (
-        (lasting, left, at_head, np.maximum(stage.heads * head, forward)),
-        (lasting, gathered + reducing, activations + again * has_blocks, backward + adding),
-        (gradients, 0.0 * whole, 0.0 * whole, execution.update_bytes * mine),
+        (lasting, gathered_at_end, at_head, np.maximum(stage.heads * head, forward)),
+        (lasting, gathered + reducing, activations + recomputed * has_blocks, backward + adding),
+        (gradients, 0.0 * whole, 0.0 * whole, features.update_bytes * updated),
     )

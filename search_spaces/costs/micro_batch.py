@@ -1,4 +1,4 @@
-"""Seconds of a micro-batch in each part of a model, collectives of tensor ranks included."""
+"""Time of a micro-batch in each part of a model, including collectives of tensor ranks."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ from search_spaces.costs.workload import Work
 
 COMPUTING = ("matmul", "attention", "operators", "launches", "tensor_collectives")
 PIECES = ("embedding", "block", "full", "selective", "head")
-TILE = 128.0  # rows and columns of a product that one multiprocessor works on at a time
+TILE = 128.0  # rows and columns of the tile that one multiprocessor computes at a time
 
 
-def piece_seconds(work: Work, by: TimeCoefficients) -> Numbers:
-    """Seconds of (case, piece, computing term)."""
+def piece_seconds(work: Work, coefficients: TimeCoefficients) -> Numbers:
+    """Forecasts the seconds of a micro-batch, of shape (cases, PIECES, COMPUTING)."""
     cases, sums = work.cases, work.sums
-    matmul, attention = _kernel_seconds(work, by)
+    matmul, attention = _kernel_seconds(work, coefficients)
     compiled, fused = cases.compiled, cases.fused
-    left = np.where(compiled > 0, by.compiled_traffic, np.where(fused > 0, by.fused_traffic, 1.0))
-    eight = cases.peak_flops > cases.attention_flops
-    left = left * np.where(eight, by.eight_bit_traffic, 1.0)
-    share = np.where(cases.on_cpu > 0, by.host_operators, reached(by.traffic_share, cases.measured))
-    rate = share * cases.bandwidth / left
+    traffic = np.where(fused > 0, coefficients.fused_traffic, 1.0)
+    traffic = np.where(compiled > 0, coefficients.compiled_traffic, traffic)
+    eight_bit = cases.peak_flops > cases.attention_flops
+    traffic = traffic * np.where(eight_bit, coefficients.eight_bit_traffic, 1.0)
+    device_share = reached(coefficients.traffic_share, cases.measured)
+    share = np.where(cases.on_cpu > 0, coefficients.host_operators, device_share)
+    rate = share * cases.bandwidth / traffic
     operators = sums.traffic_bytes / rate[:, None]
-    each = np.where(cases.on_cpu > 0, by.host_launch, by.launch) * cases.launch_seconds
-    each = each * np.where(compiled > 0, by.compiled_launch, 1.0)
-    launching = sums.launches * each[:, None]
+    launch = np.where(cases.on_cpu > 0, coefficients.host_launch, coefficients.launch)
+    launch = launch * cases.launch_seconds
+    launch = launch * np.where(compiled > 0, coefficients.compiled_launch, 1.0)
+    launching = sums.launches * launch[:, None]
     busy = matmul + attention + operators
-    # a device waits where it works faster than the host launches, a CPU launches and works in turn
-    waited = np.maximum(launching - busy, by.gap * launching)
-    launches = np.where(cases.on_cpu[:, None] > 0, launching, waited)
+    # a GPU waits only if it works faster than the host launches; a CPU launches and works in turn
+    waiting = np.maximum(launching - busy, coefficients.gap * launching)
+    launches = np.where(cases.on_cpu[:, None] > 0, launching, waiting)
     collective = np.where(cases.tensor > 1, 2 * (cases.tensor - 1) / np.maximum(cases.tensor, 1), 0)
-    link = by.exchange_share * np.where(cases.slow_link > 0, by.slow_exchange, 1.0)
-    link = reached(link, cases.measured)
+    slow_link = np.where(cases.slow_link > 0, coefficients.slow_exchange, 1.0)
+    link = reached(coefficients.exchange_share * slow_link, cases.measured)
     wire = sums.exchanged_bytes * (collective / (link * cases.tensor_link))[:, None]
-    wait = np.maximum(by.exchange_seconds * cases.tensor_latency, cases.collective_seconds)
-    waits = sums.exchanges * np.where(cases.tensor > 1, wait, 0.0)[:, None]
-    talk = (wire + waits) * np.where(cases.on_cpu > 0, by.host_talk, 1.0)[:, None]
-    by_pass = np.stack([matmul, attention, operators, launches, talk], axis=2)
+    latency = np.maximum(
+        coefficients.exchange_seconds * cases.tensor_latency, cases.collective_seconds
+    )
+    latencies = sums.exchanges * np.where(cases.tensor > 1, latency, 0.0)[:, None]
+    host_factor = np.where(cases.on_cpu > 0, coefficients.host_talk, 1.0)
+    collectives = (wire + latencies) * host_factor[:, None]
+    by_pass = np.stack([matmul, attention, operators, launches, collectives], axis=2)
     at = {name: by_pass[:, index] for index, name in enumerate(PASSES)}
     return np.stack(
         [
@@ -54,22 +60,22 @@ def piece_seconds(work: Work, by: TimeCoefficients) -> Numbers:
 
 
 def reached(share: Numbers | float, measured: Numbers) -> Numbers:
-    """The share of a rate that is reached: all of it where the rate was measured."""
-    whole: Numbers = np.where(measured > 0, 1.0, share)
-    return whole
+    """Returns the share of a rate that programs reach: all of it if the rate was measured."""
+    shares: Numbers = np.where(measured > 0, 1.0, share)
+    return shares
 
 
-def _kernel_seconds(work: Work, by: TimeCoefficients) -> tuple[Numbers, Numbers]:
-    """Seconds in matmuls and in fused attention, of (case, pass)."""
+def _kernel_seconds(work: Work, coefficients: TimeCoefficients) -> tuple[Numbers, Numbers]:
+    """Forecasts the seconds of matmuls and of fused attention, of shape (cases, PASSES)."""
     kernels, cases = work.kernels, work.cases
     case, which = np.divmod(kernels.slot, len(PASSES))
     at_ends = np.isin(which, [n for n, name in enumerate(PASSES) if "block" not in name])
-    # the ends are not computed in 8 bits
+    # embedding and head are not computed in 8 bits
     peak = np.where(at_ends, cases.attention_flops[case], cases.peak_flops[case])
     bandwidth = cases.bandwidth[case]
-    powered = cases.watts_per_teraflops / (cases.watts_per_teraflops + by.power_half)
-    offsets = np.asarray(by.architectures)[cases.architecture] * powered
-    limit = reached(by.matmul_share * offsets, cases.measured)[case]
+    powered = cases.watts_per_teraflops / (cases.watts_per_teraflops + coefficients.power_half)
+    offsets = np.asarray(coefficients.architectures)[cases.architecture] * powered
+    limit = reached(coefficients.matmul_share * offsets, cases.measured)[case]
     offsets = reached(offsets, cases.measured)[case]
     tiles = (
         np.maximum(kernels.batch, 1.0)
@@ -77,8 +83,8 @@ def _kernel_seconds(work: Work, by: TimeCoefficients) -> tuple[Numbers, Numbers]
         * np.ceil(kernels.columns / TILE)
     )
     waves = tiles / cases.multiprocessors[case]
-    filled = waves / (waves + by.wave_half)
-    deep = kernels.inner / (kernels.inner + by.inner_half)
+    filled = waves / (waves + coefficients.wave_half)
+    deep = kernels.inner / (kernels.inner + coefficients.inner_half)
     moved = (
         kernels.element_bytes
         * kernels.calls
@@ -90,12 +96,13 @@ def _kernel_seconds(work: Work, by: TimeCoefficients) -> tuple[Numbers, Numbers]
         )
     )
     matmul = kernels.flops / (peak * limit * filled * deep)
-    matmul = matmul / _aligned(work, by, case)
-    fast = bandwidth * reached(by.traffic_share, cases.measured)[case]
+    matmul = matmul / _aligned(work, coefficients, case)
+    fast = bandwidth * reached(coefficients.traffic_share, cases.measured)[case]
     matmul = np.maximum(matmul, moved / fast)
     is_backward = np.isin(which, [PASSES.index(n) for n in PASSES if n.endswith("backward")])
-    share = by.attention_share * np.where(is_backward, by.attention_backward, 1.0)
-    long = kernels.columns / (kernels.columns + by.sequence_half)
+    backward_share = np.where(is_backward, coefficients.attention_backward, 1.0)
+    share = coefficients.attention_share * backward_share
+    long = kernels.columns / (kernels.columns + coefficients.sequence_half)
     attention = kernels.flops / (cases.attention_flops[case] * offsets * share * long)
     size = len(cases.tensor) * len(PASSES)
 
@@ -106,8 +113,8 @@ def _kernel_seconds(work: Work, by: TimeCoefficients) -> tuple[Numbers, Numbers]
     return spread(matmul, kernels.is_attention == 0), spread(attention, kernels.is_attention == 1)
 
 
-def _aligned(work: Work, by: TimeCoefficients, case: Counts) -> Numbers:
-    """Share of a matmul's rate that its sizes leave: units for 16 bits want multiples.
+def _aligned(work: Work, coefficients: TimeCoefficients, case: Counts) -> Numbers:
+    """Returns the share of a matmul's rate that its sizes allow: 16-bit units need multiples.
 
     Source:
         NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.2 and 3.
@@ -116,5 +123,5 @@ def _aligned(work: Work, by: TimeCoefficients, case: Counts) -> Numbers:
     widths = (kernels.columns, kernels.inner)
     odd = np.any([np.mod(np.round(width), 8) != 0 for width in widths], axis=0)
     uneven = np.any([np.mod(np.round(width), 64) != 0 for width in widths], axis=0)
-    share = np.where(odd, by.odd, np.where(uneven, by.uneven, 1.0))
+    share = np.where(odd, coefficients.odd, np.where(uneven, coefficients.uneven, 1.0))
     return np.where(work.cases.sixteen_bits[case] > 0, share, 1.0)

@@ -1,4 +1,4 @@
-"""From plans to the numbers that a forecast needs: what each engine holds, gathers and sends.
+"""Encoding of plans as features: bytes that each engine holds, gathers and sends.
 
 Sources: torch's `fully_shard` and `DistributedDataParallel`; Rajbhandari et al. 2020,
 arXiv:1910.02054, for ZeRO; `search_spaces.settings.render` for what a plan sets.
@@ -22,27 +22,28 @@ from search_spaces.settings.checkpointing import checkpointed_blocks
 from search_spaces.settings.pipeline_partition import divide
 
 MIB = 2**20
-# bytes of a trained parameter, beside its weight; 8-bit: two moments and their scales, a fp32
-# pair for each 256 (Dettmers et al. 2021, arXiv:2110.02861); Adafactor: a row and a column
-_MOMENTS = {"adamw_fused": 8.0, "adamw_foreach": 8.0, "adamw_8bit": 2.04, "adafactor": 0.01}
-# while the update runs: foreach has temporaries of all weights, Adafactor's of one at a time
-_UPDATES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "adafactor": 0.0}
-_MOST_CHUNKS = 2  # stages on a rank: see `render.stages_per_rank`
-_SENT = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}  # rank 1: rows and columns
+# optimizer bytes per trained parameter; 8-bit: two moments and their scales, an fp32 pair for each
+# 256 parameters (Dettmers et al. 2021, arXiv:2110.02861); Adafactor: a row and a column
+_MOMENT_BYTES = {"adamw_fused": 8.0, "adamw_foreach": 8.0, "adamw_8bit": 2.04, "adafactor": 0.01}
+# during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
+_UPDATE_BYTES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "adafactor": 0.0}
+_MAX_CHUNKS = 2  # stages per rank: see `render.stages_per_rank`
+# per gradient in an all-reduce; powersgd has rank 1: a row and a column
+_SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
 
 VariantKey = tuple[Attention, Compute, Split]
 
 
 def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:
-    """The variants of a footprint that a forecast of these plans needs."""
+    """Returns the variants of a footprint that a forecast of these plans needs."""
     return tuple(dict.fromkeys(key for key, _ in _variant_cases(table)))
 
 
 def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> PlanFeatures:
-    """Plans as a forecast reads them; a row for each.
+    """Encodes plans as features, a row for each.
 
     Raises:
-        KeyError: If the footprint lacks a variant that they need: see `variants_of`.
+        KeyError: If the footprint lacks a variant that the plans need: see `variants_of`.
     """
     count = len(table)
     deepspeed = table.is_value("engine", "deepspeed")
@@ -50,11 +51,11 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     data = table.column("data").astype(np.int64)
     sharded = np.where(deepspeed, zero >= 1, zero >= 2) & (data > 1)
     fsdp = ~deepspeed & (zero >= 2)
-    sixteen = ~table.is_value("precision", "fp32")
+    sixteen_bits = ~table.is_value("precision", "fp32")
     whole_shards = sharded & (fsdp | (zero == 3))
     shards = np.where(sharded, data // table.column("replicas"), 1)
     first, middle, last = _blocks(table, model, footprint.depth)
-    sent = _mapped(table, "compression", _SENT)
+    sent = _mapped(table, "compression", _SENT_BYTES)
     ddp = ~deepspeed & (zero == 0) & (data > 1)
     optimizer_on_host = ~table.is_value("offload_optimizer", "none")
     return PlanFeatures(
@@ -82,18 +83,19 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         ).astype(np.int64),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(count, dtype=bool),
-        weight_bytes=np.where(deepspeed & sixteen, 2.0, 4.0),
+        weight_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
         gathered_bytes=np.where(
             fsdp,
-            np.where(sixteen, 2.0, 4.0),
-            np.where(whole_shards, np.where(sixteen, 2.0, 4.0), 0.0),
+            np.where(sixteen_bits, 2.0, 4.0),
+            np.where(whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
         ),
-        gradient_bytes=np.where(deepspeed & sixteen & (zero > 0), 2.0, 4.0),
-        state_bytes=_mapped(table, "optimizer", _MOMENTS) + np.where(deepspeed & sixteen, 4.0, 0.0),
-        reduced_bytes=np.where(deepspeed & sixteen, 2.0, np.where(ddp, sent, 4.0)),
-        frozen_bytes=np.where(deepspeed & sixteen, 2.0, 4.0),
+        gradient_bytes=np.where(deepspeed & sixteen_bits & (zero > 0), 2.0, 4.0),
+        state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
+        + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
+        reduced_bytes=np.where(deepspeed & sixteen_bits, 2.0, np.where(ddp, sent, 4.0)),
+        frozen_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
         buffer_bytes=_buffers(table, model, ddp, deepspeed),
-        update_bytes=_mapped(table, "optimizer", _UPDATES),
+        update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=~deepspeed | table.column("overlap").astype(bool),
         optimizer_on_host=optimizer_on_host,
@@ -106,8 +108,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
 
 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
-    each = np.array([values[value] for value in table.values[name]], dtype=float)
-    return each[table.codes[name]]
+    mapped = np.array([values[value] for value in table.values[name]], dtype=float)
+    return mapped[table.codes[name]]
 
 
 def _recomputed(table: PlanTable, depth: int) -> Numbers:
@@ -119,29 +121,29 @@ def _recomputed(table: PlanTable, depth: int) -> Numbers:
 
 
 def _buffers(table: PlanTable, model: ModelFacts, ddp: Flags, deepspeed: Flags) -> Numbers:
-    """Buckets of gradients that exist beside them; none is larger than all gradients."""
+    """Returns the bytes of buckets besides the gradients; no bucket exceeds all gradients."""
     bucket = table.column("bucket_mib").astype(float) * MIB
-    most = 4.0 * model.trainable_parameters
-    beside = ~table.column("gradient_as_bucket_view").astype(bool)
-    copies = np.where(ddp & beside, most, 0.0)
+    all_gradients = 4.0 * model.trainable_parameters
+    separate = ~table.column("gradient_as_bucket_view").astype(bool)
+    copies = np.where(ddp & separate, all_gradients, 0.0)
     zero = deepspeed & (table.column("zero_stage") >= 1) & (table.column("data") > 1)
-    twice = np.where(table.column("overlap"), 2.0, 1.0)  # one is filled while one is sent
-    held = np.where(zero, np.minimum(bucket * twice, most), copies)
-    fetched = zero & (table.column("zero_stage") == 3)
+    count = np.where(table.column("overlap"), 2.0, 1.0)  # one is filled while one is sent
+    buckets = np.where(zero, np.minimum(bucket * count, all_gradients), copies)
+    zero_3 = zero & (table.column("zero_stage") == 3)
     prefetch = table.column("prefetch_mib").astype(float) * MIB
-    return held + np.where(fetched, np.minimum(prefetch, most), 0.0)
+    return buckets + np.where(zero_3, np.minimum(prefetch, all_gradients), 0.0)
 
 
 def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Blocks on the first rank of a pipeline, on the fullest between and on the last."""
+    """Returns the blocks on a pipeline's first rank, its fullest middle rank and its last one."""
     pipeline = table.column("pipeline").astype(np.int64)
     chunks = np.where(table.is_value("pipeline_schedule", "interleaved"), 2, 1)
-    found = np.zeros((3, len(table)))
-    code = pipeline * _MOST_CHUNKS + chunks - 1
+    blocks = np.zeros((3, len(table)))
+    code = pipeline * _MAX_CHUNKS + chunks - 1
     for number in np.unique(code):
-        ranks, less = divmod(int(number), _MOST_CHUNKS)
-        found[:, code == number] = np.array(_stage_blocks(model, depth, ranks, less + 1))[:, None]
-    return found[0], found[1], found[2]
+        ranks, extra = divmod(int(number), _MAX_CHUNKS)
+        blocks[:, code == number] = np.array(_stage_blocks(model, depth, ranks, extra + 1))[:, None]
+    return blocks[0], blocks[1], blocks[2]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -154,12 +156,15 @@ def _stage_blocks(model: ModelFacts, depth: int, ranks: int, chunks: int) -> tup
         before=model.embedding_parameters,
         after=model.head_parameters,
     )
-    held = [sum(len(stages[at]) for at in range(rank, len(stages), ranks)) for rank in range(ranks)]
-    return (held[0], max(held[1:-1], default=0.0), held[-1])
+    counts = [
+        sum(len(stages[stage]) for stage in range(rank, len(stages), ranks))
+        for rank in range(ranks)
+    ]
+    return (counts[0], max(counts[1:-1], default=0.0), counts[-1])
 
 
 def _variant_cases(table: PlanTable) -> list[tuple[VariantKey, NDArray[np.bool_]]]:
-    """The variants of the table, each with the rows that need it."""
+    """Returns the variants of the table, each with the mask of its rows."""
     splits = np.where(
         table.column("tensor") > 1, np.where(table.column("sequence_parallel"), 2, 1), 0
     )
@@ -167,21 +172,21 @@ def _variant_cases(table: PlanTable) -> list[tuple[VariantKey, NDArray[np.bool_]
         table.is_value("engine", "deepspeed") | (table.column("zero_stage") >= 2), 2, 1
     )
     casts = np.where(table.is_value("precision", "fp32"), 0, casts)
-    words: tuple[Compute, ...] = ("fp32", "autocast", "cast")
-    names: tuple[Split, ...] = ("none", "tensor", "sequence")
+    cast_names: tuple[Compute, ...] = ("fp32", "autocast", "cast")
+    split_names: tuple[Split, ...] = ("none", "tensor", "sequence")
     attention = table.codes["attention"].astype(np.int64)
     code = (attention * 3 + casts) * 3 + splits
-    found = []
+    cases = []
     for number in np.unique(code):
-        rest, split = divmod(int(number), 3)
-        chosen, cast = divmod(rest, 3)
-        key = (table.values["attention"][chosen], words[cast], names[split])
-        found.append((key, code == number))
-    return found
+        quotient, split = divmod(int(number), 3)
+        attention_code, cast = divmod(quotient, 3)
+        key = (table.values["attention"][attention_code], cast_names[cast], split_names[split])
+        cases.append((key, code == number))
+    return cases
 
 
 def _variants(table: PlanTable, footprint: Footprint) -> NDArray[np.int64]:
-    number = np.zeros(len(table), dtype=np.int64)
+    indices = np.zeros(len(table), dtype=np.int64)
     for key, rows in _variant_cases(table):
-        number[rows] = footprint.variants.index(footprint.variant(*key))
-    return number
+        indices[rows] = footprint.variants.index(footprint.variant(*key))
+    return indices

@@ -1,9 +1,9 @@
-"""How much of a micro-batch is computed where samples differ in length.
+"""Sequence packing, and fill ratios of micro-batches whose samples differ in length.
 
-A model is traced on samples of the longest length. What a micro-batch of others computes are the
-tokens of its rows: padded ones are as long as the longest sample in them, packed ones hold several
-samples. That share of the traced work is here, by how a step's samples are drawn (one of each
-stratum of lengths) and dealt (`workers.data.batches`, `arrange`, `collate`).
+A model is traced on samples of the longest length. Other micro-batches compute only the tokens of
+their rows: a padded row is as long as its longest sample, a packed one holds several samples. Fill
+ratios are the share of the traced work. They follow the sampling of a step (one sample from each
+stratum of lengths) and its arrangement (`workers.data.batches`, `arrange`, `collate`).
 """
 
 from __future__ import annotations
@@ -20,72 +20,73 @@ from search_spaces.plan import Batching
 from search_spaces.plan_table import PlanTable
 
 Bins = tuple[tuple[int, ...], ...]
-_DRAWN = 8192  # samples that are drawn to know a mean,
-_FEWEST, _MOST = 8, 256  # in so many steps
-_PACKED = 64  # micro-batches that are packed
-_MOST_PACKED = 256  # samples of a micro-batch beyond which rows are as full as they get
+_SAMPLES = 8192  # drawn to estimate a mean
+_MIN_STEPS, _MAX_STEPS = 8, 256  # steps that these samples are drawn in
+_PACKED_BATCHES = 64  # micro-batches that are packed to estimate a mean
+_MAX_PACKED = 256  # samples of a micro-batch, beyond which rows do not get fuller
 
 
 def pack(lengths: Sequence[int], capacity: int) -> Bins:
-    """Lays samples into rows of at most `capacity` tokens.
+    """Packs samples into rows of at most `capacity` tokens.
 
-    First-fit-decreasing finds the number of rows. All rows of a micro-batch are as wide as its
-    widest, so that what counts is the widest row: the same number is tried with every sample
-    put into the emptiest row, and taken if that is narrower.
+    First-fit-decreasing finds the number of rows. All rows of a micro-batch are padded to its
+    widest one, so the same number of rows is also tried with each sample in the emptiest row, and
+    the narrower result wins.
 
     Args:
         lengths: Tokens of each sample.
-        capacity: Most tokens of a row.
+        capacity: Maximum tokens of a row.
 
     Returns:
-        For each row, the places in `lengths` of its samples.
+        For each row, the indices in `lengths` of its samples.
 
     Raises:
         ValueError: If a sample is longer than a row.
     """
     if lengths and max(lengths) > capacity:
-        raise ValueError(f"a sample of {max(lengths)} tokens, a row holds {capacity}")
-    places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    first_fit = _first_fit(places, lengths, capacity)
-    levelled = _levelled(places, lengths, len(first_fit))
+        raise ValueError(f"a sample has {max(lengths)} tokens, but a row holds {capacity}")
+    indices = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    first_fit = _first_fit(indices, lengths, capacity)
+    levelled = _levelled(indices, lengths, len(first_fit))
     return min(first_fit, levelled, key=lambda bins: width(bins, lengths))
 
 
 def width(bins: Bins, lengths: Sequence[int]) -> int:
-    """Tokens of the widest row."""
-    return max((sum(lengths[place] for place in row) for row in bins), default=0)
+    """Returns the tokens of the widest row."""
+    return max((sum(lengths[index] for index in row) for row in bins), default=0)
 
 
-def _first_fit(places: Sequence[int], lengths: Sequence[int], capacity: int) -> Bins:
+def _first_fit(indices: Sequence[int], lengths: Sequence[int], capacity: int) -> Bins:
     rows: list[list[int]] = []
     room: list[int] = []
-    for place in places:
+    for index in indices:
         for row, free in enumerate(room):
-            if lengths[place] <= free:
-                rows[row].append(place)
-                room[row] -= lengths[place]
+            if lengths[index] <= free:
+                rows[row].append(index)
+                room[row] -= lengths[index]
                 break
         else:
-            rows.append([place])
-            room.append(capacity - lengths[place])
+            rows.append([index])
+            room.append(capacity - lengths[index])
     return tuple(map(tuple, rows))
 
 
-def _levelled(places: Sequence[int], lengths: Sequence[int], count: int) -> Bins:
+def _levelled(indices: Sequence[int], lengths: Sequence[int], count: int) -> Bins:
     rows: list[list[int]] = [[] for _ in range(count)]
     filled = [(0, row) for row in range(count)]
-    for place in places:
+    for index in indices:
         tokens, row = heapq.heappop(filled)
-        rows[row].append(place)
-        heapq.heappush(filled, (tokens + lengths[place], row))
+        rows[row].append(index)
+        heapq.heappush(filled, (tokens + lengths[index], row))
     return tuple(tuple(row) for row in rows if row)
 
 
 def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
-    """For each plan, the tokens of a micro-batch's rows over those of as many longest samples.
+    """Returns the fill ratio of each plan: tokens in rows over those of only longest samples.
 
-    In (0, 1]; the mean over the micro-batches of a step. 1 where all samples are of one length, or
-    nobody knows their lengths.
+    Returns:
+        Means over the micro-batches of a step, in (0, 1]; 1 if all samples have one length or
+        their lengths are unknown.
     """
     if not footprint.varied or not footprint.lengths:
         return np.ones(len(table))
@@ -94,13 +95,13 @@ def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     code = table.codes["batching"].astype(np.int64)
     keys, case = np.unique(np.stack([code, micro, samples], axis=1), axis=0, return_inverse=True)
     batchings = table.values["batching"]
-    found = np.array(
+    tokens_per_sample = np.array(
         [
-            _tokens(footprint.lengths, footprint.row_tokens, batchings[which], batch, whole) / batch
-            for which, batch, whole in keys.tolist()
+            _tokens(footprint.lengths, footprint.row_tokens, batchings[code], batch, step) / batch
+            for code, batch, step in keys.tolist()
         ]
     )
-    share: Numbers = found[case.reshape(-1)] / footprint.tokens
+    share: Numbers = tokens_per_sample[case.reshape(-1)] / footprint.tokens
     return np.minimum(share, 1.0)
 
 
@@ -108,7 +109,7 @@ def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
 def _tokens(
     lengths: tuple[int, ...], row_tokens: int, batching: Batching, micro_batch: int, samples: int
 ) -> float:
-    """Mean tokens in the rows of a micro-batch, those that fill rows up included."""
+    """Returns the mean tokens in the rows of a micro-batch, including padding."""
     steps = _steps(lengths, samples)
     match batching:
         case "padded":
@@ -117,22 +118,22 @@ def _tokens(
             longest = -np.sort(-steps, axis=1)[:, ::micro_batch]
             return micro_batch * float(longest.mean())
         case "packed":
-            count = min(micro_batch, _MOST_PACKED)
-            drawn = steps.reshape(-1, micro_batch)[:_PACKED, :count].tolist()
-            return float(np.mean([_row_tokens(one, row_tokens) for one in drawn])) * (
+            count = min(micro_batch, _MAX_PACKED)
+            batches = steps.reshape(-1, micro_batch)[:_PACKED_BATCHES, :count].tolist()
+            return float(np.mean([_row_tokens(batch, row_tokens) for batch in batches])) * (
                 micro_batch / count
             )
 
 
 @functools.lru_cache(maxsize=64)
 def _steps(lengths: tuple[int, ...], samples: int) -> Counts:
-    """Lengths of the samples of some steps, one of each stratum, in random order."""
+    """Returns sample lengths of some steps, one from each stratum, in random order."""
     rng = np.random.default_rng(0)
-    steps = min(max(_DRAWN // samples, _FEWEST), _MOST)
-    places = (np.arange(samples) + rng.random((steps, samples))) * len(lengths) / samples
-    return rng.permuted(np.array(lengths)[places.astype(np.intp)], axis=1)
+    steps = min(max(_SAMPLES // samples, _MIN_STEPS), _MAX_STEPS)
+    indices = (np.arange(samples) + rng.random((steps, samples))) * len(lengths) / samples
+    return rng.permuted(np.array(lengths)[indices.astype(np.intp)], axis=1)
 
 
-def _row_tokens(lengths: list[int], most: int) -> int:
-    rows = pack(lengths, most)
+def _row_tokens(lengths: list[int], capacity: int) -> int:
+    rows = pack(lengths, capacity)
     return len(rows) * width(rows, lengths)

@@ -1,4 +1,4 @@
-"""Seconds of a step by term: what a device could do, divided by how near software comes to it."""
+"""Time forecast: seconds of an optimizer step by term, from peak rates and the shares reached."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from search_spaces.costs.micro_batch import COMPUTING, PIECES, piece_seconds, re
 from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers
 from search_spaces.costs.workload import Work
 
-# whose hooks run in Python for each weight, where gradients are split
-_HOOKING = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
+# stacks whose hooks run in Python for each weight with sharded gradients
+_PYTHON_HOOK_STACKS = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
 TERMS = (
     *COMPUTING,
     "data_collectives",
@@ -27,18 +27,18 @@ _AT = {name: at for at, name in enumerate(TERMS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageParameters:
-    """Parameters of the rank that sets a pipeline's pace: a row for each plan."""
+    """Parameters of a pipeline's slowest rank: a row for each plan."""
 
     trained: Numbers
-    held: Numbers  # frozen ones included
+    held: Numbers  # including frozen ones
 
 
 def stage_parameters(
     work: Work, n_embedding: Numbers, n_block: Numbers, n_head: Numbers
 ) -> StageParameters:
-    """Those of so many embeddings, blocks and heads."""
+    """Returns the parameters of these numbers of embeddings, blocks and heads."""
     rows = work.rows
-    both = n_embedding * n_head  # tied weights exist once where one rank has both ends
+    both = n_embedding * n_head  # tied weights exist once if one rank has both ends
     trained = (
         n_embedding * rows.embedding_trained
         + n_block * rows.block_trained
@@ -54,174 +54,185 @@ def stage_parameters(
 
 
 def _ring(
-    work: Work, by: TimeCoefficients, ranks: Numbers, stride: Numbers
+    work: Work, coefficients: TimeCoefficients, ranks: Numbers, stride: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Bytes per second through a ring of data ranks, and seconds that each collective waits."""
+    """Returns the bytes per second of a ring of data ranks, and the latency of a collective."""
     rows = work.rows
     local = np.clip(rows.node_devices / stride, 1, ranks)
     inside = ranks * stride <= rows.node_devices
-    share = by.gather_share * np.where(rows.slow_link > 0, by.slow_gather, 1.0)
+    share = coefficients.gather_share * np.where(rows.slow_link > 0, coefficients.slow_gather, 1.0)
     within = reached(share, rows.measured) * rows.link
-    across = np.minimum(within, by.network_share * rows.network * local)
-    waits = by.collective_seconds * np.log2(np.maximum(ranks, 2)) * np.where(inside, 1, 2)
+    across = np.minimum(within, coefficients.network_share * rows.network * local)
+    waits = coefficients.collective_seconds * np.log2(np.maximum(ranks, 2)) * np.where(inside, 1, 2)
     waits = np.maximum(waits, rows.collective_seconds)
     return np.where(inside, within, across), np.where(ranks > 1, waits, 0.0)
 
 
 def data_collectives(
-    work: Work, by: TimeCoefficients, parameters: StageParameters, computing: Numbers
+    work: Work, coefficients: TimeCoefficients, parameters: StageParameters, computing: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Seconds a step that data ranks talk while nothing is computed, and those that are hidden."""
-    execution = work.executions
-    count = execution.accumulation.astype(float)
-    tensor, shards = execution.tensor.astype(float), execution.shards.astype(float)
-    replicas = execution.data / shards
-    rate, waits = _ring(work, by, shards, tensor)
-    across, across_waits = _ring(work, by, replicas, tensor * shards)
+    """Forecasts the communication of data ranks in a step.
+
+    Args:
+        work: The plans.
+        coefficients: Shares of peaks that are reached.
+        parameters: Parameters of the slowest rank.
+        computing: Seconds of computation of a micro-batch.
+
+    Returns:
+        Seconds per step that are exposed, and seconds that are hidden behind computation.
+    """
+    features = work.executions
+    count = features.accumulation.astype(float)
+    tensor, shards = features.tensor.astype(float), features.shards.astype(float)
+    replicas = features.data / shards
+    rate, waits = _ring(work, coefficients, shards, tensor)
+    across, across_waits = _ring(work, coefficients, replicas, tensor * shards)
     share = (shards - 1) / shards
-    width = np.where(execution.gathered_bytes > 0, execution.gathered_bytes, execution.weight_bytes)
-    calls = execution.middle_blocks + execution.first_blocks
+    width = np.where(features.gathered_bytes > 0, features.gathered_bytes, features.weight_bytes)
+    calls = features.middle_blocks + features.first_blocks
     gather = parameters.held * width * share / rate + waits * calls
-    scatter = parameters.trained * execution.reduced_bytes * share / rate + waits * calls
+    scatter = parameters.trained * features.reduced_bytes * share / rate + waits * calls
     others = (replicas - 1) / replicas
-    average = 2 * parameters.trained * execution.reduced_bytes * others / (across * shards)
+    average = 2 * parameters.trained * features.reduced_bytes * others / (across * shards)
     average = average + np.where(replicas > 1, across_waits * calls, 0.0)
-    passes = np.where(execution.every_pass, count, 1.0)
-    whole = execution.weights_sharded
-    # forward and backward of each micro-batch gather weights; else updated ones once a step
-    forward = np.where(whole, gather * np.where(execution.regathered, count, 1.0), 0.0)
-    backward = np.where(whole & execution.regathered, gather * count, 0.0)
-    updated = np.where(~whole & execution.optimizer_sharded, gather, 0.0)
+    passes = np.where(features.every_pass, count, 1.0)
+    whole = features.weights_sharded
+    # sharded weights are gathered in forward and backward, others once per step after the update
+    forward = np.where(whole, gather * np.where(features.regathered, count, 1.0), 0.0)
+    backward = np.where(whole & features.regathered, gather * count, 0.0)
+    updated = np.where(~whole & features.optimizer_sharded, gather, 0.0)
     reduced = np.where(
-        execution.gradients_sharded | execution.optimizer_sharded, scatter, 2 * scatter
+        features.gradients_sharded | features.optimizer_sharded, scatter, 2 * scatter
     )
     reduced = np.where(shards > 1, reduced, 0.0) * passes
-    hides_forward = computing * np.where(whole & execution.regathered, count, 1.0) / 3
+    hides_forward = computing * np.where(whole & features.regathered, count, 1.0) / 3
     hides_backward = computing * passes * 2 / 3
-    hides = execution.overlapped & (work.rows.on_cpu == 0)  # a core computes or talks
-    open_forward = _exposed(forward, hides_forward, hides, by)
-    open_backward = _exposed(backward + reduced + average, hides_backward, hides, by)
-    hooked = execution.gradients_sharded & np.isin(execution.stack, _HOOKING)
-    hooks = by.hook_seconds * np.where(hooked, execution.first_blocks * passes, 0.0)
-    exposed = open_forward + open_backward + updated + hooks
-    talked = forward + backward + reduced + average + updated + hooks
-    return exposed, talked - exposed
+    overlaps = features.overlapped & (work.rows.on_cpu == 0)  # a core computes or communicates
+    exposed_forward = _exposed(forward, hides_forward, overlaps, coefficients)
+    exposed_backward = _exposed(
+        backward + reduced + average, hides_backward, overlaps, coefficients
+    )
+    hooked = features.gradients_sharded & np.isin(features.stack, _PYTHON_HOOK_STACKS)
+    hooks = coefficients.hook_seconds * np.where(hooked, features.first_blocks * passes, 0.0)
+    exposed = exposed_forward + exposed_backward + updated + hooks
+    total = forward + backward + reduced + average + updated + hooks
+    return exposed, total - exposed
 
 
 def _exposed(
-    talked: Numbers, computing: Numbers, overlapped: Flags, by: TimeCoefficients
+    seconds: Numbers, computing: Numbers, overlaps: Flags, coefficients: TimeCoefficients
 ) -> Numbers:
-    covered = np.minimum(talked, computing) * max(1 - by.exposed, 0.0)
-    return talked - np.where(overlapped, covered, 0.0)
+    hidden = np.minimum(seconds, computing) * max(1 - coefficients.exposed, 0.0)
+    return seconds - np.where(overlaps, hidden, 0.0)
 
 
-def hops(work: Work, by: TimeCoefficients) -> Numbers:
-    """Seconds a step in which stages hand hidden states on and gradients back."""
-    execution, rows = work.executions, work.rows
-    stride = execution.tensor * execution.data
+def hops(work: Work, coefficients: TimeCoefficients) -> Numbers:
+    """Forecasts the seconds per step in which stages send hidden states and gradients."""
+    features, rows = work.executions, work.rows
+    stride = features.tensor * features.data
     rate = np.where(stride * 2 <= rows.node_devices, rows.link, rows.network)
-    hidden = work.parts.block_input[rows.case] * execution.filled
-    each = hidden / (by.hop_share * rate) + by.collective_seconds
-    count = 2.0 * (execution.accumulation * execution.chunks + execution.pipeline - 1)
-    return np.where(execution.pipeline > 1, count * each, 0.0)
+    hidden = work.parts.block_input[rows.case] * features.filled
+    hop = hidden / (coefficients.hop_share * rate) + coefficients.collective_seconds
+    count = 2.0 * (features.accumulation * features.chunks + features.pipeline - 1)
+    return np.where(features.pipeline > 1, count * hop, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTerms:
-    """Seconds of an optimizer step, of shape (plans, TERMS), and how it is laid out.
+    """Forecast of an optimizer step: a row for each plan."""
 
-    `recomputed` is the share of the computing terms that recomputation takes, `hidden` seconds
-    of communication that computing hides.
-    """
-
-    seconds: Numbers
-    recomputed: Numbers
-    hidden: Numbers
+    seconds: Numbers  # of shape (plans, TERMS)
+    recomputed: Numbers  # share of the computing terms that recomputation takes
+    hidden: Numbers  # seconds of communication hidden behind computation
 
 
-def step_terms(work: Work, by: TimeCoefficients) -> StepTerms:
-    """The terms of every plan."""
-    pieces = piece_seconds(work, by)[work.rows.case]  # plans, pieces, terms
-    execution, rows = work.executions, work.rows
+def step_terms(work: Work, coefficients: TimeCoefficients) -> StepTerms:
+    """Forecasts the terms of every plan."""
+    pieces = piece_seconds(work, coefficients)[work.rows.case]  # plans, pieces, terms
+    features, rows = work.executions, work.rows
     embedding, block, full, selective, head = (pieces[:, index] for index in range(len(PIECES)))
-    recompute = np.where(execution.selective[:, None], selective, full)
-    again = execution.recomputed[:, None] * recompute
-    worked = block + again
-    n_embedding, n_block, n_head = _fullest(work, embedding, worked, head)
-    micro = n_embedding[:, None] * embedding + n_block[:, None] * worked + n_head[:, None] * head
-    count = execution.accumulation.astype(float)
+    recompute = np.where(features.selective[:, None], selective, full)
+    recomputation = features.recomputed[:, None] * recompute
+    block_total = block + recomputation
+    n_embedding, n_block, n_head = _slowest(work, embedding, block_total, head)
+    micro = (
+        n_embedding[:, None] * embedding + n_block[:, None] * block_total + n_head[:, None] * head
+    )
+    count = features.accumulation.astype(float)
     terms = np.zeros((len(TERMS), len(work)))
     terms[: len(COMPUTING)] = micro.T * count
-    terms[_AT["launches"]] += by.recompute_seconds * n_block * execution.recomputed * count
+    terms[_AT["launches"]] += coefficients.recompute_seconds * n_block * features.recomputed * count
     computing = micro.sum(axis=1)
-    whole = embedding.sum(axis=1) + rows.depth * worked.sum(axis=1) + head.sum(axis=1)
-    bubble = (whole - computing) / execution.chunks
+    whole = embedding.sum(axis=1) + rows.depth * block_total.sum(axis=1) + head.sum(axis=1)
+    bubble = (whole - computing) / features.chunks
     terms[_AT["pipeline_bubble"]] = np.where(
-        execution.pipeline > 1, by.bubble * np.maximum(bubble, 0.0), 0.0
+        features.pipeline > 1, coefficients.bubble * np.maximum(bubble, 0.0), 0.0
     )
-    terms[_AT["pipeline_hops"]] = hops(work, by)
+    terms[_AT["pipeline_hops"]] = hops(work, coefficients)
     parameters = stage_parameters(work, n_embedding, n_block, n_head)
-    terms[_AT["data_collectives"]], hidden = data_collectives(work, by, parameters, computing)
-    terms[_AT["optimizer"]] = _update(work, by, parameters.trained)
-    terms[_AT["offload"]] = _offload(work, by, parameters, n_block)
+    exposed, hidden = data_collectives(work, coefficients, parameters, computing)
+    terms[_AT["data_collectives"]] = exposed
+    terms[_AT["optimizer"]] = _update(work, coefficients, parameters.trained)
+    terms[_AT["offload"]] = _offload(work, coefficients, parameters, n_block)
     on_cpu = rows.on_cpu > 0
-    terms[_AT["data_collectives"]] *= np.where(on_cpu, by.host_talk, 1.0)
-    terms[_AT["offload"]] *= np.where(on_cpu, by.host_offload, 1.0)
-    terms[_AT["overhead"]] = by.step_seconds + by.pass_seconds * count
-    nodes = np.maximum(
-        execution.tensor * execution.pipeline * execution.data / rows.node_devices, 1
-    )
-    factor = (1 + by.node_jitter * np.log2(nodes)) * np.asarray(by.stacks)[execution.stack]
-    share = n_block * again.sum(axis=1) / np.maximum(computing, 1e-12)
+    terms[_AT["data_collectives"]] *= np.where(on_cpu, coefficients.host_talk, 1.0)
+    terms[_AT["offload"]] *= np.where(on_cpu, coefficients.host_offload, 1.0)
+    terms[_AT["overhead"]] = coefficients.step_seconds + coefficients.pass_seconds * count
+    nodes = np.maximum(features.tensor * features.pipeline * features.data / rows.node_devices, 1)
+    stack_factor = np.asarray(coefficients.stacks)[features.stack]
+    factor = (1 + coefficients.node_jitter * np.log2(nodes)) * stack_factor
+    share = n_block * recomputation.sum(axis=1) / np.maximum(computing, 1e-12)
     return StepTerms(seconds=(terms * factor).T, recomputed=share, hidden=hidden * factor)
 
 
-def _fullest(
+def _slowest(
     work: Work, embedding: Numbers, block: Numbers, head: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """How many embeddings, blocks and heads the slowest rank of a pipeline works on."""
-    execution = work.executions
+    """Returns the numbers of embeddings, blocks and heads on a pipeline's slowest rank."""
+    features = work.executions
     e, b, h = embedding.sum(axis=1), block.sum(axis=1), head.sum(axis=1)
-    alone = execution.pipeline == 1
-    first = e + execution.first_blocks * b + np.where(alone, h, 0.0)
-    middle = execution.middle_blocks * b
-    last = execution.last_blocks * b + h
-    which: Counts = np.where(alone, 0, np.argmax(np.stack([first, middle, last]), axis=0))
+    unsplit = features.pipeline == 1
+    first = e + features.first_blocks * b + np.where(unsplit, h, 0.0)
+    middle = features.middle_blocks * b
+    last = features.last_blocks * b + h
+    slowest: Counts = np.where(unsplit, 0, np.argmax(np.stack([first, middle, last]), axis=0))
     blocks = np.choose(
-        which, [execution.first_blocks, execution.middle_blocks, execution.last_blocks]
+        slowest, [features.first_blocks, features.middle_blocks, features.last_blocks]
     )
-    return (which == 0) * 1.0, blocks * 1.0, ((which == 2) | alone) * 1.0
+    return (slowest == 0) * 1.0, blocks * 1.0, ((slowest == 2) | unsplit) * 1.0
 
 
-def _update(work: Work, by: TimeCoefficients, trained: Numbers) -> Numbers:
-    """Seconds of the optimizer on the device: it reads and writes states and weights once."""
-    execution, rows = work.executions, work.rows
-    mine = trained / np.where(execution.optimizer_sharded, execution.shards, 1)
-    moved = mine * (
-        2 * execution.state_bytes + 2 * execution.weight_bytes + execution.gradient_bytes
+def _update(work: Work, coefficients: TimeCoefficients, trained: Numbers) -> Numbers:
+    """Forecasts the optimizer on the device, which reads and writes states and weights once."""
+    features, rows = work.executions, work.rows
+    updated = trained / np.where(features.optimizer_sharded, features.shards, 1)
+    traffic = updated * (
+        2 * features.state_bytes + 2 * features.weight_bytes + features.gradient_bytes
     )
-    seconds = moved / (reached(by.update_share, rows.measured) * rows.bandwidth)
-    return np.where(execution.optimizer_on_host, 0.0, seconds)
+    seconds = traffic / (reached(coefficients.update_share, rows.measured) * rows.bandwidth)
+    return np.where(features.optimizer_on_host, 0.0, seconds)
 
 
 def _offload(
-    work: Work, by: TimeCoefficients, parameters: StageParameters, n_block: Numbers
+    work: Work, coefficients: TimeCoefficients, parameters: StageParameters, n_block: Numbers
 ) -> Numbers:
-    """Seconds a step of traffic with the host and its drives, and of the optimizer there."""
-    execution, rows = work.executions, work.rows
-    count = execution.accumulation.astype(float)
-    rate = reached(by.pcie_share, rows.measured) * rows.pcie
-    mine = parameters.trained / np.where(execution.optimizer_sharded, execution.shards, 1)
-    states = mine * (execution.reduced_bytes + execution.weight_bytes) / rate
-    touched = mine * (2 * execution.state_bytes + 2 * execution.gradient_bytes)
-    states = states + touched / (reached(by.host_update_share, rows.measured) * rows.host_bandwidth)
-    drive = np.where(execution.on_nvme, 2 * mine * execution.state_bytes / rows.nvme, 0.0)
-    held = parameters.held / np.where(execution.weights_sharded, execution.shards, 1)
-    weights = 2 * count * held * execution.weight_bytes / rate
-    inputs = work.parts.block_input[rows.case] * execution.filled
-    kept = 2 * count * n_block * execution.recomputed * inputs / rate
+    """Forecasts the seconds per step of offload: traffic with host and drives, and host updates."""
+    features, rows = work.executions, work.rows
+    count = features.accumulation.astype(float)
+    rate = reached(coefficients.pcie_share, rows.measured) * rows.pcie
+    updated = parameters.trained / np.where(features.optimizer_sharded, features.shards, 1)
+    states = updated * (features.reduced_bytes + features.weight_bytes) / rate
+    touched = updated * (2 * features.state_bytes + 2 * features.gradient_bytes)
+    host_rate = reached(coefficients.host_update_share, rows.measured) * rows.host_bandwidth
+    states = states + touched / host_rate
+    drive = np.where(features.on_nvme, 2 * updated * features.state_bytes / rows.nvme, 0.0)
+    held = parameters.held / np.where(features.weights_sharded, features.shards, 1)
+    weights = 2 * count * held * features.weight_bytes / rate
+    inputs = work.parts.block_input[rows.case] * features.filled
+    activations = 2 * count * n_block * features.recomputed * inputs / rate
     return (
-        np.where(execution.optimizer_on_host, states + drive, 0.0)
-        + np.where(execution.weights_on_host, weights, 0.0)
-        + np.where(execution.activations_on_host, kept, 0.0)
+        np.where(features.optimizer_on_host, states + drive, 0.0)
+        + np.where(features.weights_on_host, weights, 0.0)
+        + np.where(features.activations_on_host, activations, 0.0)
     )

@@ -1,8 +1,8 @@
-"""Everything that a forecast is made of before any coefficient: one value for many plans.
+"""Workload of many plans: the inputs of a forecast that do not depend on coefficients.
 
-What depends on a few knobs alone (the work of a micro-batch, what it saves) is laid down once for
-each case of them; plans refer to their case. Works of several models and devices can be put
-together, so that coefficients are fitted to all of them at once.
+Columns that depend on only a few knobs (the work of a micro-batch and the tensors that it saves)
+are calculated once per case of these knobs; plans refer to their case. Workloads of several models
+and devices can be concatenated, to fit coefficients to all of them at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from search_spaces.hardware import Device
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """Plans, their cases, and the kernels of those."""
+    """Workload of plans: rows for plans, for their cases, and for the kernels of the cases."""
 
     executions: PlanFeatures
     rows: RowColumns
@@ -47,7 +47,7 @@ class Work:
         return len(self.executions)
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """The work of these plans, with all cases."""
+        """Returns the workload of these plans, with all cases."""
         return replace(
             self,
             executions=self.executions.take(rows),
@@ -58,18 +58,18 @@ class Work:
 
 
 def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Work:
-    """Lays down the work of plans of one model on one kind of device."""
+    """Calculates the workload of plans of one model on one device."""
     case_of_row, first = _cases(executions)
     cases = executions.take(first)
     tensor, micro_batch = cases.tensor.astype(float), cases.micro_batch.astype(float)
-    computed = micro_batch * cases.filled  # held is what the longest samples need
+    computed = micro_batch * cases.filled  # memory is that of the longest samples, work is not
     groups = [
         (footprint.variants[number], np.flatnonzero(cases.variant == number))
         for number in np.unique(cases.variant)
     ]
     kernels = [
-        kernels_of(variant, footprint.depth, computed[found], tensor[found], found)
-        for variant, found in groups
+        kernels_of(variant, footprint.depth, computed[group], tensor[group], group)
+        for variant, group in groups
     ]
     return Work(
         executions=executions,
@@ -79,16 +79,16 @@ def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> W
             PartBytes,
             len(first),
             [
-                (found, part_bytes(variant, footprint.depth, micro_batch[found], tensor[found]))
-                for variant, found in groups
+                (group, part_bytes(variant, footprint.depth, micro_batch[group], tensor[group]))
+                for variant, group in groups
             ],
         ),
         sums=_scattered(
             PassSums,
             len(first),
             [
-                (found, sums_of(variant, footprint.depth, computed[found], tensor[found]))
-                for variant, found in groups
+                (group, sums_of(variant, footprint.depth, computed[group], tensor[group]))
+                for variant, group in groups
             ],
         ),
         kernels=_joined(Kernels, kernels),
@@ -96,7 +96,7 @@ def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> W
 
 
 def together(works: Sequence[Work]) -> Work:
-    """One work with the plans of all of them, in their order."""
+    """Concatenates workloads, with their plans in order."""
     starts = np.cumsum([0, *(len(work.cases.tensor) for work in works)])
     shifted = [
         replace(work.kernels, slot=work.kernels.slot + start * len(PASSES))
@@ -117,7 +117,7 @@ def together(works: Sequence[Work]) -> Work:
 
 
 def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
-    """The case of each row, and a row of each case."""
+    """Returns the case number of each row, and one row of each case."""
     keys = (
         executions.variant,
         executions.micro_batch,
@@ -129,20 +129,20 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
     )
     code = np.zeros(len(executions), dtype=np.int64)
     for key in keys:
-        known, positions = np.unique(key, return_inverse=True)
-        code = code * len(known) + positions
+        values, positions = np.unique(key, return_inverse=True)
+        code = code * len(values) + positions
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return inverse, first
 
 
-def _scattered(kind: type[Any], count: int, found: list[tuple[Counts, Any]]) -> Any:
-    """One value of `kind` whose rows lie where each of the found ones says."""
+def _scattered(kind: type[Any], count: int, parts: list[tuple[Counts, Any]]) -> Any:
+    """Assembles a value of `kind` with `count` rows from parts with their row indices."""
     columns: dict[str, Numbers] = {}
     for name in (f.name for f in fields(kind)):
-        trailing = getattr(found[0][1], name).shape[1:]
+        trailing = getattr(parts[0][1], name).shape[1:]
         columns[name] = np.zeros((count, *trailing))
-        for at, value in found:
-            columns[name][at] = getattr(value, name)
+        for rows, value in parts:
+            columns[name][rows] = getattr(value, name)
     return kind(**columns)
 
 

@@ -1,4 +1,4 @@
-"""What devices can do: the catalogue of known ones, and what users add or measure."""
+"""Devices: the catalogue of known ones, and files of measured or described ones."""
 
 from search_spaces.hardware.catalogue import (
     catalogue,

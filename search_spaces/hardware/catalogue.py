@@ -1,4 +1,4 @@
-"""The devices that Plimsoll knows, and those that its user measured or described."""
+"""Catalogue of devices: those shipped with Plimsoll, and the user's own."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from search_spaces.hardware.files import device_file_text, read_devices
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.plan import Precision
 
-# in this order: a device may be based on one of a file before its own
+# in this order: a device may be based on one in an earlier file
 _FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
 
 
 def find_device(name: str, *, folder: Path | None = None) -> Device:
-    """The device that a name means: of the user's files, or else of the catalogue.
+    """Returns the device with a name, from the user's files or else the catalogue.
 
-    Spelling and order of the words do not matter: driver names such as "NVIDIA H100 80GB HBM3"
-    and those of shops and papers ("A100-40GB-SXM") are all known.
+    Spelling and word order do not matter: names of drivers ("NVIDIA H100 80GB HBM3"), shops and
+    papers ("A100-40GB-SXM") are all recognized.
 
     Args:
-        name: What the user or the driver calls it.
-        folder: Where the user's device files lie; `user_folder()` if not given.
+        name: Name as the user or the driver writes it.
+        folder: Folder of the user's device files; `user_folder()` by default.
 
     Raises:
-        DeviceError: If nobody knows it; names the nearest.
+        DeviceError: If the device is unknown; names the closest ones.
         SpecError: If a file in the folder has faults.
     """
-    own = _user_devices(user_folder() if folder is None else folder)
-    found = _matching(name, own) or _matching(name, catalogue())
-    if found is None:
-        raise unknown_device(name, ((device.name, device.aliases) for device in _all(own)))
-    return found
+    user_devices = _user_devices(user_folder() if folder is None else folder)
+    device = _matching(name, user_devices) or _matching(name, catalogue())
+    if device is None:
+        known = ((each.name, each.aliases) for each in (*user_devices, *catalogue()))
+        raise unknown_device(name, known)
+    return device
 
 
 def known_device(name: str) -> Device:
-    """The device of the catalogue that a name means, whatever the user measured.
+    """Returns the device with a name from the catalogue, without the user's files.
 
     Raises:
-        DeviceError: If the catalogue has none; names the nearest.
+        DeviceError: If the catalogue does not have it; names the closest ones.
     """
-    found = _matching(name, catalogue())
-    if found is None:
-        known = ((device.name, device.aliases) for device in catalogue())
-        raise unknown_device(name, known)
-    return found
+    device = _matching(name, catalogue())
+    if device is None:
+        raise unknown_device(name, ((each.name, each.aliases) for each in catalogue()))
+    return device
 
 
 def load_device_file(path: Path) -> tuple[Device, ...]:
-    """The devices in a YAML file, in its order; what they are based on comes from the catalogue.
+    """Loads the devices in a YAML file, in its order; `based_on` refers to the catalogue.
 
     Raises:
         SpecError: If the file cannot be read or has faults; holds all of them.
@@ -61,33 +61,33 @@ def load_device_file(path: Path) -> tuple[Device, ...]:
 
 
 def dense_peak_flops(device_name: str, precision: Precision) -> float | None:
-    """The data sheet's dense peak in FLOP/s; None if nobody knows the device or it has none."""
-    found = _matching(device_name, catalogue())
-    if found is None or found.name == "cpu":
+    """Returns the data sheet's dense peak in FLOP/s; None if the device or its peak is unknown."""
+    device = _matching(device_name, catalogue())
+    if device is None or device.name == "cpu":
         return None
-    return found.peak_flops_per_second(precision) or None
+    return device.peak_flops_per_second(precision) or None
 
 
 @cache
 def catalogue() -> tuple[Device, ...]:
-    """All devices that ship with Plimsoll."""
-    found: list[Device] = []
+    """Returns all devices that ship with Plimsoll."""
+    devices: list[Device] = []
 
     def lookup(name: str) -> Device:
-        for device in found:
+        for device in devices:
             if device.name == name:
                 return device
-        raise DeviceError(f"{name!r} stands in no file before")
+        raise DeviceError(f"{name!r} is not in an earlier file")
 
     folder = files("search_spaces") / "devices"
     for file in _FILES:
         text = (folder / file).read_text(encoding="utf-8")
-        found += read_devices(text, source=file, lookup=lookup)
-    return tuple(found)
+        devices += read_devices(text, source=file, lookup=lookup)
+    return tuple(devices)
 
 
 def user_folder() -> Path:
-    """Where `plimsoll doctor --probe` writes and `find_device` looks first."""
+    """Returns the folder that `plimsoll doctor --probe` writes to and `find_device` reads first."""
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(config).expanduser() / "plimsoll" / "devices"
 
@@ -97,12 +97,8 @@ def _user_devices(folder: Path) -> tuple[Device, ...]:
     return tuple(device for path in paths for device in load_device_file(path))
 
 
-def _all(own: tuple[Device, ...]) -> tuple[Device, ...]:
-    return (*own, *catalogue())
-
-
 def _matching(name: str, devices: Iterable[Device]) -> Device | None:
-    """By its own name first, so that no alias of another takes it away."""
+    """Returns the device with this name, or else the one with this alias."""
     words, candidates = words_of(name), tuple(devices)
     if not words:
         return None

@@ -1,4 +1,4 @@
-"""A device and the usual node around it, as one frozen value."""
+"""Device: what an accelerator can do, and its share of a typical node, as one frozen value."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 LinkKind = Literal["nvlink", "xgmi", "pcie", "memory"]
-"""What joins the devices of a node; "memory" stands for processes that share the host's."""
+"""Link between the devices of a node; "memory" is for processes that share host memory."""
 MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 Architecture = Literal[
     "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna", "cpu", "other"
 ]
-"""Devices of one architecture reach like shares of their peaks."""
+"""Devices of one architecture reach similar shares of their peaks."""
 
 Text = Annotated[str, Field(min_length=1, max_length=200, strict=True)]
 Whole = Annotated[int, Field(ge=1, strict=True)]
@@ -26,7 +26,7 @@ MatmulPoint = tuple[MatmulPrecision, Whole, Whole, Whole, Quantity]
 CollectivePoint = tuple[Collective, Whole, Whole, Quantity]
 """collective, ranks, bytes of the whole tensor, seconds."""
 Source = tuple[Text, tuple[Text, ...]]
-"""where numbers come from, and the names of the fields that hold them."""
+"""source of numbers, and the names of the fields with them."""
 
 
 @dataclass(
@@ -36,64 +36,64 @@ Source = tuple[Text, tuple[Text, ...]]
     config=ConfigDict(extra="forbid", allow_inf_nan=False),
 )
 class Device:
-    """What one device can do, and its share of the usual node.
+    """Performance of one device, and its share of a typical node.
 
-    Peaks are dense, without sparsity, 0 where the device lacks the precision. Bandwidths are what
-    the maker states or what was measured, not what a program reaches. Links count one direction.
+    Peaks are dense, without sparsity, and 0 if the device lacks the precision. Bandwidths are those
+    of the data sheet or of a measurement, not what programs reach. Links count one direction.
 
     Raises:
-        ValidationError: On construction, naming every field that is wrong.
+        ValidationError: On construction, naming every invalid field.
     """
 
     name: Text
     aliases: tuple[Text, ...] = ()
     architecture: Architecture = "other"
     memory_bytes: Whole
-    """What the driver reports as total, which is less than what the maker prints on it."""
+    """Total that the driver reports, which is less than the nominal size."""
     multiprocessors: Whole
     """SMs of NVIDIA, compute units of AMD, cores of a CPU."""
     fp32_flops_per_second: Quantity
-    """As PyTorch multiplies by default: no TF32; AMD's matrix units have fp32."""
+    """PyTorch's default: without TF32; on AMD, that of the matrix units."""
     tf32_flops_per_second: Peak
     fp16_flops_per_second: Peak
-    """With sums in fp32."""
+    """With fp32 accumulation."""
     bf16_flops_per_second: Peak
     fp8_flops_per_second: Peak
     bandwidth_bytes_per_second: Quantity
-    """Of the device's own memory."""
+    """Bandwidth of the device's own memory."""
     power_watts: Quantity
-    """The limit at which it ships; boards below the usual limit clock lower under load."""
+    """Default power limit; boards with a lower limit clock lower under load."""
     node_devices: Whole
-    """Devices that the links join: 8 in most servers, 72 in a GB200 NVL72 rack."""
+    """Devices connected by these links: 8 in most servers, 72 in a GB200 NVL72 rack."""
     link_kind: LinkKind
     link_bytes_per_second: Quantity
-    """Between devices of a node, all links of one device together."""
+    """Bandwidth between devices of a node, all links of one device together."""
     network_bytes_per_second: Quantity
-    """Between nodes, one device's share."""
+    """One device's share of the bandwidth between nodes."""
     pcie_bytes_per_second: Quantity
-    """Between host and device with pinned memory, by whatever bus joins them."""
+    """Bandwidth between host and device with pinned memory, over any bus."""
     host_memory_bytes: Whole
-    """One device's share, as are the following."""
+    """One device's share, like the following fields."""
     host_bandwidth_bytes_per_second: Quantity
     nvme_read_bytes_per_second: Quantity
     nvme_write_bytes_per_second: Quantity
     launch_seconds: Quantity
-    """From one kernel to the next where eager PyTorch is what takes longest."""
+    """Time between kernels when eager PyTorch is the bottleneck."""
     context_bytes: Annotated[int, Field(ge=0, strict=True)]
-    """What a process takes outside of PyTorch's allocator: CUDA context and libraries."""
+    """Memory of a process outside PyTorch's allocator: CUDA context and libraries."""
     price_per_hour: Annotated[float, Field(ge=0, strict=True)] | None = None
     pageable_bytes_per_second: Quantity | None = None
-    """Between host and device with memory that is not pinned; None where nobody measured it."""
+    """Bandwidth between host and device with pageable memory; None if it was not measured."""
     cpu_adam_elements_per_second: Quantity | None = None
-    """Parameters that Adam updates on the host, one device's share; None as above."""
+    """Parameters per second that Adam updates on the host; None if it was not measured."""
     matmul_points: tuple[MatmulPoint, ...] = ()
     collective_points: tuple[CollectivePoint, ...] = ()
-    """Among processes of one node."""
+    """Measured between processes of one node."""
     measured: Annotated[bool, Field(strict=True)] = False
     sources: tuple[Source, ...] = ()
 
     def peak_flops_per_second(self, precision: MatmulPrecision) -> float:
-        """The dense peak; 0.0 where the device lacks the precision."""
+        """Returns the dense peak in FLOP/s; 0.0 if the device lacks the precision."""
         return {
             "fp32": self.fp32_flops_per_second,
             "tf32": self.tf32_flops_per_second,
@@ -103,7 +103,7 @@ class Device:
         }[precision]
 
     def source_of(self, field: str) -> str | None:
-        """Where a field's value comes from; None where nobody said."""
+        """Returns the source of a field's value; None if it has none."""
         for source, fields in self.sources:
             if field in fields:
                 return source

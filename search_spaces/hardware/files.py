@@ -1,4 +1,4 @@
-"""Device files: YAML to `Device` and back, or every fault in a file at once."""
+"""Device files: YAML to `Device` and back, with all faults of a file at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from search_spaces.hardware.names import DeviceError
 from search_spaces.spec.error_messages import schema_faults, shown
 from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 
-MAX_FILE_BYTES = 2**20  # a device is a page of text; more is the wrong file
+MAX_FILE_BYTES = 2**20  # a device is a page of text; a larger file is the wrong one
 _LARGE = 1e6
 FIELDS = tuple(field.name for field in dataclasses.fields(Device))
 REQUIRED = tuple(
@@ -27,41 +27,47 @@ REQUIRED = tuple(
     for field in dataclasses.fields(Device)
     if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 )
-Entry = dict[str, Any]  # what a file says of one device
+Entry = dict[str, Any]  # a device in a file
 Lookup = Callable[[str], Device]
 
 
 def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...]:
-    """The devices in a YAML text.
+    """Reads the devices in YAML text.
 
-    A text holds one device, or under `devices` a list of them. With `based_on` a device takes
-    what it does not say from another, of the same text above it or one that `lookup` finds.
+    The text holds one device, or a list of them under `devices`. With `based_on`, a device inherits
+    missing keys from another device, which stands earlier in the text or comes from `lookup`.
+
+    Args:
+        text: YAML text.
+        source: Name of the text in messages.
+        lookup: Returns a device by name, or raises `DeviceError`.
 
     Raises:
         SpecError: If the text has faults; holds all of them.
     """
     if not text.strip():
-        advice = f"is empty; a device needs {', '.join(REQUIRED)}, or `based_on` and what differs"
+        advice = f"is empty; a device needs {', '.join(REQUIRED)}, or `based_on` and changed keys"
         raise SpecError(source, (Fault(path="file", value="", advice=advice),))
-    tree, known_faults = read_tree(text)
-    faults = list(known_faults)
-    found: dict[str, Device] = {}
+    tree, syntax_faults = read_tree(text)
+    faults = list(syntax_faults)
+    devices: dict[str, Device] = {}
     for path, entry in _entries(tree or {}, faults):
-        whole, complete = _merged(entry, path, found, lookup, faults)
-        wrong = [*_key_faults(whole, path), *_type_faults(whole, path)]
+        whole, complete = _merged(entry, path, devices, lookup, faults)
+        entry_faults = [*_key_faults(whole, path), *_type_faults(whole, path)]
         if complete:
-            wrong += _missing_faults(whole, path)
-        faults += [fault for fault in wrong if fault.path not in {known.path for known in faults}]
+            entry_faults += _missing_faults(whole, path)
+        reported = {fault.path for fault in faults}
+        faults += [fault for fault in entry_faults if fault.path not in reported]
         if not faults:
             device = _validator().validate_python(_with_tuples(whole))
-            found[device.name] = device
+            devices[device.name] = device
     if faults:
         raise SpecError(source, tuple(faults))
-    return tuple(found.values())
+    return tuple(devices.values())
 
 
 def device_to_yaml(device: Device) -> str:
-    """A device as YAML that `read_devices` reads back; what is not said is left out."""
+    """Writes a device as YAML that `read_devices` reads back, without unset fields."""
     tree: Entry = {}
     for field in dataclasses.fields(device):
         value = getattr(device, field.name)
@@ -76,13 +82,13 @@ def device_to_yaml(device: Device) -> str:
         Dumper=_DeviceDumper,
         sort_keys=False,
         allow_unicode=False,
-        default_flow_style=None,  # points in one line each
+        default_flow_style=None,  # one line per point
         width=100,
     )
 
 
 class _DeviceDumper(SpecDumper):
-    """Large numbers as people read them: 9.89E+14."""
+    """Writes large numbers in a readable form: 9.89E+14."""
 
 
 def _represent_float(dumper: _DeviceDumper, value: float) -> yaml.Node:
@@ -105,7 +111,7 @@ def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
         return
     for key in tree:
         if key != "devices":
-            advice = "stands beside `devices`; each device's keys stand in its own entry"
+            advice = "is not allowed next to `devices`; put a device's keys in its own entry"
             faults.append(Fault(path=key, value="", advice=advice))
     listed = tree["devices"]
     if not isinstance(listed, list) or not listed:
@@ -121,11 +127,14 @@ def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
 
 
 def _merged(
-    entry: Entry, path: str, above: Mapping[str, Device], lookup: Lookup, faults: list[Fault]
+    entry: Entry, path: str, earlier: Mapping[str, Device], lookup: Lookup, faults: list[Fault]
 ) -> tuple[Entry, bool]:
-    """An entry with what it leaves to its base, and whether that base was found.
+    """Merges an entry with the device that it is based on.
 
-    Aliases stay with the base unless the entry takes its name too.
+    Aliases are inherited only if the entry also keeps the name.
+
+    Returns:
+        The merged entry, and False if its base was not found.
     """
     own = {key: value for key, value in entry.items() if key != "based_on"}
     base_name = entry.get("based_on")
@@ -136,9 +145,9 @@ def _merged(
         faults.append(Fault(path=f"{path}based_on", value=shown(base_name), advice=advice))
         return own, False
     try:
-        base = above.get(base_name) or lookup(base_name)
+        base = earlier.get(base_name) or lookup(base_name)
     except DeviceError as error:
-        if not faults:  # or else it may be one of those above
+        if not faults:  # otherwise the base may be an earlier entry with faults
             advice = str(error)
             faults.append(Fault(path=f"{path}based_on", value=shown(base_name), advice=advice))
         return own, False
@@ -150,18 +159,19 @@ def _merged(
 
 
 def _merged_sources(own: Entry, base: Device) -> Any:
-    """Sources of the base hold for numbers that the entry neither replaces nor confirms."""
-    said = own.get("sources", {})
-    if not isinstance(said, dict):
-        return said
-    listed = {
-        source: fields if isinstance(fields, list) else [fields] for source, fields in said.items()
+    """Keeps the base's sources of values that the entry neither replaces nor gives a source."""
+    sources = own.get("sources", {})
+    if not isinstance(sources, dict):
+        return sources
+    merged = {
+        source: fields if isinstance(fields, list) else [fields]
+        for source, fields in sources.items()
     }
-    gone = {*own, *(str(field) for fields in listed.values() for field in fields)}
+    replaced = {*own, *(str(field) for fields in merged.values() for field in fields)}
     for source, fields in base.sources:
-        if left := [field for field in fields if field not in gone]:
-            listed[source] = [*left, *listed.get(source, [])]
-    return listed
+        if inherited := [field for field in fields if field not in replaced]:
+            merged[source] = [*inherited, *merged.get(source, [])]
+    return merged
 
 
 def _key_faults(whole: Entry, path: str) -> Iterator[Fault]:
@@ -174,14 +184,14 @@ def _key_faults(whole: Entry, path: str) -> Iterator[Fault]:
     for source, fields in sources.items() if isinstance(sources, dict) else ():
         for field in fields if isinstance(fields, list) else ():
             if field not in FIELDS:
-                advice = "names what is no field of a device"
+                advice = "is not a field of a device"
                 yield Fault(path=f"{path}sources.{source}", value=shown(field), advice=advice)
 
 
 def _missing_faults(whole: Entry, path: str) -> Iterator[Fault]:
     for name in REQUIRED:
         if name not in whole:
-            advice = "is missing; `based_on: NAME` takes what is not said from a known device"
+            advice = "is missing; use `based_on: NAME` to take missing keys from a known device"
             yield Fault(path=f"{path}{name}", value="", advice=advice)
 
 
@@ -197,7 +207,7 @@ def _type_faults(whole: Entry, path: str) -> Iterator[Fault]:
 
 
 def _with_tuples(value: Entry) -> Entry:
-    """`sources` as pairs: a file maps a source to its fields, which reads best there."""
+    """Converts the mapping `sources` of a file to the pairs of a `Device`."""
     sources = value.get("sources")
     if not isinstance(sources, dict):
         return value
@@ -205,7 +215,7 @@ def _with_tuples(value: Entry) -> Entry:
 
 
 def device_file_text(path: Path) -> str:
-    """The text of a device file.
+    """Returns the text of a device file.
 
     Raises:
         SpecError: If it cannot be read.
@@ -216,11 +226,11 @@ def device_file_text(path: Path) -> str:
 
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise refuse("is larger than 1 MiB, which no device file is")
+            raise refuse("is larger than 1 MiB, too large for a device file")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise refuse("does not exist; `plimsoll doctor --probe` writes one") from None
     except UnicodeDecodeError as error:
-        raise refuse(f"is not UTF-8 text (byte {error.start} is no part of any)") from None
+        raise refuse(f"is not UTF-8 text (byte {error.start} is invalid)") from None
     except OSError as error:
         raise refuse(f"cannot be read: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""Which device a name means: drivers, shops and papers each spell it in their own way."""
+"""Names of devices: normalizes the spellings of drivers, shops and papers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from search_spaces.errors import UserError
 
-# makers, families and what every card is: they tell no two devices apart
+# makers, families and generic words: they do not distinguish devices
 _MAKERS = ("nvidia", "amd", "tesla", "geforce", "instinct")
 _NOISE = frozenset((*_MAKERS, "gpu", "tensor", "core", "generation", "card", "gb", "gib"))
 _MEMORY = re.compile(r"^(\d+)(?:gi?b?)$")
@@ -16,22 +16,22 @@ _FORM = re.compile(r"^(sxm|oam|pcie)\d*$")
 
 
 class DeviceError(UserError):
-    """A device that nobody knows; the message names the nearest ones."""
+    """An unknown device; the message names the closest known ones."""
 
 
 def words_of(name: str) -> frozenset[str]:
-    """What a name says, in no order: `A100-40GB-SXM` and `NVIDIA A100-SXM4-40GB` say the same.
+    """Returns the significant words of a name, in no order.
 
-    What stands in parentheses is a remark.
+    `A100-40GB-SXM` and `NVIDIA A100-SXM4-40GB` have the same words. Text in parentheses is ignored.
     """
     plain = re.sub(r"\([^)]*\)", " ", name.casefold())
     words = re.findall(r"[a-z0-9]+", plain)
-    found = (_MEMORY.sub(r"\1", _FORM.sub(r"\1", word)) for word in words)
-    return frozenset(word for word in found if word not in _NOISE)
+    normalized = (_MEMORY.sub(r"\1", _FORM.sub(r"\1", word)) for word in words)
+    return frozenset(word for word in normalized if word not in _NOISE)
 
 
 def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> DeviceError:
-    """The error for a name that none of the known devices (name, aliases) bears."""
+    """Returns the error for a name that no known device (name, aliases) has."""
     spellings: dict[str, str] = {}
     for canonical, aliases in known:
         for spelling in (canonical, *aliases):
@@ -39,10 +39,10 @@ def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> D
     near = difflib.get_close_matches(_key(name), spellings, n=3, cutoff=0.0)
     nearest = list(dict.fromkeys(spellings[key] for key in near))
     return DeviceError(
-        f"no device is known as {name!r}; the nearest are {_listed(nearest)}"
-        " (a device of your own is described in a YAML file, see docs/hardware.md)"
+        f"unknown device {name!r}; the nearest are {_listed(nearest)}"
+        " (describe your own device in a YAML file, see docs/hardware.md)"
         if nearest
-        else f"no device is known as {name!r}"
+        else f"unknown device {name!r}"
     )
 
 

@@ -1,1 +1,1 @@
-"""Knobs: what each is, which values are searched by default, and its documentation."""
+"""Knobs: their declarations, the values searched by default, and their documentation."""

@@ -1,6 +1,7 @@
-"""The reference of the knobs as Markdown: one table, made from the knobs and rules themselves.
+"""Reference of the knobs as a Markdown table, generated from the knobs and rules.
 
-`python -m search_spaces.knobs.reference > docs/knobs.md` renews it; a test holds it up to date.
+`python -m search_spaces.knobs.reference > docs/knobs.md` regenerates it; a test checks that it is
+up to date.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from search_spaces.knobs.labels import WORDS, KnobLabels
+from search_spaces.knobs.labels import WORDS
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, DEFAULTS, NAMES
 from search_spaces.rules.base import Rule
@@ -19,80 +20,75 @@ from search_spaces.rules.registry import RULES, knob_at_default
 _HEAD = f"""\
 # The knobs
 
-Every knob of a plan: what turning it trades, which engines have it, whether it is lossless (the
-same training, only faster, slower, larger or smaller) or lossy, which rules refuse values of it,
-and what the worker does with it. Each can be named in the section `space` of a specification
-(`docs/spec.md`) with the values to search; where none are named,
-`search_spaces/knobs/search_defaults.py` says what is searched. Lossy values are searched only where
-they are named, and are labelled in every
-table, run and report.
+Every knob of a plan: its trade-off, the engines that have it, whether it is lossless (the same
+training with another speed and memory use) or lossy, the rules that reject some of its values, and
+how the worker applies it. Set the values to search in the section `space` of a specification
+(`docs/spec.md`). For knobs that are not set there, `search_spaces/knobs/search_defaults.py` chooses
+the values. Lossy values are searched only if you name them, and every table, run and report labels
+them.
 
-A knob that changes nothing given the others (its row says when it matters) stands at its rest,
-the value in bold, so that no plan has two names: the rule `{knob_at_default.__name__}` refuses
-others. `accumulation` is no knob: it follows from `train.global_batch`, `micro_batch` and `data`,
-and the rule `global_batch_is_kept` holds it.
+A knob is inactive if it changes nothing, given the other knobs; the column `active` says when it
+does. An inactive knob has its default, the value in bold, so that no plan has two names: the rule
+`{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows from
+`train.global_batch`, `micro_batch` and `data`, and the rule `global_batch_is_kept` checks it.
 
-This page is made from the code (`python -m search_spaces.knobs.reference > docs/knobs.md`).
+This page is generated from the code (`python -m search_spaces.knobs.reference > docs/knobs.md`).
 
 """
 _COLUMNS = (
     "knob",
     "values",
-    "trades",
+    "trade-off",
     "engines",
-    "lossless or lossy",
-    "matters",
+    "numerics",
+    "active",
     "rules",
-    "what the worker does with it",
+    "what the worker does",
 )
 
 
 def knobs_reference() -> str:
-    """The page: a head and a row for each knob, in the order in which a plan is chosen."""
+    """Returns the page: an introduction, and a row per knob in the order of the search tree."""
     lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(tuple(_cells(knob)) for knob in KNOBS)]
     return _HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _cells(knob: Knob) -> Iterator[str]:
-    words = WORDS[knob.name]
+    labels = WORDS[knob.name]
     yield f"`{knob.name}`"
     yield _values(knob.name)
-    yield words.trades
-    yield words.engines
-    yield f"lossy: {words.lossy}" if words.lossy else "lossless"
-    yield _matters(knob, words)
+    yield labels.trades
+    yield labels.engines
+    yield f"lossy: {labels.lossy}" if labels.lossy else "lossless"
+    yield "always" if knob.is_active is always else labels.is_active
     yield ", ".join(f"`{rule}`" for rule in rules_of(knob.name)) or "none"
-    yield words.does
+    yield labels.does
 
 
 def _values(name: str) -> str:
-    rest = DEFAULTS.get(name)
+    default = DEFAULTS.get(name)
     if name in CHOICES:
         return ", ".join(
-            f"**{_word(value)}**" if name in DEFAULTS and value == rest else _word(value)
+            f"**{_text(value)}**" if name in DEFAULTS and value == default else _text(value)
             for value in CHOICES[name]
         )
     if name in NAMES:
         return f"names in `cluster.{name}s`, **none**"
     kind = "0.0 to 1.0" if name == "checkpoint_ratio" else "counts"
-    return f"{kind}, **{rest}**" if name in DEFAULTS else kind
+    return f"{kind}, **{default}**" if name in DEFAULTS else kind
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _matters(knob: Knob, words: KnobLabels) -> str:
-    return "always" if knob.is_active is always else words.is_active
-
-
 def rules_of(name: str) -> Iterator[str]:
-    """The rules that read a knob, by name, in the order in which they are asked."""
-    return (rule for rule, check in RULES.items() if name in _read_by(check))
+    """Yields the names of the rules that read a knob, in the order in which they apply."""
+    return (rule for rule, check in RULES.items() if name in _knobs_read_by(check))
 
 
-def _read_by(rule: Rule) -> set[str]:
-    """The knobs that a rule reads: what its source takes from `plan`."""
+def _knobs_read_by(rule: Rule) -> set[str]:
+    """Returns the attributes of `plan` in a rule's source."""
     return {
         node.attr
         for node in ast.walk(ast.parse(inspect.getsource(rule)))

@@ -1,8 +1,8 @@
-"""The knobs that a sweep searches: which values each has, and when it matters.
+"""Registry of the knobs: their values and the conditions under which they are active.
 
-To add a knob: a field in `Plan`, one in `SpaceSpec`, an entry here and its words in
-`knob_words`; then what refuses it (`rules`), what it sets (`render.py`) and what the worker
-does with it (`workers/parallel`).
+To add a knob, add a field to `Plan` and `SpaceSpec`, an entry here and its documentation in
+`labels.py`; then the rules that reject its values (`rules`), the settings that it becomes
+(`settings/render.py`) and the code that applies them (`workers/parallel`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OFFLOADS = ("offload_optimizer", "offload_parameters")
 
 
 def always(_: Chosen) -> bool:
-    """Of a knob that changes something whatever the others are."""
+    """The condition of a knob that is always active."""
     return True
 
 
@@ -29,15 +29,19 @@ def always(_: Chosen) -> bool:
 class Knob:
     """One dimension of the space.
 
-    `default` gives the values to search where the spec names none; nothing keeps the knob at
-    rest. `is_active` tells whether the knob changes anything given the knobs before it: where it
-    does not, it stands at rest (`plan.DEFAULTS`), so that no plan has two names. `depends_on` names
-    the knobs before it that these two depend on, and they see no others. `lossy` tells whether a
-    value changes the numerics of what the spec trains. `memory` is 1 if a larger value never
-    takes less memory, -1 if it never takes more, 0 if nobody knows.
+    Attributes:
+        name: Name of the field in `Plan` and in `SpaceSpec`.
+        default: Returns the values to search if the specification names none. Without it, the
+            knob keeps its default (`plan.DEFAULTS`).
+        is_active: Returns True if the knob changes anything, given the knobs before it. An
+            inactive knob has its default, so that no plan has two names.
+        depends_on: Knobs before this one that `default` and `is_active` read; they see no others.
+        lossy: Returns True if a value changes the numerics of the specified training.
+        memory: 1 if a larger value never takes less memory, -1 if it never takes more, 0 if the
+            direction is unknown.
     """
 
-    name: str  # of the field in Plan and in SpaceSpec
+    name: str
     default: Callable[[DomainContext], Values] | None = None
     is_active: Callable[[Chosen], bool] = always
     depends_on: tuple[str, ...] = ()
@@ -45,17 +49,17 @@ class Knob:
     memory: Literal[-1, 0, 1] = 0
 
     def values(self, choice: DomainContext) -> Values:
-        """What is searched at this point of the space: the spec's own list goes first."""
+        """Returns the values to search at a point of the space; the specification's list wins."""
         if not self.is_active(choice.chosen):
             return (DEFAULTS[self.name],)
-        named: Values | None = getattr(choice.spec.space, self.name)
-        if named is not None:
-            return tuple(dict.fromkeys(named))
+        specified: Values | None = getattr(choice.spec.space, self.name)
+        if specified is not None:
+            return tuple(dict.fromkeys(specified))
         return self.default(choice) if self.default else (DEFAULTS[self.name],)
 
 
 def is_sharded(chosen: Chosen) -> bool:
-    """Whether data ranks split any state."""
+    """Returns True if data ranks shard any state."""
     return bool(chosen["zero_stage"] >= (2 if chosen["engine"] == "torch" else 1))
 
 
@@ -172,9 +176,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="loader_pin_memory"),
     Knob(name="allocator"),
 )
-# accumulation is no knob: it follows from the global batch, micro_batch and data
+# accumulation is not a knob: it follows from the global batch, micro_batch and data
 
 
 def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
-    """Whether the plan solves the very problem that the spec states."""
+    """Returns True if the plan trains exactly as the specification says, numerics included."""
     return not any(knob.lossy(getattr(plan, knob.name), spec) for knob in KNOBS)

@@ -1,1 +1,1 @@
-"""Rules: named reasons for which a plan is illegal, each one function."""
+"""Rules: named reasons that make a plan illegal, one function each."""

@@ -1,4 +1,4 @@
-"""What a rule is: it looks at a plan and its surroundings and may object."""
+"""Type of a rule: a function of a plan and its context that may object."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from search_spaces.spec.schema import SweepSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContext:
-    """What a rule may look at beside the plan."""
+    """Inputs of a rule besides the plan."""
 
     spec: SweepSpec
     model: ModelFacts
     cluster: ClusterFacts
 
 
-# Returns one sentence with the numbers, or None if it has no objection. It reads knobs from the
-# plan itself (`plan.tensor`), never through a helper: the reference of the knobs is made of that.
+# Returns one sentence with the numbers, or None without an objection. A rule reads knobs from the
+# plan itself (`plan.tensor`), never through a helper: the knob reference is generated from that.
 Rule = Callable[[Plan, RuleContext], str | None]

@@ -1,4 +1,4 @@
-"""How a step is computed: engine, attention, compilation, optimizer."""
+"""Rules about the computation of a step: engine, attention, recomputation, optimizer, loader."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.settings.render import checkpointed_blocks
 
 
-def deepspeed_can_be_used(plan: Plan, around: RuleContext) -> str | None:
-    """It may be missing where the package was installed without its dependencies."""
-    return around.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
+def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """DeepSpeed is an optional dependency."""
+    return context.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
 
 
-def deepspeed_can_use_fp16(plan: Plan, around: RuleContext) -> str | None:
-    """DeepSpeed asks the device whether it has fp16; torch's autocast does without."""
+def deepspeed_can_use_fp16(plan: Plan, context: RuleContext) -> str | None:
+    """DeepSpeed needs fp16 support of the device; torch's autocast does not."""
     if plan.engine != "deepspeed" or plan.precision != "fp16":
         return None
-    return around.cluster.lack("deepspeed_fp16")
+    return context.cluster.lack("deepspeed_fp16")
 
 
-def attention_is_offered(plan: Plan, around: RuleContext) -> str | None:
-    """The architecture must implement the attention that is asked for."""
-    if plan.attention in around.model.attentions:
+def attention_is_offered(plan: Plan, context: RuleContext) -> str | None:
+    """The architecture must implement the attention of the plan."""
+    if plan.attention in context.model.attentions:
         return None
-    offered = ", ".join(around.model.attentions) or "none by name"
-    return f"{around.model.architecture} has no {plan.attention} attention, it has {offered}"
+    offered = ", ".join(context.model.attentions) or "none by name"
+    return f"{context.model.architecture} has no {plan.attention} attention; it has {offered}"
 
 
-def attention_can_be_used(plan: Plan, around: RuleContext) -> str | None:
-    """Flash attention is an optional package, and runs on GPUs alone."""
-    return around.cluster.lack(plan.attention)
+def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """Flash attention is an optional dependency, and runs only on GPUs."""
+    return context.cluster.lack(plan.attention)
 
 
 def flash_needs_sixteen_bits(plan: Plan, _: RuleContext) -> str | None:
-    """Its kernels take no fp32.
+    """Kernels of flash attention do not support fp32.
 
     Source:
         https://github.com/Dao-AILab/flash-attention#cuda-support: "fp16 and bf16".
     """
     if plan.precision != "fp32" or not plan.attention.startswith("flash"):
         return None
-    return f"{plan.attention} computes in bf16 or fp16, precision is fp32"
+    return f"{plan.attention} needs precision bf16 or fp16, but precision is fp32"
 
 
-def compile_can_be_used(plan: Plan, around: RuleContext) -> str | None:
-    """It needs a compiler for the device."""
-    return around.cluster.lack("compile") if plan.compile else None
+def compile_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """Compilation needs a compiler for the device."""
+    return context.cluster.lack("compile") if plan.compile else None
 
 
-def model_compiles(plan: Plan, around: RuleContext) -> str | None:
-    """The blocks must compile to what they compute."""
-    return around.model.compile_refusal if plan.compile else None
+def model_compiles(plan: Plan, context: RuleContext) -> str | None:
+    """Compiled blocks must compute the same as the original ones."""
+    return context.model.compile_refusal if plan.compile else None
 
 
-def eight_bit_can_be_used(plan: Plan, around: RuleContext) -> str | None:
-    """8-bit states come with an optional package."""
-    return around.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None
+def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """The 8-bit optimizer is an optional dependency."""
+    return context.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None
 
 
 def optimizer_fits_engine(plan: Plan, _: RuleContext) -> str | None:
-    """Lossy optimizers keep states of other shapes than their weights.
+    """Lossy optimizers have states whose shapes differ from their weights.
 
-    8-bit states are scaled block by block, also within what a rank holds of a weight; DeepSpeed
-    makes one flat vector of weights that are scaled apart. Adafactor keeps means over rows and
-    columns of whole weights, which torch's cannot take of shards.
+    8-bit states are scaled block by block, which also works within a rank's shard of a weight;
+    DeepSpeed flattens weights that need separate scales into one vector. Adafactor keeps means over
+    rows and columns of whole weights, which torch's implementation cannot compute from shards.
 
     Source:
         Dettmers et al. 2021, arXiv:2110.02861 (block-wise quantisation); torch.optim.Adafactor,
@@ -73,77 +73,79 @@ def optimizer_fits_engine(plan: Plan, _: RuleContext) -> str | None:
     if plan.optimizer in ("adamw_fused", "adamw_foreach"):
         return None
     if plan.engine != "torch":
-        return f"optimizer {plan.optimizer} needs engine torch, engine is {plan.engine}"
+        return f"optimizer {plan.optimizer} needs engine torch, but engine is {plan.engine}"
     if plan.optimizer == "adamw_8bit" or (plan.zero_stage == 0 and plan.tensor == 1):
         return None
     return (
-        f"optimizer {plan.optimizer} looks at whole weights: it needs zero_stage 0 and tensor 1,"
-        f" and has {plan.zero_stage} and {plan.tensor}"
+        f"optimizer {plan.optimizer} needs whole weights: zero_stage must be 0 and tensor 1,"
+        f" but they are {plan.zero_stage} and {plan.tensor}"
     )
 
 
-def checkpointing_needs_blocks(plan: Plan, around: RuleContext) -> str | None:
-    """Recomputation wraps repeated blocks; a model without any cannot be checkpointed so."""
-    if plan.checkpoint_ratio == 0 or around.model.blocks:
+def checkpointing_needs_blocks(plan: Plan, context: RuleContext) -> str | None:
+    """Recomputation wraps repeated blocks, so the model must have some."""
+    if plan.checkpoint_ratio == 0 or context.model.blocks:
         return None
-    return f"{around.model.name} has no repeated blocks to recompute"
+    return f"{context.model.name} has no repeated blocks to recompute"
 
 
-def checkpoint_ratio_is_distinct(plan: Plan, around: RuleContext) -> str | None:
-    """Two ratios that recompute the same number of blocks are one plan, measured twice."""
-    ratio, blocks = plan.checkpoint_ratio, around.model.blocks
-    searched = around.spec.space.checkpoint_ratio or CHECKPOINT_RATIOS
+def checkpoint_ratio_is_distinct(plan: Plan, context: RuleContext) -> str | None:
+    """Ratios that recompute the same number of blocks are one plan; the nearest ratio stays."""
+    ratio, blocks = plan.checkpoint_ratio, context.model.blocks
+    searched = context.spec.space.checkpoint_ratio or CHECKPOINT_RATIOS
     if not blocks or ratio not in searched:
         return None
     count = checkpointed_blocks(ratio, blocks)
     same = [other for other in searched if checkpointed_blocks(other, blocks) == count]
-    kept = min(same, key=lambda other: (abs(other * blocks - count), other))
-    if ratio == kept:
+    nearest = min(same, key=lambda other: (abs(other * blocks - count), other))
+    if ratio == nearest:
         return None
-    return f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, as {kept:g} does"
+    return (
+        f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, the same as {nearest:g}"
+    )
 
 
 def checkpoint_offload_is_not_compiled(plan: Plan, _: RuleContext) -> str | None:
-    """A compiled block saves its weights with what backward needs: they would be moved as well."""
+    """A compiled block saves its weights for backward too, so they would be moved as well."""
     if not (plan.checkpoint_offload and plan.compile):
         return None
     return (
-        "checkpoint_offload moves what a compiled block saves, its weights too:"
+        "checkpoint_offload would also move the weights that a compiled block saves:"
         " compile must be false"
     )
 
 
 def zero_3_compiles_no_selective_recomputation(plan: Plan, _: RuleContext) -> str | None:
-    """ZeRO-3 adds each bias to the product in place, and to the kept product once more.
+    """ZeRO-3 adds each bias to the product in place, and once more to the saved product.
 
-    Where blocks are not compiled, the worker copies what is kept before it is changed.
+    If blocks are not compiled, the worker copies saved products before they change.
 
     Source:
         deepspeed/runtime/zero/linear.py, LinearFunctionForZeroStage3.forward (0.19.8): losses
-        drift away by 3e-4 in ten steps.
+        drift by 3e-4 within ten steps.
     """
     is_zero_3 = plan.engine == "deepspeed" and plan.zero_stage == 3
     if not (is_zero_3 and plan.compile and plan.checkpoint_mode == "selective"):
         return None
     return (
-        "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
+        "compiled selective recomputation with DeepSpeed's ZeRO-3 adds biases twice:"
         " compile must be false, or checkpoint_mode full"
     )
 
 
-_OF_DEVICE = {"expandable_segments": "cuda", "max_split": "cuda", "mmap": "cpu"}
+_ALLOCATOR_DEVICES = {"expandable_segments": "cuda", "max_split": "cuda", "mmap": "cpu"}
 
 
-def allocator_fits_device(plan: Plan, around: RuleContext) -> str | None:
-    """Settings of torch's CUDA allocator say nothing to malloc, and the other way round."""
-    needed, device = _OF_DEVICE.get(plan.allocator), around.cluster.device
+def allocator_fits_device(plan: Plan, context: RuleContext) -> str | None:
+    """Settings of torch's CUDA allocator have no effect on malloc, and vice versa."""
+    needed, device = _ALLOCATOR_DEVICES.get(plan.allocator), context.cluster.device
     if needed is None or device in (needed, "auto"):
         return None
-    return f"allocator {plan.allocator} is for {needed}, the ranks are on {device}"
+    return f"allocator {plan.allocator} is for {needed}, but the ranks run on {device}"
 
 
-def loader_pinning_needs_cuda(plan: Plan, around: RuleContext) -> str | None:
-    """Page-locked memory is what a GPU copies from."""
-    if not plan.loader_pin_memory or around.cluster.device != "cpu":
+def loader_pinning_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
+    """Page-locked memory speeds up copies to a GPU."""
+    if not plan.loader_pin_memory or context.cluster.device != "cpu":
         return None
-    return "loader_pin_memory is for copies to a GPU, the ranks are CPUs"
+    return "loader_pin_memory is for copies to a GPU, but the ranks run on CPUs"

@@ -1,6 +1,6 @@
-"""All rules, in the order in which they are asked: those that forbid most come first.
+"""Registry of all rules, in the order in which they apply: those that forbid most come first.
 
-A rule takes microseconds, so that an illegal plan never reaches a worker.
+Rules take microseconds and run before anything else, so an illegal plan never reaches a worker.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from search_spaces.rules.tensor import (
 )
 from search_spaces.trial import Refused
 
-# The search itself never gives such plans: this is for those that a user types.
+# For plans that a user types: the search never produces an inactive knob off its default.
 _CONDITIONAL = tuple(
     (knob.name, DEFAULTS[knob.name], knob.is_active, knob.depends_on)
     for knob in KNOBS
@@ -87,13 +87,13 @@ _CONDITIONAL = tuple(
 
 
 def knob_at_default(plan: Plan, _: RuleContext) -> str | None:
-    """A knob that changes nothing given the others would give the same plan another name."""
-    for name, rest, matters, looks_at in _CONDITIONAL:
+    """An inactive knob off its default would give the same plan another name."""
+    for name, default, is_active, depends_on in _CONDITIONAL:
         value = getattr(plan, name)
-        if value == rest or matters({other: getattr(plan, other) for other in looks_at}):
+        if value == default or is_active({other: getattr(plan, other) for other in depends_on}):
             continue
-        others = ", ".join(f"{other} {getattr(plan, other)}" for other in looks_at)
-        return f"{name} {value} changes nothing with {others}: it must be {rest}"
+        others = ", ".join(f"{other} {getattr(plan, other)}" for other in depends_on)
+        return f"{name} {value} changes nothing with {others}: it must be {default}"
     return None
 
 
@@ -156,25 +156,27 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 _IN_ORDER = tuple(RULES.items())
 
 
-def refusal(plan: Plan, around: RuleContext) -> Refused | None:
-    """The first rule that forbids the plan, or None if it is legal."""
+def refusal(plan: Plan, context: RuleContext) -> Refused | None:
+    """Returns the objection of the first rule that forbids the plan; None if it is legal."""
     for name, rule in _IN_ORDER:
-        if reason := rule(plan, around):
+        if reason := rule(plan, context):
             return Refused(rule=name, detail=reason)
     return None
 
 
-# A tree of knobs gives each its rest where it does not matter, and this rule reads all of them.
-_OF_A_TREE = {name: rule for name, rule in RULES.items() if rule is not knob_at_default}
+# The tree of knobs keeps inactive ones at their default, and this rule would read every knob.
+_TREE_RULES = {name: rule for name, rule in RULES.items() if rule is not knob_at_default}
 _KNOBS = frozenset(KNOB_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What the rules say of a table.
+    """Result of applying the rules to a table.
 
-    `legal` are its rows without objection; the others count for the first rule that forbids
-    them: `ruled_out` by name, with what it said of the first such row in `examples`.
+    Attributes:
+        legal: Mask of the rows without objection.
+        ruled_out: Number of rows by the first rule that forbids them.
+        examples: Objection of that rule to its first row.
     """
 
     legal: NDArray[np.bool_]
@@ -182,62 +184,64 @@ class Ruling:
     examples: dict[str, Refused]
 
 
-def rule_out(table: PlanTable, around: RuleContext) -> Ruling:
-    """Asks all rules of all plans of a tree, as `refusal` does plan by plan.
+def rule_out(table: PlanTable, context: RuleContext) -> Ruling:
+    """Applies all rules to all plans of a tree, with the result of `refusal` plan by plan.
 
     Args:
-        table: Plans that have each knob at rest which changes nothing.
-        around: What the rules look at beside the plans.
+        table: Plans with each inactive knob at its default.
+        context: Inputs of the rules besides the plans.
     """
     legal = np.ones(len(table), dtype=bool)
     counts: dict[str, int] = {}
     first_rows: dict[str, int] = {}
-    for name, rule in _OF_A_TREE.items():
-        refused = refused_rows(table, rule, around)
+    for name, rule in _TREE_RULES.items():
+        refused = refused_rows(table, rule, context)
         if refused is None:
             continue
         refused &= legal
         if count := int(np.count_nonzero(refused)):
             counts[name], first_rows[name] = count, int(refused.argmax())
             legal &= ~refused
-    # in the order of the rows, as plans are asked one after the other
+    # in row order, as if plans were checked one after the other
     examples = {
-        name: Refused(rule=name, detail=str(RULES[name](table.plan(row), around)))
+        name: Refused(rule=name, detail=str(RULES[name](table.plan(row), context)))
         for name, row in sorted(first_rows.items(), key=lambda item: item[1])
     }
     return Ruling(legal=legal, ruled_out=counts, examples=examples)
 
 
-def refused_rows(table: PlanTable, rule: Rule, around: RuleContext) -> NDArray[np.bool_] | None:
-    """The rows of a table that a rule forbids, None if there are none.
+def refused_rows(table: PlanTable, rule: Rule, context: RuleContext) -> NDArray[np.bool_] | None:
+    """Returns the mask of the rows that a rule forbids; None if it forbids none.
 
-    What a rule says follows from the knobs that it really reads: rows that have the same in all
-    of these get the same answer. Which they are shows when it is asked, and it is asked again
-    for more cases until it reads nothing new.
+    A rule's answer depends only on the knobs that it reads: rows that agree in these get the same
+    answer. The rule is called on one row of each group, and again on finer groups until it reads
+    no new knob.
     """
-    reads: set[str] = set()
+    known_knobs: set[str] = set()
     while True:
-        group_of, rows = table.group(sorted(reads))
-        views = [_Read(table, int(row)) for row in rows]
-        answers = np.array([bool(rule(cast(Plan, view), around)) for view in views], dtype=bool)
-        fresh = {name for view in views for name in view.read if len(table.values[name]) > 1}
-        if fresh <= reads:
+        group_of, rows = table.group(sorted(known_knobs))
+        plans = [_RecordingPlan(table, int(row)) for row in rows]
+        answers = np.array([bool(rule(cast(Plan, plan), context)) for plan in plans], dtype=bool)
+        knobs_read = {
+            name for plan in plans for name in plan.knobs_read if len(table.values[name]) > 1
+        }
+        if knobs_read <= known_knobs:
             return answers[group_of] if answers.any() else None
-        reads |= fresh
+        known_knobs |= knobs_read
 
 
-class _Read:
-    """A plan of a table that notes which knobs are read, through its properties too."""
+class _RecordingPlan:
+    """A plan of a table that records the knobs that are read, also by its properties."""
 
-    __slots__ = ("_row", "_table", "read")
+    __slots__ = ("_row", "_table", "knobs_read")
 
     def __init__(self, table: PlanTable, row: int) -> None:
         self._table = table
         self._row = row
-        self.read: set[str] = set()
+        self.knobs_read: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         if name in _KNOBS:
-            self.read.add(name)
+            self.knobs_read.add(name)
             return self._table.values[name][self._table.codes[name][self._row]]
         return getattr_static(Plan, name).__get__(self, Plan)

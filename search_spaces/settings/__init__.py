@@ -1,1 +1,1 @@
-"""Settings that a plan becomes: of engines and processes, for the worker and every export."""
+"""Settings of engines and processes, rendered from a plan for the worker and every export."""

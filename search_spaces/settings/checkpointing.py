@@ -1,4 +1,4 @@
-"""Which blocks a checkpoint ratio recomputes: the same for every engine."""
+"""Recomputation settings of a plan, the same for every engine."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from search_spaces.plan import CheckpointMode, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """Which blocks are recomputed in backward, by index, and what is kept of them.
+    """Blocks that are recomputed in backward, and the tensors that they save.
 
-    Mode `selective` keeps the outputs of matmuls and of attention. With `offload`, what is kept
-    lies in host memory until backward wants it. Where blocks are `compiled`, the compiler keeps it.
+    Mode `selective` saves the outputs of matmuls and attention.
     """
 
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # indices
     mode: CheckpointMode
-    offload: bool
-    compiled: bool = False
+    offload: bool  # saved tensors are in host memory until backward needs them
+    compiled: bool = False  # blocks are compiled, and the compiler decides what to save
 
 
 def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
-    """Which of so many blocks a plan recomputes: the same for every engine."""
+    """Returns the recomputation settings of a plan for a model with this number of blocks."""
     return CheckpointSettings(
         blocks=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
         mode=plan.checkpoint_mode,
@@ -32,12 +31,12 @@ def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
 
 
 def checkpointed_blocks(ratio: float, blocks: int) -> int:
-    """How many of `blocks` a checkpoint ratio recomputes, rounded half up."""
+    """Returns the number of blocks that a checkpoint ratio recomputes, rounded half up."""
     return int(ratio * blocks + 0.5)
 
 
 def spread(chosen: int, blocks: int) -> tuple[int, ...]:
-    """Indices of `chosen` blocks, spread evenly over all of them."""
+    """Returns the indices of `chosen` blocks, spread evenly over all blocks."""
     return tuple(
         index
         for index in range(blocks)

@@ -1,4 +1,4 @@
-"""From a plan to DeepSpeed's configuration: what the worker runs and what an export writes."""
+"""DeepSpeed's configuration, rendered from a plan for the worker and every export."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from search_spaces.spec.schema import SweepSpec
 
 MIB = 2**20
 KIB = 2**10
-FP16_FIRST_SCALE_POWER = 16  # torch.amp.GradScaler starts at 2**16 too,
-FP16_GROWTH_STEPS = 2000  # doubles after so many steps,
-FP16_HYSTERESIS = 1  # and halves at the first overflow
-# DeepSpeed's own limits; smaller models get smaller ones, else they would stay gathered for good
+# the loss scale of torch.amp.GradScaler: starts at 2**16, doubles after 2,000 steps without an
+# overflow, and halves at the first one
+FP16_FIRST_SCALE_POWER = 16
+FP16_GROWTH_STEPS = 2000
+FP16_HYSTERESIS = 1
+# DeepSpeed's own limits; smaller models get smaller ones, else they would always stay gathered
 MOST_PERSISTENT = 100_000  # parameters of one tensor
 MOST_LIVE = 1_000_000_000  # parameters gathered at once
 PERSISTENT_SHARE = 1_000  # a tensor below a thousandth of the model is not worth a message
-NVME_BUFFERS = 5  # tensors in host memory on their way from and to NVMe
-NVME_ALIGNMENT = 1024  # elements: a multiple of what direct input/output asks for
+NVME_BUFFERS = 5  # tensors in host memory on their way to and from NVMe
+NVME_ALIGNMENT = 1024  # elements: a multiple of what direct I/O requires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedSettings:
-    """What engine `deepspeed` does to a model.
+    """Settings of engine `deepspeed` for a model.
 
-    `config_json` is DeepSpeed's own configuration, with sorted keys. The rest is done to the
-    model beforehand, as under engine `torch`. With `host_optimizer` the optimizer's states lie
-    in host memory (or go through it to NVMe) and the update runs on the host.
+    `config_json` is DeepSpeed's own configuration. The other settings apply to the model before
+    DeepSpeed wraps it, as with engine `torch`.
     """
 
-    config_json: str
+    config_json: str  # with sorted keys
     zero_stage: int
     tensor: int
     compute: Precision
@@ -41,11 +42,11 @@ class DeepSpeedSettings:
     attention: Attention
     compile: bool
     optimizer: Optimizer
-    host_optimizer: bool
+    host_optimizer: bool  # states are in host memory (or pass through it to NVMe), updated there
 
     @property
     def config(self) -> dict[str, Any]:
-        """DeepSpeed's configuration; a new one at each call, since DeepSpeed writes into it."""
+        """DeepSpeed's configuration; a new copy on each access, since DeepSpeed modifies it."""
         config: dict[str, Any] = json.loads(self.config_json)
         return config
 
@@ -53,7 +54,13 @@ class DeepSpeedSettings:
 def render_deepspeed(
     plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
 ) -> DeepSpeedSettings:
-    """The settings of a plan of engine `deepspeed` for a model, on a device type.
+    """Renders the settings of a plan with engine `deepspeed`.
+
+    Args:
+        plan: The plan.
+        model: Facts about the model.
+        spec: The specification.
+        device: "cpu" or "cuda".
 
     Raises:
         ValueError: If the plan offloads to NVMe and `cluster.nvme_folder` names no folder.
@@ -109,7 +116,7 @@ def _precision(plan: Plan) -> dict[str, Any]:
 
 
 def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[str, Any]:
-    """The section `zero_optimization`; sizes are counts of elements.
+    """Returns the section `zero_optimization`; sizes are counts of elements.
 
     Source:
         DeepSpeed's documentation, "ZeRO Optimizations for FP16 Training".
@@ -142,7 +149,7 @@ def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[s
 
 
 def _stage_3(plan: Plan, model: ModelFacts, element_bytes: int) -> dict[str, Any]:
-    """What is gathered when: as little as FSDP2 does, a block and what is fetched ahead of it."""
+    """Returns the settings of ZeRO-3, which gather as little as FSDP2: a block and its prefetch."""
     prefetch = min(plan.prefetch_mib * MIB // element_bytes, model.parameters)
     live = min(_largest_part(model) + prefetch, MOST_LIVE)
     return {
@@ -166,12 +173,11 @@ def _offload(where: str, pin: bool, spec: SweepSpec) -> dict[str, Any]:
 
 
 def _largest_part(model: ModelFacts) -> int:
-    """Parameters of the largest part that is gathered at once: a block, embedding or head."""
+    """Returns the parameters of the largest unit of gathering: a block, embedding or head."""
     parts = (*model.block_parameters, model.embedding_parameters, model.head_parameters)
     return max(parts, default=0) or model.parameters
 
 
 def _nvme_buffer(model: ModelFacts, ranks: int) -> int:
-    """Elements that hold a rank's shard of any one tensor."""
-    shard = -(-_largest_part(model) // ranks)
+    shard = -(-_largest_part(model) // ranks)  # a buffer holds a rank's shard of any tensor
     return (shard // NVME_ALIGNMENT + 1) * NVME_ALIGNMENT

@@ -1,4 +1,4 @@
-"""A folder that a plan was exported to: what every format writes beside its own files."""
+"""Manifest of an exported folder, which every export format writes besides its own files."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"
 INPUTS = "inputs"  # the subfolder with carried inputs
-CODE = "code"  # the input that holds the user's own modules
-INPUTS_VARIABLE = "PLIMSOLL_INPUTS"  # environment: a folder that is searched first
+CODE = "code"  # the input with the user's own modules
+INPUTS_VARIABLE = "PLIMSOLL_INPUTS"  # environment variable: a folder to search first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """A file or folder that training reads: data, a tokenizer, a model's folder or modules.
 
-    `name` is its path below `inputs/`, such as `data/topics.txt`. A carried input lies there; one
-    that is not carried is read at `source`, the absolute path that it had where it was exported.
+    An input that is carried has been copied to the exported folder.
     """
 
-    name: str
-    source: str
+    name: str  # path below `inputs/`, such as `data/topics.txt`
+    source: str  # absolute path at the time of the export
     carried: bool
 
     @property
     def path(self) -> str:
-        """The path that the exported specification has: relative to the folder, or absolute."""
+        """The path in the exported specification: relative to the folder, or absolute."""
         return f"{INPUTS}/{self.name}" if self.carried else self.source
 
     def candidates(self, folder: Path) -> Iterator[Path]:
-        """Yields where the input may be, in the order in which it is searched."""
-        if elsewhere := os.environ.get(INPUTS_VARIABLE):
-            yield Path(elsewhere).expanduser().resolve() / self.name
+        """Yields the possible paths of the input, in search order."""
+        if inputs_folder := os.environ.get(INPUTS_VARIABLE):
+            yield Path(inputs_folder).expanduser().resolve() / self.name
         yield folder.resolve() / self.path
 
     def locate(self, folder: Path) -> Path:
-        """Returns where the input is.
+        """Returns the path of the input.
 
         Raises:
-            UserError: If it is missing; names where it was searched and how to point elsewhere.
+            UserError: If it is missing; names the paths searched and how to set another one.
         """
         candidates = list(self.candidates(folder))
         for candidate in candidates:
@@ -56,21 +55,23 @@ class Input:
                 return candidate
         searched = " and ".join(map(str, candidates))
         raise UserError(
-            f"{self.name} is missing: it was searched at {searched}; put it there, or set"
+            f"{self.name} is missing: searched at {searched}; put it there, or set"
             f" {INPUTS_VARIABLE} to a folder that holds {self.name}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
-    """The plan, the command that starts it, and what its measurement promises.
+    """The exported plan, the command that starts it, and the measurement that it should reproduce.
 
-    `losses` are of the optimizer steps after the first, which takes the longest samples; those
-    of the same steps are to be no further off than `loss_tolerance` of the largest. `local` tells
-    whether the command starts all ranks on the machine where it is said. `files` are those of the
-    format with the SHA-256 of their bytes, so that it can be told which of them their user has
-    changed since. `unsaid` is what the format leaves to its user. `inputs` are the files and
-    folders that training reads.
+    Attributes:
+        losses: Expected losses of the optimizer steps after the first one, which takes the longest
+            samples.
+        loss_tolerance: Largest difference from these losses, as a share of the largest loss.
+        local: True if the command starts all ranks on the machine where it runs.
+        files: Files of the format with the SHA-256 of their bytes, to detect changes by the user.
+        unsaid: Parts of the plan that the format leaves to the user.
+        inputs: Files and folders that training reads.
     """
 
     format: str
@@ -94,15 +95,15 @@ class ExportManifest:
     inputs: tuple[Input, ...] = ()
 
     def to_json(self) -> str:
-        """What `read` reads again, for a person to look at as well."""
+        """Returns the manifest as indented JSON, for `read` and for people."""
         return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> ExportManifest:
-        """What `plimsoll export` has written into a folder.
+        """Reads the manifest that `plimsoll export` wrote to a folder.
 
         Raises:
-            UserError: If it has not, or somebody has changed it.
+            UserError: If the folder has no manifest, or it was changed.
         """
         file = folder / EXPORTED_FILE
         try:
@@ -113,7 +114,7 @@ class ExportManifest:
             raise UserError(
                 f"{file} is not what plimsoll export wrote: {where}: {first['msg']}"
             ) from None
-        except (OSError, ValueError) as error:  # ValueError: a name that no codec takes
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(
                 f"{file} cannot be read ({reason}): name a folder that plimsoll export wrote"
@@ -124,10 +125,10 @@ _ADAPTER: TypeAdapter[ExportManifest] = TypeAdapter(ExportManifest)
 
 
 def load_exported_spec(folder: Path) -> SweepSpec:
-    """Loads the specification of an exported folder, with the paths that its inputs have here.
+    """Loads the specification of an exported folder, with the current paths of its inputs.
 
     Raises:
-        UserError: If the folder is not one that was exported, or an input is missing.
+        UserError: If the folder was not exported, or an input is missing.
     """
     spec = load_spec(folder / SPEC_FILE)
     paths = {each.path: str(each.locate(folder)) for each in ExportManifest.read(folder).inputs}
@@ -135,7 +136,7 @@ def load_exported_spec(folder: Path) -> SweepSpec:
 
 
 def with_paths(spec: SweepSpec, paths: dict[str, str]) -> SweepSpec:
-    """Replaces paths of a specification: data files, the tokenizer and the model's folder."""
+    """Returns the specification with other paths of data files, tokenizer and model folder."""
     data, model = spec.data, spec.model
     tokenizer = None if data.tokenizer is None else paths.get(data.tokenizer, data.tokenizer)
     files = tuple(paths.get(file, file) for file in data.files)
@@ -148,7 +149,7 @@ def with_paths(spec: SweepSpec, paths: dict[str, str]) -> SweepSpec:
 
 
 def code_folder(folder: Path) -> Path | None:
-    """Returns the folder that holds the user's own modules; None if no module is an input.
+    """Returns the folder with the user's own modules; None if no module is an input.
 
     Raises:
         UserError: If it is missing.
@@ -158,7 +159,7 @@ def code_folder(folder: Path) -> Path | None:
 
 
 def missing_input(script: str) -> str | None:
-    """Says which input of an exported script is missing, in one sentence; None if all are there."""
+    """Returns a sentence about the first missing input of an exported script; None if complete."""
     folder = Path(script).resolve().parent
     try:
         for each in ExportManifest.read(folder).inputs:

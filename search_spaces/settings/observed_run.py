@@ -1,4 +1,4 @@
-"""What a witness in a training process saw of it, as one rank's file of JSON lines."""
+"""Observations of a training run, recorded from inside it: one file of JSON lines per rank."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-FOLDER_VARIABLE = "PLIMSOLL_WITNESS"  # where the ranks of a run write; without it, nobody looks
+FOLDER_VARIABLE = "PLIMSOLL_WITNESS"  # folder that ranks write to; without it, nothing is recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedStep:
     """One optimizer step of a rank.
 
-    `loss` is what backward was called on, summed over the step's passes, without fp16's scale:
-    its mean over the ranks that have one is the loss whose gradient the optimizer got. None where
-    the rank has none, as the first stages of a pipeline.
+    `loss` is the sum over the step's passes of the values that backward was called on, without
+    fp16's scale. Its mean over the ranks that have one is the loss of the optimizer's gradient. It
+    is None on ranks without a loss, such as the first stages of a pipeline.
     """
 
     kind: Literal["step"] = "step"
-    at: float  # seconds on the rank's own monotonic clock, when the optimizer had stepped
+    at: float  # seconds on the rank's own monotonic clock, after the optimizer's step
     passes: int  # calls of backward
     loss: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedSettings:
-    """What the living objects of a rank said of how it trains, in its second step.
+    """Training settings of a rank, read from its objects in the second step.
 
-    `wrapped` and `recomputed` are classes of modules with how many there are: those that a
-    wrapper shards by itself, and the outermost whose forward ran again in backward.
+    `wrapped` and `recomputed` are classes of modules with their counts: modules that a wrapper
+    shards as a unit, and the outermost modules whose forward ran again in backward.
     """
 
     kind: Literal["settings"] = "settings"
@@ -44,10 +44,10 @@ class ObservedSettings:
     wrapped: tuple[tuple[str, int], ...]
     recomputed: tuple[tuple[str, int], ...]
     compiled: int  # modules
-    rows: int | None  # of the first tensor of a forward pass: samples, if none are packed
-    compute: str | None  # dtype that most linear layers gave: float32, bfloat16, float16
-    attention: str | None  # as transformers has it
-    optimizer: str  # its class, with its way of looping: AdamW fused
+    rows: int | None  # of the first tensor of a forward pass: samples, unless they are packed
+    compute: str | None  # output dtype of most linear layers: float32, bfloat16, float16
+    attention: str | None  # transformers' name of it
+    optimizer: str  # class and implementation: AdamW fused
 
 
 Observed = ObservedStep | ObservedSettings
@@ -56,12 +56,12 @@ OBSERVED: TypeAdapter[Observed] = TypeAdapter(Observed)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedFailure:
-    """An exception that a process did not catch; `where` is the line that raised it, or empty."""
+    """An uncaught exception of a process."""
 
     at: float  # seconds since the epoch
     rank: int
-    error: str  # its class and message, in one line
-    where: str
+    error: str  # class and message, in one line
+    where: str  # line that raised it, or empty
 
 
 FAILURE: TypeAdapter[ObservedFailure] = TypeAdapter(ObservedFailure)

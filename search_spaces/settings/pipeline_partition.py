@@ -1,4 +1,4 @@
-"""How a stack of blocks is cut into pipeline stages."""
+"""Partition of a stack of blocks into pipeline stages."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ StageBlocks = tuple[int, ...]  # indices of the blocks of one stage, in order
 def divide(
     weights: Sequence[int], *, stages: int, before: int = 0, after: int = 0
 ) -> tuple[StageBlocks, ...]:
-    """Cuts blocks into runs of one or more, so that the heaviest stage is as light as can be.
+    """Cuts blocks into runs of one or more, such that the heaviest stage is as light as possible.
 
-    Parameters are the weight: a stage's matmuls and its states are both in proportion to them.
-    Among equal cuts the one that fills earlier stages less is taken, since those hold the
+    Parameters are the weight, since both the matmuls and the states of a stage are proportional to
+    them. Among equal partitions, the one with lighter early stages wins, since these hold the
     activations of more micro-batches.
 
     Args:
         weights: Parameters of each block, in order.
         stages: Number of runs.
-        before: Parameters that the first stage holds beside its blocks: the embedding.
-        after: Those of the last stage: the head.
+        before: Other parameters of the first stage: the embedding.
+        after: Other parameters of the last stage: the head.
 
     Raises:
         ValueError: If there are fewer blocks than stages.
@@ -36,7 +36,7 @@ def divide(
         ends = (before if first == 0 else 0) + (after if end == count else 0)
         return sums[end] - sums[first] + ends
 
-    # lightest[end]: for the blocks before `end` in so many stages, the heaviest and where it cuts
+    # lightest[end]: the best partition of the blocks before `end`, as its heaviest load and cuts
     lightest: dict[int, tuple[int, StageBlocks]] = {
         end: (load(0, end), (0,)) for end in range(1, count + 1)
     }
@@ -55,15 +55,15 @@ def _lightest(
     cuts: range,
     load: Callable[[int, int], int],
 ) -> tuple[int, StageBlocks]:
-    """The best of the cuts at which the last stage may begin.
+    """Returns the best partition among the possible first blocks of the last stage.
 
-    The later it begins, the lighter it is and the heavier are those before it: only the cuts around
-    the one where the two are alike need a look.
+    A later first block makes the last stage lighter and the stages before it heavier, so only the
+    cuts next to the crossing of the two loads can be best.
     """
     crossing = bisect_left(cuts, True, key=lambda cut: before[cut][0] >= load(cut, end))
     near = [cuts[at] for at in (crossing - 1, crossing) if 0 <= at < len(cuts)]
     least = min(max(before[cut][0], load(cut, end)) for cut in near)
-    # what is as light lies side by side: before the crossing the last stage decides, then the rest
+    # equally good cuts are adjacent: from the first light last stage to the last light rest
     first = bisect_left(cuts, True, key=lambda cut: load(cut, end) <= least)
-    behind = bisect_left(cuts, True, key=lambda cut: before[cut][0] > least)
-    return min((least, (*before[cut][1], cut)) for cut in cuts[first:behind])
+    stop = bisect_left(cuts, True, key=lambda cut: before[cut][0] > least)
+    return min((least, (*before[cut][1], cut)) for cut in cuts[first:stop])

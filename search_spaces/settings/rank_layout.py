@@ -1,4 +1,4 @@
-"""Which rank has which part of a plan: its stage, its share of the data, its slice of a block."""
+"""Layout of ranks: pipeline stage, data rank and tensor rank of each rank of a plan."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ MESH_DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")  # the last one v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCoordinates:
-    """Where a rank stands; each number counts from 0.
+    """Coordinates of a rank; each counts from 0.
 
-    Ranks of one `data` number see the same samples; they differ in `stage` and `tensor`.
+    Ranks with the same `data` see the same samples; they differ in `stage` and `tensor`.
     """
 
-    stage: int  # of the ranks that split the stack of blocks
-    data: int  # of the ranks that split the global batch
-    tensor: int  # of the ranks that split each block
+    stage: int  # among the ranks that split the stack of blocks
+    data: int  # among the ranks that split the global batch
+    tensor: int  # among the ranks that split each block
 
 
 def mesh_shape(plan: Plan) -> tuple[int, int, int, int]:
-    """Ranks along each of `MESH_DIMENSIONS`; their product is the plan's world size.
+    """Returns the ranks along each of `MESH_DIMENSIONS`; their product is the plan's world size.
 
-    Data ranks replicate where nothing is sharded, else they are `replicas` groups of shards.
-    Tensor ranks are neighbours, since they talk most; stages are furthest apart.
+    Data ranks are replicas if nothing is sharded, else `replicas` groups of shards. Tensor ranks
+    are neighbours, since they communicate most; pipeline stages are furthest apart.
     """
     replicate = plan.data if plan.zero_stage == 0 else plan.replicas
     return (plan.pipeline, replicate, plan.data // replicate, plan.tensor)
 
 
 def rank_coordinates(plan: Plan, rank: int) -> RankCoordinates:
-    """The place of a rank.
+    """Returns the coordinates of a rank.
 
     Raises:
         ValueError: If the plan has no such rank.

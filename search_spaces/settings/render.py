@@ -1,7 +1,7 @@
-"""From a plan to engine settings: the one place that says what a knob sets.
+"""Settings of engine `torch` and of processes, rendered from a plan.
 
-The worker applies these settings and an export writes them down, so that what was measured is
-what ships.
+The worker applies these settings and every export writes them, so the exported plan is the one that
+was measured. `deepspeed_config` renders those of engine `deepspeed`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Environment = tuple[tuple[str, str], ...]  # names and values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """How the stack of blocks is cut: the blocks of each stage, and the order of the work.
+    """The blocks of each pipeline stage, and the schedule.
 
-    Stage `index` lies on rank `index % ranks` of the pipeline; an interleaved schedule has
-    several stages on a rank.
+    Stage `index` is on rank `index % ranks` of the pipeline; the interleaved schedule has several
+    stages per rank.
     """
 
     ranks: int
@@ -63,14 +63,16 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """What engine `torch` does to a model.
+    """Settings of engine `torch` for a model.
 
-    `reshard_after_forward` matters to FSDP2 alone. `compute` is the precision of forward and
-    backward: DDP gets it by autocast, FSDP2 by its mixed-precision policy (weights gathered in
-    it, gradients reduced in fp32); master weights and optimizer states are fp32 in both.
-    `sync_every_pass` tells whether gradients are reduced in each forward pass or only in the
-    last of a step: FSDP2 must, else it holds whole gradients and shards nothing. With `offload`
-    FSDP2 keeps weights, gradients and optimizer states in host memory.
+    Attributes:
+        reshard_after_forward: Only for FSDP2.
+        sync_every_pass: Reduce gradients in each pass, not only in the last one of a step. FSDP2
+            must, or it would hold whole gradients.
+        offload: FSDP2 keeps weights, gradients and optimizer states in host memory.
+        compute: Precision of forward and backward, by autocast for DDP and by the mixed-precision
+            policy for FSDP2 (weights gathered in it, gradients reduced in fp32). Master weights and
+            optimizer states are fp32 in both.
     """
 
     wrapper: Wrapper
@@ -93,7 +95,7 @@ class TorchSettings:
 
 
 def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
-    """The settings of a plan of engine `torch` for a model."""
+    """Renders the settings of a plan with engine `torch` for a model."""
     sharded = plan.zero_stage in (2, 3)
     wrapper: Wrapper = "fsdp2" if sharded else "ddp" if plan.data > 1 else "none"
     return TorchSettings(
@@ -118,10 +120,14 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
 
 
 def render_environment(plan: Plan, device: str) -> Environment:
-    """Environment variables that the plan's processes must be started with, on a device type.
+    """Returns the environment variables that the plan's processes must be started with.
 
-    Settings of an allocator are read once, when a process starts: plans of another environment
-    need other workers.
+    Allocators read their settings once, when a process starts, so plans with another environment
+    need new workers.
+
+    Args:
+        plan: The plan.
+        device: "cpu" or "cuda".
 
     Source:
         PYTORCH_ALLOC_CONF: torch's notes on CUDA memory management; MALLOC_MMAP_THRESHOLD_:
@@ -134,13 +140,13 @@ def render_environment(plan: Plan, device: str) -> Environment:
         }.get(plan.allocator)
         if settings is None:
             return ()
-        # torch before 2.10 knows the second name only
+        # torch before 2.10 knows only the second name
         return (("PYTORCH_ALLOC_CONF", settings), ("PYTORCH_CUDA_ALLOC_CONF", settings))
     return (("MALLOC_MMAP_THRESHOLD_", str(2**20)),) if plan.allocator == "mmap" else ()
 
 
 def stages_per_rank(plan: Plan) -> int:
-    """Pipeline stages on one rank: interleaving takes two, to have smaller bubbles."""
+    """Returns the pipeline stages per rank: two if interleaved, for smaller bubbles."""
     return 2 if plan.pipeline_schedule == "interleaved" else 1
 
 

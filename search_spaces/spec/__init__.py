@@ -1,1 +1,1 @@
-"""Specifications: what a user asks for, loaded from YAML or refused with every fault."""
+"""Specifications: schema, loading from YAML with all faults at once, and generated references."""

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in the words of the person who wrote the file."""
+"""Error messages for specifications: pydantic's errors as faults in the user's terms."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _WHOLE_SECTION = ("value_error", "missing")  # the value is the section: too lon
 
 
 def schema_faults(error: ValidationError) -> Iterator[Fault]:
-    """Each fault once, in the order of the schema; alternatives of one key are joined by "or"."""
-    found: dict[str, list[Fault]] = {}
+    """Yields each fault once, in schema order; alternatives for one key are joined by "or"."""
+    faults_by_path: dict[str, list[Fault]] = {}
     for detail in error.errors(include_url=False):
         for fault in _faults_of(detail):
-            found.setdefault(fault.path, []).append(fault)
-    for path, faults in found.items():
+            faults_by_path.setdefault(fault.path, []).append(fault)
+    for path, faults in faults_by_path.items():
         advices = dict.fromkeys(fault.advice for fault in faults)
         joined = ", or ".join(
             advice if number == 0 else advice.removeprefix("must be ")
@@ -60,13 +60,13 @@ def schema_faults(error: ValidationError) -> Iterator[Fault]:
 
 
 def stray_booleans(tree: Mapping[str, Any]) -> Iterator[Fault]:
-    """Booleans where the schema has none: pydantic would take `true` for the number 1."""
+    """Yields faults for booleans that the schema does not allow: pydantic reads `true` as 1."""
     yield from _strays(tree, SweepSpec.model_fields, "")
 
 
-def _strays(tree: Mapping[str, Any], known: Fields, path: str) -> Iterator[Fault]:
+def _strays(tree: Mapping[str, Any], fields: Fields, path: str) -> Iterator[Fault]:
     for key, value in tree.items():
-        field, below = known.get(key), section_of(known.get(key))
+        field, below = fields.get(key), section_of(fields.get(key))
         if below is not None and isinstance(value, Mapping):
             yield from _strays(value, below.model_fields, f"{path}{key}.")
         elif field is not None and below is None and not _takes_booleans(field.annotation):
@@ -89,7 +89,7 @@ def _booleans_in(value: Any, path: str) -> Iterator[Fault]:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON has it, cut where it gets long; nothing for None."""
+    """Formats a value as JSON, cut to `MAX_SHOWN` characters; empty for None."""
     if value is None:
         return ""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -119,15 +119,15 @@ def _advice(detail: ErrorDetails, location: tuple[int | str, ...]) -> str:
     description = _description(location)
     if kind == "string_pattern_mismatch":
         return f"may hold only {description}"
-    say = _ADVICE.get(kind)
+    advice_for = _ADVICE.get(kind)
     if kind == "tuple_type":
-        given = detail["input"]
-        item = shown(given).strip('"') if isinstance(given, str | int | float) else "a, b"
+        value = detail["input"]
+        item = shown(value).strip('"') if isinstance(value, str | int | float) else "a, b"
         advice = f"must be a list, such as [{item}]"
     else:
-        advice = say(context) if say else detail["msg"]
-    of_a_part = len(location) != _innermost(location)[0] + 1
-    if kind in ("literal_error", "value_error") or of_a_part or not description:
+        advice = advice_for(context) if advice_for else detail["msg"]
+    is_item = len(location) != _innermost(location)[0] + 1  # the description is the whole list's
+    if kind in ("literal_error", "value_error") or is_item or not description:
         return advice
     return f"{advice} ({description})"
 
@@ -145,8 +145,8 @@ def _missing(location: tuple[int | str, ...]) -> Iterator[Fault]:
 
 def _unknown_key(location: tuple[int | str, ...]) -> str:
     key = str(location[-1])
-    here = list(_innermost(location[:-1])[1])
-    near = difflib.get_close_matches(key, here, n=1)
+    siblings = list(_innermost(location[:-1])[1])
+    near = difflib.get_close_matches(key, siblings, n=1)
     paths = dict(_paths(SweepSpec.model_fields, ""))
     elsewhere = [path for path, name in paths.items() if name == key]
     hints = [f"did you mean {near[0]}?"] if near else []
@@ -155,24 +155,24 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
     if not hints:
         close = difflib.get_close_matches(key, paths.values(), n=1)
         hints = [f"did you mean {path}?" for path, name in paths.items() if name in close]
-    return "no such key; " + ("; ".join(hints) or f"the keys here are {', '.join(here)}")
+    return "no such key; " + ("; ".join(hints) or f"the keys here are {', '.join(siblings)}")
 
 
 def _number(bound: float) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
-def _paths(fields: Fields, above: str) -> Iterator[tuple[str, str]]:
-    """Path and name of each key that stands in a section."""
+def _paths(fields: Fields, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yields path and name of each key in a section."""
     for name, field in fields.items():
-        if above:
-            yield f"{above}{name}", name
+        if prefix:
+            yield f"{prefix}{name}", name
         if (section := section_of(field)) is not None:
-            yield from _paths(section.model_fields, f"{above}{name}.")
+            yield from _paths(section.model_fields, f"{prefix}{name}.")
 
 
 def _innermost(location: tuple[int | str, ...]) -> tuple[int, Fields]:
-    """How many parts of a location name sections, one in the other, and the last one's keys."""
+    """Returns the number of nested sections at the start of a location, and the last one's keys."""
     fields: Fields = SweepSpec.model_fields
     for depth, part in enumerate(location):
         section = section_of(fields.get(str(part)))
@@ -183,7 +183,7 @@ def _innermost(location: tuple[int | str, ...]) -> tuple[int, Fields]:
 
 
 def _field(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """The key that a location lies in, None if that is no key of a section."""
+    """Returns the key that holds a location; None if no section has that key."""
     depth, fields = _innermost(location)
     return fields.get(str(location[depth])) if 0 < depth < len(location) else None
 
@@ -194,13 +194,13 @@ def _description(location: tuple[int | str, ...]) -> str:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`train.global_batch`, `space.data[0]`; without what pydantic adds for unions and keys."""
-    depth, known = _innermost(location)[0], _field(location)
+    """Returns `train.global_batch` or `space.data[0]`, without pydantic's parts for unions."""
+    depth, field = _innermost(location)[0], _field(location)
     path = ".".join(str(part) for part in location[: depth + 1])
     for part in location[depth + 1 :]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part != "[key]" and known is not None and not _is_union(known):
+        elif part != "[key]" and field is not None and not _is_union(field):
             path += f".{part}"
     return path
 

@@ -1,8 +1,8 @@
-"""From a YAML file to a `SweepSpec`, or to every fault in it at once.
+"""Loading of specifications: a YAML file becomes a `SweepSpec`, or an error with all its faults.
 
 Relative paths inside a specification (`data.files`, a model's folder, a tokenizer, `study.folder`)
-are relative to the current directory, not to the file: that is what `ray job submit
---working-dir .` gives, and what a shell completes.
+start at the current directory, not at the file: `ray job submit --working-dir .` sets that
+directory, and shells complete such paths.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 
 FLAG = "--set"
 _BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
-MAX_FILE_BYTES = 2**20  # a specification is a page of text; more is the wrong file
+MAX_FILE_BYTES = 2**20  # a specification is a page of text; a larger file is the wrong one
 ADDRESSES = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
-MAX_NAME_LENGTH = 128  # as `StudySpec.name` has it
+MAX_NAME_LENGTH = 128  # that of `StudySpec.name`
 
 
 def known_keys() -> Iterator[str]:
@@ -39,14 +39,17 @@ def known_keys() -> Iterator[str]:
 
 
 def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The tree of a specification with keys set from the command line; the last of a key wins.
+    """Sets keys of a specification's tree from the command line; the last value of a key wins.
 
     Args:
-        tree: Plain values as they stand in the file.
-        overrides: `KEY=VALUE`, as `train.global_batch=64`; the value is read as YAML.
+        tree: Plain values of the file.
+        overrides: `KEY=VALUE`, such as `train.global_batch=64`; the value is read as YAML.
+
+    Returns:
+        A new tree.
 
     Raises:
-        SpecError: If one is no KEY=VALUE, names no key, or its value is no YAML.
+        SpecError: If an override is not KEY=VALUE, its key unknown or its value invalid YAML.
     """
     changed = dict(tree)
     for text in overrides:
@@ -57,11 +60,11 @@ def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
 
 
 def flagged(faults: Iterable[Fault], overrides: Sequence[str]) -> Iterator[Fault]:
-    """The faults, with `--set` before those of values that the command line has set."""
+    """Yields the faults, with `--set` in front of those in values from the command line."""
     keys = tuple(text.partition("=")[0].strip() for text in overrides)
     for fault in faults:
-        ours = any(re.match(rf"{re.escape(key)}(?![\w-])", fault.path) for key in keys)
-        yield replace(fault, path=f"{FLAG} {fault.path}") if ours else fault
+        overridden = any(re.match(rf"{re.escape(key)}(?![\w-])", fault.path) for key in keys)
+        yield replace(fault, path=f"{FLAG} {fault.path}") if overridden else fault
 
 
 def _keys_below(section: type[Section], path: str) -> Iterator[str]:
@@ -74,16 +77,16 @@ def _parsed(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     key = key.strip()
     if not sign or not key:
-        raise _refusal(text, "is no KEY=VALUE, such as train.global_batch=64")
+        raise _refusal(text, "is not KEY=VALUE, such as train.global_batch=64")
     tree, faults = read_tree(f"value: {value}")
     if tree is None or faults or tree.keys() != {"value"}:
-        reason = faults[0].advice if faults else "is more than one value"
+        reason = faults[0].advice if faults else "holds more than one value"
         raise _refusal(key, f"{shown(value)} {reason}")
     return key, tree["value"]
 
 
 def _check_key(key: str) -> None:
-    """Refuses a key that no section has; what stands below a key without a section is free."""
+    """Rejects a key that no section has; keys inside a value, as of `model.config`, are free."""
     if key == _BY_NAME:
         return
     section: type[Section] = SweepSpec
@@ -100,19 +103,19 @@ def _check_key(key: str) -> None:
     raise _refusal(key, f"is a section; set one of its keys: {keys}")
 
 
-def _unknown(section: type[Section], above: Sequence[str], part: str) -> str:
-    here = list(section.model_fields)
-    near = difflib.get_close_matches(part, here, n=1)
-    elsewhere = [known for known in known_keys() if known.rpartition(".")[2] == part]
-    prefix = "".join(f"{name}." for name in above)
+def _unknown(section: type[Section], parents: Sequence[str], part: str) -> str:
+    siblings = list(section.model_fields)
+    near = difflib.get_close_matches(part, siblings, n=1)
+    elsewhere = [key for key in known_keys() if key.rpartition(".")[2] == part]
+    prefix = "".join(f"{name}." for name in parents)
     hints = [f"did you mean {prefix}{near[0]}?"] if near else []
     hints += [f"it exists as {' and as '.join(elsewhere)}"] if elsewhere else []
-    where = f"the keys of {'.'.join(above)}" if above else "the sections"
-    return "; ".join(["no such key", *hints, f"{where} are {', '.join(here)}"])
+    where = f"the keys of {'.'.join(parents)}" if parents else "the sections"
+    return "; ".join(["no such key", *hints, f"{where} are {', '.join(siblings)}"])
 
 
 def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Sets a key in place; the mappings on the way are copied, none but the tree is changed."""
+    """Sets a key of `tree` in place; mappings below the tree are copied first."""
     first, *rest = parts
     if not rest:
         tree[first] = value
@@ -126,16 +129,16 @@ def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     _set(tree[first], rest, value)
 
 
-def _refusal(what: str, advice: str) -> SpecError:
-    return SpecError("command line", (Fault(path=f"{FLAG} {what}", value="", advice=advice),))
+def _refusal(text: str, advice: str) -> SpecError:
+    return SpecError("command line", (Fault(path=f"{FLAG} {text}", value="", advice=advice),))
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """The specification in a YAML file, with what the command line sets of it.
+    """Loads a specification from a YAML file, with overrides from the command line.
 
     Args:
         path: The file.
-        overrides: `KEY=VALUE`, as `train.global_batch=64`, in place of what stands in the file.
+        overrides: `KEY=VALUE`, such as `train.global_batch=64`, which replace values of the file.
 
     Raises:
         SpecError: If the file cannot be read, or it or an override has faults; holds all of them.
@@ -144,7 +147,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
 
 
 def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> SweepSpec:
-    """The specification in a YAML text; `source` is what messages call it.
+    """Parses a specification from YAML text; `source` names the text in messages.
 
     Raises:
         SpecError: If the text or an override has faults; holds all of them.
@@ -154,7 +157,7 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
         raise SpecError(source, faults)
     filled = override(_filled(tree, SweepSpec), overrides)
     try:
-        return _validated(filled, source=source, known=faults)
+        return _validated(filled, source=source, syntax_faults=faults)
     except SpecError as error:
         raise SpecError(source, tuple(flagged(error.faults, overrides))) from None
 
@@ -162,22 +165,28 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
 def with_budget(
     spec: SweepSpec, *, trials: int | None, minutes: float | None, validation: bool | None = None
 ) -> SweepSpec:
-    """The specification with another budget, and with or without a validation; None leaves it.
+    """Returns the specification with another budget, or with validation on or off.
+
+    Args:
+        spec: The specification.
+        trials: New `budget.trials`; None keeps it.
+        minutes: New `budget.minutes`; None keeps it.
+        validation: New `validation.enabled`; None keeps it.
 
     Raises:
-        SpecError: If a value is no budget.
+        SpecError: If a value is not a valid budget.
     """
-    given = {"trials": trials, "minutes": minutes}
-    changes = {name: value for name, value in given.items() if value is not None}
+    budget = {"trials": trials, "minutes": minutes}
+    changes = {name: value for name, value in budget.items() if value is not None}
     tree = spec.model_dump()
     tree["budget"].update(changes)
     if validation is not None:
         tree["validation"]["enabled"] = validation
-    return _validated(tree, source="command line", known=())
+    return _validated(tree, source="command line", syntax_faults=())
 
 
 def study_name(spec: SweepSpec, path: Path) -> str:
-    """`study.name`, or else the file's name without its ending, cleaned to what names may hold."""
+    """Returns `study.name`, or else the file's stem, without characters that names may not have."""
     if spec.study.name is not None:
         return spec.study.name
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("._-")
@@ -185,16 +194,16 @@ def study_name(spec: SweepSpec, path: Path) -> str:
 
 
 def spec_to_yaml(spec: SweepSpec) -> str:
-    """The whole specification, defaults included, as YAML that `load_spec` reads back.
+    """Writes the whole specification, defaults included, as YAML that `load_spec` reads back.
 
-    Passwords in addresses are left out: the text is written to files.
+    Passwords in addresses are left out, since the text is written to files.
     """
-    # ASCII: PyYAML writes some line breaks of Unicode so that it reads them back as spaces
+    # ASCII, because PyYAML writes some Unicode line breaks in a form that it reads back as spaces
     return yaml.dump(spec_to_tree(spec), Dumper=SpecDumper, sort_keys=False, allow_unicode=False)
 
 
 def spec_to_tree(spec: SweepSpec) -> dict[str, Any]:
-    """The whole specification, defaults included, as JSON values; passwords are left out."""
+    """Returns the specification, defaults included, as JSON values without passwords."""
     tree = spec.model_dump(mode="json")
     for section, key in ADDRESSES:
         if tree[section][key]:
@@ -203,7 +212,7 @@ def spec_to_tree(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _filled(tree: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """With an empty section where a key stands without any: all of them may be commented out."""
+    """Turns null sections into empty ones: all keys of a section may be commented out."""
     filled: dict[str, Any] = {}
     for key, value in tree.items():
         below = section_of(section.model_fields.get(key))
@@ -216,13 +225,13 @@ def _filled(tree: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
     return filled
 
 
-def _validated(tree: dict[str, Any], *, source: str, known: tuple[Fault, ...]) -> SweepSpec:
-    faults = [*known, *stray_booleans(tree)]
+def _validated(tree: dict[str, Any], *, source: str, syntax_faults: tuple[Fault, ...]) -> SweepSpec:
+    faults = [*syntax_faults, *stray_booleans(tree)]
     try:
         spec = SweepSpec.model_validate(tree)
     except ValidationError as error:
-        seen = {fault.path for fault in faults}
-        faults += [fault for fault in schema_faults(error) if fault.path not in seen]
+        reported = {fault.path for fault in faults}
+        faults += [fault for fault in schema_faults(error) if fault.path not in reported]
     else:
         if not faults:
             return spec
@@ -235,15 +244,15 @@ def _text(path: Path) -> str:
 
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise refuse("is larger than 1 MiB, which no specification is")
+            raise refuse("is larger than 1 MiB, too large for a specification")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise refuse("does not exist; `plimsoll init` writes one") from None
     except IsADirectoryError:
         raise refuse("is a folder; name the YAML file in it") from None
     except UnicodeDecodeError as error:
-        raise refuse(f"is not UTF-8 text (byte {error.start} is no part of any)") from None
+        raise refuse(f"is not UTF-8 text (byte {error.start} is invalid)") from None
     except OSError as error:
         raise refuse(f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a null byte
-        raise refuse(f"is no file name: {error}") from None
+        raise refuse(f"is not a valid file name: {error}") from None

@@ -1,6 +1,7 @@
-"""The reference of the specification as Markdown, made from the schema itself.
+"""Reference of the specification, as Markdown and as JSON Schema, generated from the schema.
 
-`python -m search_spaces.spec.reference > docs/spec.md` renews it; a test holds it up to date.
+`python -m search_spaces.spec.reference > docs/spec.md` regenerates the page; a test checks that it
+is up to date.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from search_spaces.spec.sections import Section, section_of, sections_in
 _HEAD = """\
 # The specification
 
-One YAML file says what a sweep is to do. Only `model.name` and `train.global_batch` have to be
-given; `plimsoll init` writes a file with every key at its default, `plimsoll check FILE` says
-whether a file can be used and what it would do. Unknown keys are faults, and all faults are told
-at once. Relative paths start from the current directory.
+One YAML file describes a sweep. Only `model.name` and `train.global_batch` are required.
+`plimsoll init` writes a file with every key at its default. `plimsoll check FILE` reports all
+faults in a file at once (unknown keys included) and what the sweep would do. Relative paths start
+at the current directory.
 
-Editors complete and check a specification as it is typed: `plimsoll schema > plimsoll.schema.json`
-writes the JSON Schema, and a first line `# yaml-language-server: $schema=plimsoll.schema.json` in
-the YAML file names it (VS Code with its YAML extension, Neovim and others read that line). What
-needs several keys at once, as that a price is known where it is asked for, only `plimsoll check`
-says.
+Editors can complete and check a specification as you type. Write the JSON Schema with
+`plimsoll schema > plimsoll.schema.json`, and point to it in the first line of the YAML file:
+`# yaml-language-server: $schema=plimsoll.schema.json` (read by VS Code with its YAML extension,
+Neovim and others). Only `plimsoll check` finds faults that involve several keys, such as a missing
+price when the objective needs one.
 
-This page is made from the schema (`python -m search_spaces.spec.reference > docs/spec.md`).
+This page is generated from the schema (`python -m search_spaces.spec.reference > docs/spec.md`).
 """
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-_SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_COMPARISONS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SECTIONS = "#/$defs/"
 
 
 def markdown_reference() -> str:
-    """Every key with its type, default and meaning, a table for each section."""
+    """Returns the reference: every key with its type, default and meaning, a table per section."""
     parts = [_HEAD]
     for name, field in SweepSpec.model_fields.items():
         parts += _tables(name, field)
@@ -48,13 +49,13 @@ def markdown_reference() -> str:
 
 
 def _tables(path: str, field: FieldInfo) -> Iterator[str]:
-    """The table of a section, then those of the sections in it."""
-    section, named = section_of(field), sections_in(field)
-    if section is None and named is not None:
-        path, section = f"{path}.NAME", named
+    """Yields the table of a section, then the tables of the sections in it."""
+    section, entry_section = section_of(field), sections_in(field)
+    if section is None and entry_section is not None:
+        path, section = f"{path}.NAME", entry_section
     if section is None:
         return
-    head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
+    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     keys = section.model_fields.items()
     yield f"## {path}\n\n{section.__doc__}\n"
     yield head + "".join(_row(key, entry, path) for key, entry in keys)
@@ -65,11 +66,11 @@ def _tables(path: str, field: FieldInfo) -> Iterator[str]:
 def _row(key: str, field: FieldInfo, path: str) -> str:
     if section_of(field):
         return f"| `{key}` | a section | | {field.description}: see `{path}.{key}` below |\n"
-    takes = _type_words(field.annotation)
+    type_text = _type_text(field.annotation)
     if bounds := ", ".join(_bounds(field.metadata)):
-        takes = f"{takes}, {bounds}"
+        type_text = f"{type_text}, {bounds}"
     default = "required" if field.is_required() else f"`{_default(field)}`"
-    cells = (f"`{key}`", takes, default, field.description or "")
+    cells = (f"`{key}`", type_text, default, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -79,21 +80,21 @@ def _default(field: FieldInfo) -> str:
     return str(value) if plain else json.dumps(value)
 
 
-def _type_words(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind in _WORDS:
-        return _WORDS[kind]
+    if kind in _TYPE_NAMES:
+        return _TYPE_NAMES[kind]
     if origin is Literal:
         return " / ".join(f"`{choice}`" for choice in arguments)
     if origin is Annotated:
         bounds = ", ".join(_bounds(arguments[1:]))
-        return f"{_type_words(arguments[0])} {bounds}".strip()
+        return f"{_type_text(arguments[0])} {bounds}".strip()
     if origin in (Union, types.UnionType):
-        return " or ".join(_type_words(part) for part in arguments if part is not type(None))
+        return " or ".join(_type_text(part) for part in arguments if part is not type(None))
     if origin is tuple:
-        return f"list of {_type_words(arguments[0])}"
+        return f"list of {_type_text(arguments[0])}"
     if origin is dict:
-        return f"mapping of {_type_words(arguments[0])} to {_type_words(arguments[1])}"
+        return f"mapping of {_type_text(arguments[0])} to {_type_text(arguments[1])}"
     if isinstance(kind, type) and issubclass(kind, Section):
         return "a section, see below"
     return "anything" if kind is Any else str(kind)
@@ -103,60 +104,59 @@ def _bounds(metadata: Any) -> Iterator[str]:
     for entry in metadata:
         constraints = entry.metadata if isinstance(entry, FieldInfo) else [entry]
         for constraint in constraints:
-            for name, words in _SIGNS.items():
+            for name, words in _COMPARISONS.items():
                 if (bound := getattr(constraint, name, None)) is not None:
                     yield f"{words} {bound:,}"
 
 
-if __name__ == "__main__":
-    sys.stdout.write(markdown_reference())
-
-
 def json_schema() -> dict[str, Any]:
-    """The schema of a specification as users write it.
+    """Returns the JSON Schema of a specification as users write it.
 
-    Beside what pydantic makes of the sections: `model: gpt2` is a model, a section that holds
-    nothing is one at its defaults, and a list of values to search holds one at least. What needs
-    several keys at once, such as a price for `samples_per_price`, is for `plimsoll check` to say.
+    It extends pydantic's schema of the sections: `model: gpt2` is valid, an empty section has its
+    defaults, and a list of values to search has at least one. Constraints between keys, such as a
+    price for `samples_per_price`, are left to `plimsoll check`.
     """
-    made: dict[str, Any] = _plain(SweepSpec.model_json_schema())
-    definitions = made["$defs"]
-    for section in (made, *definitions.values()):
+    schema: dict[str, Any] = _without_titles(SweepSpec.model_json_schema())
+    definitions = schema["$defs"]
+    for section in (schema, *definitions.values()):
         section["properties"] = {
-            key: told if key in section.get("required", ()) else _or_nothing(told, definitions)
-            for key, told in section["properties"].items()
+            key: value if key in section.get("required", ()) else _nullable(value, definitions)
+            for key, value in section["properties"].items()
         }
-    made["properties"]["train"]["description"] = definitions["TrainSpec"]["description"]
-    made["properties"]["model"] = {
+    schema["properties"]["train"]["description"] = definitions["TrainSpec"]["description"]
+    schema["properties"]["model"] = {
         "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
         "description": definitions["ModelSpec"]["description"],
     }
-    for told in definitions["SpaceSpec"]["properties"].values():
-        told["anyOf"][0]["minItems"] = 1
+    for knob in definitions["SpaceSpec"]["properties"].values():
+        knob["anyOf"][0]["minItems"] = 1
     definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {
         "pattern": "^[1-9][0-9_]*$"
     }
-    return {"$schema": DRAFT, "title": "Plimsoll specification", **made}
+    return {"$schema": DRAFT, "title": "Plimsoll specification", **schema}
 
 
-def _or_nothing(told: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """A key of a section; one that is a section itself may stand without anything below it."""
-    if "$ref" not in told:
-        return told
-    words = told.get("description") or definitions[told["$ref"].removeprefix(_SECTIONS)].get(
-        "description", ""
-    )
-    return {"anyOf": [{"$ref": told["$ref"]}, {"type": "null"}], "description": words}
+def _nullable(value: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a key; a key that is a section may be empty."""
+    if "$ref" not in value:
+        return value
+    section = definitions[value["$ref"].removeprefix(_SECTIONS)]
+    description = value.get("description") or section.get("description", "")
+    return {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}], "description": description}
 
 
-def _plain(told: Any) -> Any:
-    """Without the titles, which repeat the keys."""
-    if isinstance(told, dict):
+def _without_titles(node: Any) -> Any:
+    """Removes the titles, which repeat the keys; a property may be called `title`."""
+    if isinstance(node, dict):
         return {
-            key: {name: _plain(value) for name, value in below.items()}
+            key: {name: _without_titles(value) for name, value in child.items()}
             if key in ("properties", "$defs")
-            else _plain(below)
-            for key, below in told.items()
+            else _without_titles(child)
+            for key, child in node.items()
             if key != "title"
         }
-    return [_plain(each) for each in told] if isinstance(told, list) else told
+    return [_without_titles(child) for child in node] if isinstance(node, list) else node
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown_reference())

@@ -1,4 +1,4 @@
-"""What the user asks: the sections of a sweep specification.
+"""Schema of a sweep specification.
 
 Each field's description is its documentation: `plimsoll init` and the spec reference print it.
 """
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 class ModelSpec(Section):
-    """The model that is trained. Its weights are initialised, never downloaded."""
+    """The model to train. Its weights are initialised, never downloaded."""
 
     name: str = Field(
         min_length=1,
@@ -42,36 +42,36 @@ class ModelSpec(Section):
     )
     config: dict[str, Any] = Field(
         default_factory=dict,
-        description="fields of the model's config to change, such as num_hidden_layers",
+        description="fields of the model's config to override, such as num_hidden_layers",
     )
     trust_remote_code: bool = Field(
-        default=False, description="run model code that comes with a Hub id or folder"
+        default=False, description="run the model code in a Hub repository or folder"
     )
     tensor_plan: dict[str, str] = Field(
         default_factory=dict,
-        description="how tensor parallelism splits modules, by name (* is one part of it):"
-        " colwise, rowwise, ...; nothing: the architecture's own plan",
+        description="how tensor parallelism splits modules, by name (* stands for one part of it):"
+        " colwise, rowwise, ...; if unset, the architecture's own plan",
     )
 
 
 class DataSpec(Section):
-    """What it is trained on. Without files or lengths, each sample fills the sequence length."""
+    """The training data. Without files or lengths, each sample fills the sequence length."""
 
     files: tuple[str, ...] = Field(
         default=(), description="text (.txt, .md) or JSONL (.jsonl) files, read in this order"
     )
     field: str = Field(default="text", description="the field of a JSONL line that holds the text")
     split: Literal["paragraph", "line", "file"] = Field(
-        default="paragraph", description="what one sample of a text file is"
+        default="paragraph", description="unit of a text file that makes one sample"
     )
     tokenizer: str | None = Field(
         default=None,
         description="a tokenizer.json, or a folder or Hub id that has one;"
-        " nothing: a byte-level BPE is trained on the files",
+        " if unset, a byte-level BPE is trained on the files",
     )
     lengths: dict[Count, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="instead of files: sample lengths in tokens and how often each occurs",
+        description="instead of files: sample lengths in tokens, each with its frequency",
     )
 
     @model_validator(mode="after")
@@ -82,96 +82,99 @@ class DataSpec(Section):
 
     @property
     def kind(self) -> Literal["text", "lengths", "fixed"]:
-        """Where samples come from."""
+        """The source of the samples."""
         if self.files:
             return "text"
         return "lengths" if self.lengths else "fixed"
 
 
 class BudgetSpec(Section):
-    """When to stop, whichever comes first."""
+    """Limits of the sweep, which stops at the first one that it reaches."""
 
-    trials: Count = Field(default=40, description="trials, those that fail included")
-    minutes: float = Field(default=120.0, gt=0, description="wall-clock of the whole sweep")
+    trials: Count = Field(default=40, description="number of trials, including failed ones")
+    minutes: float = Field(
+        default=120.0, gt=0, description="wall-clock time of the whole sweep, in minutes"
+    )
     gpu_hours: float | None = Field(
         default=None,
         gt=0,
-        description="hours of all ranks' trials together; nothing: no such limit",
+        description="GPU-hours of all trials (on CPU: rank-hours); if unset, no limit",
     )
     training_hours: float | None = Field(
         default=None,
         gt=0,
-        description="how long the training takes that the answer is for, in hours: the sweep ends"
-        " when its best next trial is expected to save less than it takes; nothing: no such end",
+        description="length of the training run that this sweep is for, in hours: the sweep ends"
+        " when its best next trial is expected to save less time than it costs; if unset, it does"
+        " not end for this reason",
     )
     patience: Count | None = Field(
-        default=None, description="trials in a row without a better plan; nothing: no such limit"
+        default=None, description="trials in a row without a better plan; if unset, no limit"
     )
     trial_seconds: Seconds = Field(
         default=600.0,
-        description="latest deadline of one trial; past its deadline its workers are replaced."
-        " Once a trial of the same engine was measured, a forecast sets an earlier one:"
-        " objective.max_seconds, a minute, and four times what building and three of its slowest"
-        " steps are expected to take",
+        description="longest deadline of a trial, in seconds; workers that miss their deadline are"
+        " replaced. Once a trial with the same engine has been measured, the forecast sets an"
+        " earlier one: objective.max_seconds, plus a minute, plus four times the expected time to"
+        " build the model and run three of its slowest steps",
     )
 
 
 class StudySpec(Section):
-    """Where the records are kept. The same name and storage go on where a sweep stopped."""
+    """Storage of the records. A sweep with the same name and storage resumes."""
 
     name: str | None = Field(
         default=None,
         min_length=1,
         max_length=128,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="letters, digits, '.', '_' and '-'; nothing: the specification's file name",
+        description="letters, digits, '.', '_' and '-'; if unset, the specification's file name",
     )
     folder: str = Field(
-        default="plimsoll-runs", description="where the studies of this project are kept"
+        default="plimsoll-runs", description="folder for the studies of this project"
     )
     storage: str | None = Field(
         default=None,
-        description="an Optuna storage URL (sqlite:///..., postgresql://...); nothing: what the"
-        " environment variable PLIMSOLL_STUDY_STORAGE names, else SQLite in the study's folder."
-        " Copies of a specification are kept without the password in it",
+        description="an Optuna storage URL (sqlite:///..., postgresql://...); if unset, the"
+        " environment variable PLIMSOLL_STUDY_STORAGE, else SQLite in the study's folder."
+        " Its password is left out of saved copies of the specification",
     )
     wait_minutes: float = Field(
         default=10.0,
         ge=0,
         le=1440,
-        description="how long a sweep waits for a storage that goes away in the middle of it",
+        description="how long a sweep waits if its storage becomes unavailable",
     )
     sampler: Sampler = Field(
         default="plimsoll",
-        description="who proposes plans: plimsoll, or Optuna's tpe, gp or random",
+        description="proposes the plans: plimsoll, or Optuna's tpe, gp or random",
     )
-    seed: Seed = Field(default=0, description="of the sampler")
+    seed: Seed = Field(default=0, description="random seed of the sampler")
     warm_start: bool = Field(
         default=True,
-        description="learn from other studies in the same folder or storage, where they measured"
-        " the same model, data and training on the same device; less, where software differs",
+        description="learn from other studies in the same folder or storage that measured the same"
+        " model, data and training on the same device; they count less if their software differs",
     )
 
 
 class TrackingSpec(Section):
-    """MLflow, derived from the study."""
+    """Logging to MLflow, which is derived from the study."""
 
     enabled: bool = Field(default=True, description="log the sweep to MLflow")
     uri: str | None = Field(
         default=None,
-        description="MLflow tracking URI; nothing: what the environment variable"
-        " MLFLOW_TRACKING_URI names, else SQLite in study.folder",
+        description="MLflow tracking URI; if unset, the environment variable MLFLOW_TRACKING_URI,"
+        " else SQLite in study.folder",
     )
     experiment: str | None = Field(
         default=None,
         min_length=1,
-        description="MLflow experiment; nothing: what the environment variable"
-        " MLFLOW_EXPERIMENT_NAME names, else the study's name",
+        description="MLflow experiment; if unset, the environment variable MLFLOW_EXPERIMENT_NAME,"
+        " else the study's name",
     )
 
 
 class SweepSpec(Section):
-    """A whole sweep. Only `model` and `train.global_batch` have no default."""
+    """A sweep. Only `model` and `train.global_batch` have no default."""
 
     model: ModelSpec
     data: DataSpec = DataSpec()
@@ -187,20 +190,20 @@ class SweepSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _model_by_name(cls, value: Any) -> Any:
-        """`model: gpt2` means `model: {name: gpt2}`."""
+        """Reads `model: gpt2` as `model: {name: gpt2}`."""
         if isinstance(value, dict) and isinstance(value.get("model"), str):
             return {**value, "model": {"name": value["model"]}}
         return value
 
     @field_validator("space")
     @classmethod
-    def _accelerators_are_told(cls, value: SpaceSpec, info: ValidationInfo) -> SpaceSpec:
+    def _accelerators_are_declared(cls, value: SpaceSpec, info: ValidationInfo) -> SpaceSpec:
         cluster = info.data.get("cluster")
-        known = cluster.accelerators if cluster is not None else value.accelerator or ()
-        if unknown := [name for name in value.accelerator or () if name not in known]:
+        declared = cluster.accelerators if cluster is not None else value.accelerator or ()
+        if unknown := [name for name in value.accelerator or () if name not in declared]:
             raise ValueError(
-                f"accelerator names {', '.join(unknown)}, and cluster.accelerators does not: add"
-                " there what Ray calls the nodes' accelerators"
+                f"accelerator names {', '.join(unknown)}, but cluster.accelerators does not: add"
+                " Ray's name for the nodes' accelerators there"
             )
         return value
 
@@ -210,42 +213,42 @@ class SweepSpec(Section):
         cluster = info.data.get("cluster")
         if value.asks_for_price and cluster is not None and not cluster.is_priced:
             raise ValueError(
-                "samples_per_price needs a price: give cluster.price_per_gpu_hour, above 0"
-                + (", or one for each of cluster.accelerators" if cluster.accelerators else "")
+                "samples_per_price needs a price: set cluster.price_per_gpu_hour above 0"
+                + (", or set one for each of cluster.accelerators" if cluster.accelerators else "")
             )
         return value
 
     @field_validator("budget")
     @classmethod
-    def _worth_is_time(cls, value: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
+    def _training_hours_need_speed(cls, value: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
         objective = info.data.get("objective")
         if value.training_hours and objective is not None and objective.metric == "headroom":
             raise ValueError(
-                "training_hours weighs a trial by the time that it saves, and objective.metric"
-                " headroom saves none: leave it out"
+                "training_hours weighs a trial by the time it saves, and objective.metric headroom"
+                " saves none: remove training_hours"
             )
         return value
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Bytes that one rank may use; None: all there is."""
+        """Memory limit per rank in bytes; None if only the machine limits it."""
         gib = self.cluster.memory_gib
         return None if gib is None else math.floor(gib * GIB)
 
     @property
     def for_workers(self) -> Self:
-        """What workers are given: no addresses of databases and servers, which may hold passwords.
+        """The specification without addresses of databases and servers, which may hold passwords.
 
-        Workers ask neither; what they are given passes through the memory of a cluster.
+        Workers need neither, and what they get passes through the memory of the cluster.
         """
         study = self.study.model_copy(update={"storage": None})
         tracking = self.tracking.model_copy(update={"uri": None})
         return self.model_copy(update={"study": study, "tracking": tracking})
 
     def on(self, accelerator: str) -> Self:
-        """The specification as it is for nodes of one kind: with their memory limit and price."""
-        told = self.cluster.accelerators.get(accelerator)
-        if told is None:
+        """Returns the specification for nodes of one kind, with their memory limit and price."""
+        kind = self.cluster.accelerators.get(accelerator)
+        if kind is None:
             return self
-        named = told.model_dump(exclude_none=True)
-        return self.model_copy(update={"cluster": self.cluster.model_copy(update=named)})
+        overrides = kind.model_dump(exclude_none=True)
+        return self.model_copy(update={"cluster": self.cluster.model_copy(update=overrides)})

@@ -1,4 +1,4 @@
-"""What all sections of a specification have in common."""
+"""Sections of a specification that stand on their own: cluster, objective, validation, training."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic.fields import FieldInfo
 from search_spaces.plan import Precision
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # NumPy takes no larger one
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
 Device = Literal["auto", "cpu", "cuda"]
-# Keys of `cluster` that a measurement does not depend on: where it is, and how a sweep uses it
+# Keys of `cluster` that no measurement depends on: where it is, and how a sweep uses it
 ASIDE = frozenset({"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"})
 Metric = Literal["samples_per_second", "samples_per_price", "headroom"]
 LearningRate = Literal["constant", "linear", "cosine"]
 
 
 class Section(BaseModel):
-    """A section of the specification: frozen, and with no key that is not known."""
+    """A section of the specification: frozen, and without unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
@@ -28,13 +28,13 @@ class Section(BaseModel):
 
 
 def section_of(field: FieldInfo | None) -> type[Section] | None:
-    """The section that stands under a key, None if it holds a value."""
+    """Returns the section under a key; None if the key holds a value."""
     kind = field.annotation if field else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def sections_in(field: FieldInfo) -> type[Section] | None:
-    """The section that stands under each name of a mapping, None if a key holds no such mapping."""
+    """Returns the section under each name of a mapping; None if the key holds no such mapping."""
     kinds = get_args(field.annotation) if get_origin(field.annotation) is dict else ()
     return next(
         (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None
@@ -42,174 +42,175 @@ def sections_in(field: FieldInfo) -> type[Section] | None:
 
 
 class AcceleratorSpec(Section):
-    """One kind of nodes of a cluster that has several; what is left out is as `cluster` has it."""
+    """One kind of node in a cluster with several; keys left out are taken from `cluster`."""
 
     gpu: str | None = Field(
         default=None,
         min_length=1,
         max_length=100,
-        description="the GPU for forecasts, such as H100 or A100-40; nothing: what the kind's"
-        " name says",
+        description="the GPU to forecast for, such as H100 or A100-40; if unset, the kind's name",
     )
-    price_per_gpu_hour: float | None = Field(
-        default=None, gt=0, description="price of one of them for an hour"
-    )
+    price_per_gpu_hour: float | None = Field(default=None, gt=0, description="price per GPU-hour")
     memory_gib: float | None = Field(
-        default=None, gt=0, description="memory one rank may use there, in GiB"
+        default=None, gt=0, description="memory limit per rank, in GiB"
     )
 
 
 class ClusterSpec(Section):
-    """Where it is trained: which Ray cluster, how many ranks, how much memory each."""
+    """The Ray cluster, how many ranks it runs, and how much memory each rank may use."""
 
     address: str | None = Field(
         default=None,
-        description="Ray cluster to join (host:port, or auto);"
-        " nothing: the one this job runs in, else a local one is started",
+        description="Ray cluster to join (host:port, or auto); if unset, the cluster that this job"
+        " runs in, or else a new local one",
     )
-    device: Device = Field(default="auto", description="auto takes CUDA where the cluster has it")
+    device: Device = Field(default="auto", description="auto uses CUDA if the cluster has it")
     workers: Count | Literal["auto"] = Field(
         default="auto",
-        description="ranks of a plan, one per GPU or CPU slot; auto takes all there are",
+        description="ranks per plan, one per GPU or CPU slot; auto uses all slots",
     )
     groups: Count | Literal["auto"] = Field(
         default="auto",
-        description="trials that run at the same time, each on workers of its own; auto: where"
-        " workers is a number, as many as have nodes to themselves and the head node has memory for"
-        " (one is waited for); else one, on each kind of accelerators",
+        description="trials that run at the same time, each in its own worker group; auto: one (one"
+        " per kind if accelerators is set), but if workers is a number, as many as get nodes of"
+        " their own and fit in the head node's memory (the sweep waits for one)",
     )
     share_nodes: bool = Field(
         default=False,
-        description="let trials that run at the same time share nodes, where they disturb each"
-        " other's measurements",
+        description="let concurrent trials share nodes; they then disturb each other's"
+        " measurements",
     )
     wait_minutes: float = Field(
         default=5.0,
         ge=0,
         allow_inf_nan=False,
-        description="how long to wait for nodes of a cluster that was joined, which an autoscaler"
-        " may bring or which were lost",
+        description="how long to wait for nodes of an existing cluster, whether an autoscaler has"
+        " yet to add them or they were lost",
     )
     start_minutes: float = Field(
         default=5.0,
         gt=0,
         allow_inf_nan=False,
-        description="how long workers may take to start and to load what they train, once their"
-        " nodes are up; then they are replaced, once for each trial",
+        description="how long workers may take to start and load what they train, once their nodes"
+        " are up; after that they are replaced, once per trial",
     )
     gpu: str | None = Field(
         default=None,
         min_length=1,
         max_length=100,
         description="the GPU that `plimsoll plan` forecasts for, such as H100 or A100-40;"
-        " nothing: what this machine has",
+        " if unset, the one in this machine",
     )
     gpus_per_node: Count | None = Field(
         default=None,
-        description="GPUs that fast links join, for `plimsoll plan`; nothing: as usual for the GPU",
+        description="GPUs per node (joined by fast links), for `plimsoll plan`; if unset, the usual"
+        " number for the GPU",
     )
     price_per_gpu_hour: float | None = Field(
         default=None,
         ge=0,
-        description="price of a GPU (on CPU: of a rank) for an hour, in any currency,"
+        description="price per GPU-hour (on CPU: per rank-hour), in any currency,"
         " for `plimsoll plan` and objective.metric samples_per_price",
     )
     accelerators: dict[str, AcceleratorSpec] = Field(
         default_factory=dict,
-        description="kinds of nodes to search among, by what Ray calls their accelerators (the"
+        description="kinds of nodes to search among, by Ray's name for their accelerators (the"
         " label ray.io/accelerator-type), each with gpu, price_per_gpu_hour and memory_gib where"
-        " they differ; nothing: the kind with room for most ranks is used, others are left alone",
+        " they differ from the cluster's; if unset, only the kind with room for most ranks is used",
     )
-    cpus_per_worker: Count = Field(default=1, description="CPU cores and threads of each rank")
+    cpus_per_worker: Count = Field(default=1, description="CPU cores and threads per rank")
     memory_gib: float | None = Field(
         default=None,
         gt=0,
-        description="memory one rank may use, in GiB: on CPU above the bare worker,"
-        " on CUDA of the device; nothing: all there is",
+        description="memory limit per rank, in GiB: of the device on CUDA, above the idle worker on"
+        " CPU; if unset, all the memory there is",
     )
     nvme_folder: str | None = Field(
         default=None,
         min_length=1,
-        description="a folder on each node's NVMe drive, for what is offloaded to it",
+        description="folder on each node's NVMe drive, for offloaded state",
     )
 
     @property
     def price_on(self) -> dict[str, float]:
-        """What a GPU of each kind costs for an hour; nothing if one of them has no price."""
-        each = {
-            name: told.price_per_gpu_hour or self.price_per_gpu_hour
-            for name, told in self.accelerators.items()
+        """Price per GPU-hour of each kind of node; empty if any of them has no price."""
+        prices = {
+            name: kind.price_per_gpu_hour or self.price_per_gpu_hour
+            for name, kind in self.accelerators.items()
         }
-        known = {name: price for name, price in each.items() if price}
-        return known if len(known) == len(each) else {}
+        known_prices = {name: price for name, price in prices.items() if price}
+        return known_prices if len(known_prices) == len(prices) else {}
 
     @property
     def is_priced(self) -> bool:
-        """Whether it is known what any rank costs."""
+        """True if every rank has a price."""
         return bool(self.price_on if self.accelerators else self.price_per_gpu_hour)
 
     @field_validator("accelerators", mode="before")
     @classmethod
-    def _kinds_need_no_words(cls, value: Any) -> Any:
-        """`{H100: }` describes nothing, and a list of names neither."""
+    def _complete_accelerators(cls, value: Any) -> Any:
+        """Fills in empty sections: `{H100: }` has none, and neither has a list of names."""
         if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
             return {name: {} for name in value}
         if isinstance(value, dict):
-            return {name: {} if told is None else told for name, told in value.items()}
+            return {name: {} if kind is None else kind for name, kind in value.items()}
         return value
 
     def ranks_of(self, slots: int) -> int:
-        """Ranks of a plan on a cluster that has room for so many."""
+        """Returns the ranks per plan on a cluster with `slots` slots."""
         groups = 1 if self.groups == "auto" else self.groups
         return max(slots // groups, 1) if self.workers == "auto" else self.workers
 
 
 class AtLeastSpec(Section):
-    """What a plan must reach to be an answer, beside the headroom."""
+    """Minimum requirements for the best plan, in addition to the headroom."""
 
     samples_per_second: float | None = Field(
-        default=None, gt=0, description="of all ranks together; nothing: no such limit"
+        default=None, gt=0, description="minimum speed of all ranks together; if unset, no minimum"
     )
     samples_per_price: float | None = Field(
         default=None,
         gt=0,
-        description="samples for a unit of the currency of cluster.price_per_gpu_hour;"
-        " nothing: no such limit",
+        description="minimum samples per unit of currency (see cluster.price_per_gpu_hour);"
+        " if unset, no minimum",
     )
 
 
 class ObjectiveSpec(Section):
-    """What is best, and how exactly it is measured."""
+    """The quantity to optimize, and how precisely to measure it."""
 
     metric: Metric = Field(
         default="samples_per_second",
-        description="samples_per_second, samples_per_price (samples for a unit of the currency of"
-        " cluster.price_per_gpu_hour) or headroom (the most memory left free)",
+        description="samples_per_second, samples_per_price (samples per unit of currency, see"
+        " cluster.price_per_gpu_hour) or headroom (as much free memory as possible)",
     )
     headroom: float = Field(
-        default=0.05, ge=0, lt=1, description="share of the memory limit that must stay free"
+        default=0.05, ge=0, lt=1, description="share of the memory limit to keep free"
     )
     at_least: AtLeastSpec = Field(
-        default=AtLeastSpec(), description="what a plan must reach beside that"
+        default=AtLeastSpec(), description="minimum requirements for the best plan"
     )
     interval: float = Field(
         default=0.02,
         gt=0,
         lt=1,
-        description="a trial ends when its 95 % confidence half-width is below this share",
+        description="a trial ends when the half-width of its 95 % confidence interval is below this"
+        " share of its speed",
     )
     min_steps: Annotated[int, Field(ge=6)] = Field(
-        default=6, description="least optimizer steps measured, warm-up apart"
+        default=6, description="minimum optimizer steps to measure, not counting warm-up"
     )
     max_steps: Annotated[int, Field(ge=6)] = Field(
-        default=100, description="most optimizer steps of a trial"
+        default=100, description="maximum optimizer steps per trial"
     )
     racing: bool = Field(
         default=True,
-        description="end a trial as soon as it is slower beyond doubt than the best plan so far,"
-        " and measure near-ties to half the interval; not where metric is headroom",
+        description="end a trial as soon as it is clearly slower than the incumbent, and measure"
+        " near-ties to half the interval; has no effect if metric is headroom",
     )
-    max_seconds: Seconds = Field(default=60.0, description="most seconds of steps of a trial")
+    max_seconds: Seconds = Field(
+        default=60.0, description="maximum seconds of optimizer steps per trial"
+    )
 
     @model_validator(mode="after")
     def _steps_in_order(self) -> Self:
@@ -221,83 +222,87 @@ class ObjectiveSpec(Section):
 
     @property
     def asks_for_price(self) -> bool:
-        """Whether plans are compared or judged by what they cost."""
+        """True if plans are ranked or filtered by price."""
         return self.metric == "samples_per_price" or self.at_least.samples_per_price is not None
 
 
 class ValidationSpec(Section):
-    """When the search is over, the best plan is run once more, beyond `budget.minutes`."""
+    """A longer rerun of the best plan after the search; not counted in `budget.minutes`."""
 
     enabled: bool = Field(
         default=True,
-        description="validate the best plan (`plimsoll tune --no-validation` does not): in workers"
-        " of its own, longer, the longest samples first, with an evaluation pass and a checkpoint;"
-        " its losses are compared with another plan's",
+        description="validate the best plan (`plimsoll tune --no-validation` skips it): a longer"
+        " run in fresh workers, with the longest samples first, an evaluation pass and a"
+        " checkpoint; its losses are compared with another plan's",
     )
     tries: Count = Field(
         default=3,
-        description="plans that are validated at most, one after the other until one holds",
+        description="maximum number of plans to validate, one after the other until one passes",
     )
     longer: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=3.0,
-        description="how many times the steps and seconds of a trial a validation may take,"
-        " to half of objective.interval",
+        description="limit on the steps and seconds of a validation, as a multiple of a trial's; it"
+        " is measured to half of objective.interval",
     )
     slower: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.1,
-        description="a validation fails if its speed lies this share below its trial's,"
-        " both intervals allowed for",
+        description="a validation fails if it is slower than its trial by more than this share,"
+        " allowing for both confidence intervals",
     )
     folder: str | None = Field(
         default=None,
         min_length=1,
-        description="where each rank writes its part of the checkpoint and removes it again;"
-        " nothing: study.folder if the rank's machine has it, else the system's temporary folder",
+        description="where each rank writes its part of the checkpoint, which it then removes;"
+        " if unset, study.folder if it exists on the rank's machine, else the system's temporary"
+        " folder",
     )
 
 
 class LoraSpec(Section):
-    """Low-rank adapters, which `train.method: lora` trains in place of the weights."""
+    """Low-rank adapters, which `train.method: lora` trains instead of the weights."""
 
-    rank: Count = Field(default=8, description="of the adapters")
-    alpha: float = Field(default=16.0, gt=0, description="scale of the adapters, over the rank")
+    rank: Count = Field(default=8, description="rank of the adapters")
+    alpha: float = Field(
+        default=16.0, gt=0, description="numerator of the adapters' scale, alpha / rank"
+    )
     target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
         default="all-linear",
-        description="names of the modules that get one; all-linear: every linear layer of the"
-        " blocks",
+        description="names of the modules that get an adapter; all-linear: every linear layer of"
+        " the blocks",
     )
 
 
 class TrainSpec(Section):
-    """The training run itself, which a sweep never changes: what is lossless is searched."""
+    """The training run itself, which a sweep leaves as it is: only lossless knobs are searched."""
 
-    global_batch: Count = Field(description="samples per optimizer step, all ranks together")
+    global_batch: Count = Field(description="samples per optimizer step, over all ranks")
     sequence_length: Count = Field(default=1024, description="longest sample, in tokens")
     optimizer: Literal["adamw"] = Field(default="adamw", description="adamw")
-    learning_rate: float = Field(default=1e-4, gt=0, description="of the optimizer, at its peak")
+    learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate")
     schedule: LearningRate = Field(
         default="constant",
-        description="of the learning rate after its warm-up: constant, linear or cosine",
+        description="learning rate after its warm-up: constant, linear or cosine",
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="optimizer steps in which the learning rate rises from 0"
+        default=0, description="optimizer steps over which the learning rate rises from 0"
     )
     total_steps: Count = Field(
-        default=1000, description="optimizer steps of the run, over which linear and cosine fall"
+        default=1000,
+        description="optimizer steps of the run, over which linear and cosine decay to 0",
     )
     grad_clip: float | None = Field(
         default=None,
         gt=0,
-        description="longest gradient, as a norm over all weights; nothing: not clipped",
+        description="maximum norm of the gradient over all weights; if unset, no clipping",
     )
-    weight_decay: float = Field(default=0.0, ge=0, description="of the optimizer")
+    weight_decay: float = Field(default=0.0, ge=0, description="weight decay of the optimizer")
     precision: Precision = Field(
         default="bf16",
         description="bf16 and fp16 compute in 16 bits with fp32 master weights (fp16 with dynamic"
         " loss scaling), fp32 in full precision",
     )
     method: Literal["full", "lora"] = Field(
-        default="full", description="full trains all weights, lora adapters beside frozen ones"
+        default="full", description="full trains all weights, lora trains adapters on frozen ones"
     )
-    lora: LoraSpec = Field(default=LoraSpec(), description="the adapters of method lora")
-    seed: Seed = Field(default=0, description="of the weights and of the data's order")
+    lora: LoraSpec = Field(default=LoraSpec(), description="adapters for method lora")
+    seed: Seed = Field(default=0, description="random seed for weights and data order")

@@ -1,4 +1,4 @@
-"""The section of a specification that says what is searched: a list of values for each knob."""
+"""The `space` section of a specification: the values of each knob to search."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 class SpaceSpec(Section):
-    """What is searched: a list of values for each knob; nothing takes Plimsoll's own choice."""
+    """Values to search, a list for each knob; Plimsoll chooses for knobs that are unset."""
 
     accelerator: tuple[str, ...] | None = Field(
-        default=None, description="kinds of nodes, of those in cluster.accelerators"
+        default=None, description="kinds of nodes, from cluster.accelerators"
     )
     engine: tuple[Engine, ...] | None = Field(default=None, description="engines: torch, deepspeed")
     tensor: tuple[Count, ...] | None = Field(
@@ -36,7 +36,7 @@ class SpaceSpec(Section):
     )
     sequence_parallel: tuple[bool, ...] | None = Field(
         default=None,
-        description="with tensor above 1: whether its ranks split the sequence between matmuls too",
+        description="with tensor above 1: also split the sequence between matmuls",
     )
     pipeline: tuple[Count, ...] | None = Field(
         default=None, description="ranks that split the stack of blocks (pipeline parallelism)"
@@ -47,53 +47,55 @@ class SpaceSpec(Section):
     )
     data: tuple[Count, ...] | None = Field(
         default=None,
-        description="data-parallel ranks; what cluster.workers leaves if this is not given",
+        description="data-parallel ranks; if unset, all of cluster.workers that tensor and pipeline"
+        " leave",
     )
     zero_stage: tuple[ZeroStage, ...] | None = Field(
         default=None,
-        description="torch: 0 DDP, 2 FSDP2 that keeps weights gathered until backward, 3 FSDP2;"
-        " deepspeed: the stages of ZeRO",
+        description="torch: 0 is DDP, 2 is FSDP2 that keeps weights gathered until backward, 3 is"
+        " FSDP2; deepspeed: the ZeRO stage",
     )
     replicas: tuple[Count, ...] | None = Field(
         default=None,
-        description="hybrid shard of FSDP2: groups of data ranks that each hold a whole model",
+        description="FSDP2 hybrid sharding: groups of data ranks that each hold a whole model",
     )
     micro_batch: tuple[Count, ...] | None = Field(
         default=None, description="samples per data rank and forward pass"
     )
     batching: tuple[Batching, ...] | None = Field(
-        default=None, description="how samples are laid into batches: padded, grouped, packed"
+        default=None, description="how samples are arranged in batches: padded, grouped, packed"
     )
     checkpoint_ratio: tuple[Ratio, ...] | None = Field(
-        default=None, description="shares of blocks that are recomputed in backward"
+        default=None, description="share of the blocks to recompute in backward"
     )
     checkpoint_mode: tuple[CheckpointMode, ...] | None = Field(
         default=None,
-        description="what is recomputed: full, or selective (matmul and attention outputs are"
-        " kept)",
+        description="what to recompute in a block: full (all of it), or selective (all but matmul"
+        " and attention outputs)",
     )
     checkpoint_offload: tuple[bool, ...] | None = Field(
-        default=None, description="whether what recomputed blocks keep lies in host memory"
+        default=None, description="keep the saved tensors of recomputed blocks in host memory"
     )
     offload_optimizer: tuple[Offload, ...] | None = Field(
         default=None,
-        description="where optimizer states lie: none (the device), cpu, nvme (deepspeed)",
+        description="where optimizer states are kept: none (the device), cpu, nvme (deepspeed)",
     )
     offload_parameters: tuple[Offload, ...] | None = Field(
         default=None,
-        description="where weights lie that are not in use: none, cpu, nvme (deepspeed ZeRO-3)",
+        description="where weights are kept while not in use: none (the device), cpu, nvme"
+        " (deepspeed ZeRO-3)",
     )
     pin_memory: tuple[bool, ...] | None = Field(
-        default=None, description="whether offloaded state lies in page-locked memory"
+        default=None, description="keep offloaded state in page-locked memory"
     )
     aio_block_kib: tuple[Count, ...] | None = Field(
-        default=None, description="KiB of one request to NVMe"
+        default=None, description="KiB per NVMe request"
     )
     aio_queue_depth: tuple[Count, ...] | None = Field(
-        default=None, description="requests to NVMe under way in each thread"
+        default=None, description="NVMe requests in flight per thread"
     )
     aio_threads: tuple[Count, ...] | None = Field(
-        default=None, description="threads of each rank that talk to NVMe"
+        default=None, description="threads per rank for NVMe requests"
     )
     attention: tuple[Attention, ...] | None = Field(
         default=None,
@@ -101,40 +103,41 @@ class SpaceSpec(Section):
     )
     precision: tuple[Precision, ...] | None = Field(
         default=None,
-        description="precisions; lossy, so that only train.precision is used if this is not given",
+        description="precisions to compute in; lossy, so if unset only train.precision is used",
     )
     compile: tuple[bool, ...] | None = Field(
-        default=None, description="whether each block goes through torch.compile"
+        default=None, description="compile each block with torch.compile"
     )
     optimizer: tuple[Optimizer, ...] | None = Field(
         default=None,
-        description="implementations of the optimizer: adamw_fused, adamw_foreach; lossy:"
-        " adamw_8bit, adafactor",
+        description="optimizer implementations: adamw_fused, adamw_foreach; lossy: adamw_8bit,"
+        " adafactor",
     )
     bucket_mib: tuple[Count, ...] | None = Field(
-        default=None, description="MiB of gradients that are reduced together"
+        default=None, description="MiB of gradients to reduce together"
     )
     gradient_as_bucket_view: tuple[bool, ...] | None = Field(
-        default=None, description="DDP: whether gradients lie in the buckets, not beside them"
+        default=None, description="DDP: make gradients views of the buckets, instead of copies"
     )
     compression: tuple[Compression, ...] | None = Field(
         default=None,
-        description="DDP: what gradients are sent as: none; lossy: fp16, bf16, powersgd",
+        description="DDP: compression of gradients for the all-reduce: none; lossy: fp16, bf16,"
+        " powersgd",
     )
     overlap: tuple[bool, ...] | None = Field(
-        default=None, description="deepspeed: whether gradients are reduced during backward"
+        default=None, description="deepspeed: reduce gradients during backward"
     )
     contiguous_gradients: tuple[bool, ...] | None = Field(
-        default=None, description="deepspeed: whether gradients are copied into one buffer"
+        default=None, description="deepspeed: copy gradients into one buffer"
     )
     prefetch_mib: tuple[Count, ...] | None = Field(
-        default=None, description="deepspeed ZeRO-3: MiB of weights that are fetched ahead"
+        default=None, description="deepspeed ZeRO-3: MiB of weights to prefetch"
     )
     loader_workers: tuple[Annotated[int, Field(ge=0, le=64)], ...] | None = Field(
-        default=None, description="processes of each rank that prepare batches; 0: none"
+        default=None, description="processes per rank that prepare batches; 0: the rank itself does"
     )
     loader_pin_memory: tuple[bool, ...] | None = Field(
-        default=None, description="CUDA: whether batches lie in page-locked memory"
+        default=None, description="CUDA: put batches in page-locked memory"
     )
     allocator: tuple[Allocator, ...] | None = Field(
         default=None,
@@ -145,5 +148,5 @@ class SpaceSpec(Section):
     def _no_empty_lists(self) -> Self:
         empty = [name for name in type(self).model_fields if getattr(self, name) == ()]
         if empty:
-            raise ValueError(f"{', '.join(empty)}: needs at least one value, or leave it out")
+            raise ValueError(f"{', '.join(empty)}: give at least one value, or remove the key")
         return self

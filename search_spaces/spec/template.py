@@ -1,4 +1,4 @@
-"""A specification with every key in it, commented, made from the schema itself."""
+"""Texts that `plimsoll init` writes: a commented specification with every key, and the examples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import section_of
 
 WIDTH = 92  # columns, of which two are for "# "
-EXAMPLES: Mapping[str, str] = {  # what to begin with, for each required key
+EXAMPLES: Mapping[str, str] = {  # of each required key
     "model.name": "gpt2",
     "train.global_batch": "32",
 }
 _HEAD = """\
-What Plimsoll is to search: the plan with the most samples per second that fits in memory.
-Keys with a # before them stand at their default.
-Relative paths start from the current directory.
+A Plimsoll sweep: find the plan with the most samples per second that fits in memory.
+Keys that are commented out show their default.
+Relative paths start at the current directory.
 Run it with: plimsoll tune FILE"""
 RUNNABLE_EXAMPLES = ("demo",)
 TEXT_FILE = "topics.txt"
@@ -30,7 +30,7 @@ _HERE = "search_spaces.spec"
 
 
 def commented_template() -> str:
-    """The YAML text that `plimsoll init` writes; it loads as it stands."""
+    """Returns the YAML text that `plimsoll init` writes, a valid specification."""
     lines = [*_comment(_HEAD, "")]
     for name, field in SweepSpec.model_fields.items():
         lines += ["", *_entry(name, field, "")]
@@ -65,19 +65,20 @@ def _comment(text: str, indent: str) -> Iterator[str]:
 
 
 def example_files(name: str) -> dict[str, str]:
-    """The texts of an example by file name; its specification is `NAME.yaml`.
+    """Returns the files of an example as texts by file name; its specification is `NAME.yaml`.
 
     Raises:
         UserError: If there is no such example.
     """
     if name not in RUNNABLE_EXAMPLES:
-        raise UserError(f"--example is {name!r}, the examples are {', '.join(RUNNABLE_EXAMPLES)}")
+        examples = ", ".join(RUNNABLE_EXAMPLES)
+        raise UserError(f"there is no example {name!r}; the examples are {examples}")
     spec = (files(_HERE) / "examples" / f"{name}.yaml").read_text("utf-8")
     return {f"{name}.yaml": spec, TEXT_FILE: demo_text()}
 
 
 def demo_text() -> str:
-    """The topics of Python's own help: real English, in paragraphs of real lengths."""
+    """Returns the topics of Python's own help: English paragraphs of realistic lengths."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"

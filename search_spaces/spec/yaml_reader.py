@@ -1,12 +1,12 @@
-"""YAML text to plain values, stricter and plainer than YAML 1.1.
+"""Reader of YAML text as plain values, stricter and plainer than YAML 1.1.
 
-What differs from PyYAML's safe loader:
+Differences from PyYAML's safe loader:
 
-- A key given twice is a fault (PyYAML silently takes the last).
+- A duplicate key is a fault (PyYAML silently takes the last).
 - `1e-4` is a number (PyYAML reads text unless there is a dot), `010` is ten, not eight, and
   dates, `1:30` and other curiosities are text. `yes`, `no`, `on` and `off` are booleans.
 - Keys are text or whole numbers.
-- What aliases expand to is bounded, so that a few lines cannot fill the memory.
+- The expansion of aliases is bounded, so that a few lines cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 
 from search_spaces.errors import Fault
 
-MAX_VALUES = 20_000  # scalars, lists and mappings, aliases expanded
+MAX_VALUES = 20_000  # scalars, lists and mappings, with aliases expanded
 MAX_DEPTH = 40
 MAX_DIGITS = 4_000  # Python refuses to read longer whole numbers by default
 
@@ -31,7 +31,7 @@ _INT = re.compile(r"^[-+]?[0-9]+(?:_[0-9]+)*$")
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
 _TRUE = ("yes", "true", "on")
 
-# what a plain scalar may be, by its first character; None stands for any
+# patterns of plain scalars by their first character; None stands for any
 _RESOLVERS = {
     None: [
         (f"{_TAG}null", _NULL),
@@ -43,18 +43,18 @@ _RESOLVERS = {
 
 
 class SpecLoader(yaml.SafeLoader):
-    """Resolves plain scalars as this module says; only used to compose, not to construct."""
+    """Resolves plain scalars by the rules of this module; used to compose, not to construct."""
 
     yaml_implicit_resolvers = _RESOLVERS
 
 
 class SpecDumper(yaml.SafeDumper):
-    """Quotes what `SpecLoader` would not read as text."""
+    """Quotes text that `SpecLoader` would read as something else."""
 
     yaml_implicit_resolvers = _RESOLVERS
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Writes equal values out twice instead of with an alias."""
+        """Writes equal values twice instead of as an alias."""
         return True
 
 
@@ -78,7 +78,7 @@ def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
         advice = f"is {kind}, must hold sections such as `model:` and `train:`"
         return None, (Fault(path="file", value="", advice=advice),)
     if not tree and not reader.faults:
-        advice = "is empty; the least it needs is `model: gpt2` and `train: {global_batch: 32}`"
+        advice = "is empty; it needs at least `model: gpt2` and `train: {global_batch: 32}`"
         return None, (Fault(path="file", value="", advice=advice),)
     return tree, tuple(reader.faults)
 
@@ -124,8 +124,8 @@ class _Reader:
     def _key(self, node: yaml.Node, path: str, line: int) -> str | None:
         if isinstance(node, yaml.ScalarNode) and node.tag in (f"{_TAG}str", f"{_TAG}int"):
             return str(self._scalar(node, path))
-        shown = str(node.value)[:20] if isinstance(node, yaml.ScalarNode) else "a list or mapping"
-        advice = f"has the key {shown!r} in line {line}; keys must be text, in quotes if need be"
+        key = str(node.value)[:20] if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+        advice = f"has the key {key!r} in line {line}; keys must be text (put it in quotes)"
         self.faults.append(Fault(path=path, value="", advice=advice))
         return None
 
@@ -135,7 +135,7 @@ class _Reader:
             advice = f"has the tag {kind!r}; only plain values can be used"
             self.faults.append(Fault(path=path, value="", advice=advice))
         elif any("\ud800" <= character <= "\udfff" for character in text):
-            advice = "holds half of a surrogate pair, which is no text"
+            advice = "holds half of a surrogate pair, which is not text"
             self.faults.append(Fault(path=path, value="", advice=advice))
         else:
             return _plain(text, kind)
@@ -143,7 +143,7 @@ class _Reader:
 
 
 def _plain(text: str, kind: str) -> Any:
-    """The value of a scalar; what is no finite number stays text, for the schema to refuse."""
+    """Returns the value of a scalar; numbers that are not finite stay text, for the schema."""
     if kind == "null":
         return None
     if kind == "bool":
@@ -164,8 +164,8 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
         problem = error.problem or error.context or "cannot be read"
-        return Fault(path=where, value="", advice=f"is no YAML: {problem}")
+        return Fault(path=where, value="", advice=f"is not valid YAML: {problem}")
     if isinstance(error, yaml.reader.ReaderError):
         advice = f"the character {_code_point(error.character)} is not allowed in YAML"
         return Fault(path=f"position {error.position}", value="", advice=advice)
-    return Fault(path="file", value="", advice=f"is no YAML: {error}")
+    return Fault(path="file", value="", advice=f"is not valid YAML: {error}")

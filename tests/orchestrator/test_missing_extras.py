@@ -49,15 +49,15 @@ raise UserError(eight_bit_lack())
 """,
 }
 SENTENCES = {
-    "optuna": "Optuna is not installed; `pip install 'plimsoll-tune[ray]'` brings it",
-    "sqlalchemy": "SQLAlchemy is not installed; `pip install 'plimsoll-tune[ray]'` brings it",
-    "psycopg": "psycopg is not installed; `pip install 'plimsoll-tune[postgres]'` brings it",
-    "mlflow": "MLflow is not installed; `pip install 'plimsoll-tune[mlflow]'` brings it",
-    "boto3": "boto3 is not installed; `pip install 'plimsoll-tune[s3]'` brings it",
-    "ray": "Ray is not installed; `pip install 'plimsoll-tune[ray]'` brings it",
-    "peft": "PEFT is not installed; `pip install 'plimsoll-tune[lora]'` brings it",
-    "deepspeed": "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
-    "bitsandbytes": "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+    "optuna": "Optuna is not installed; run `pip install 'plimsoll-tune[ray]'`",
+    "sqlalchemy": "SQLAlchemy is not installed; run `pip install 'plimsoll-tune[ray]'`",
+    "psycopg": "psycopg is not installed; run `pip install 'plimsoll-tune[postgres]'`",
+    "mlflow": "MLflow is not installed; run `pip install 'plimsoll-tune[mlflow]'`",
+    "boto3": "boto3 is not installed; run `pip install 'plimsoll-tune[s3]'`",
+    "ray": "Ray is not installed; run `pip install 'plimsoll-tune[ray]'`",
+    "peft": "PEFT is not installed; run `pip install 'plimsoll-tune[lora]'`",
+    "deepspeed": "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
+    "bitsandbytes": "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
 }
 SCRIPT = f"""
 import json, sitecustomize

@@ -105,4 +105,4 @@ def test_from_dict_names_what_is_missing_and_what_is_no_knob() -> None:
         )
 
     assert caught.value.problems[0] == "data is missing"
-    assert caught.value.problems[1].startswith("tensors is no knob, the knobs are engine, ")
+    assert caught.value.problems[1].startswith("tensors is not a knob; the knobs are engine, ")

@@ -1,4 +1,4 @@
-"""`rules`: one plan for each rule that breaks it and no other."""
+"""`rules`: for each rule, a plan that breaks it and no other."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "global_batch_is_kept": (
         a_plan(accumulation=3),
         around(),
-        "micro_batch 4 x accumulation 3 x data 2 is 24, train.global_batch is 32",
+        "micro_batch 4 x accumulation 3 x data 2 is 24, but train.global_batch is 32",
     ),
     "packing_is_kept_apart": (
         a_plan(batching="packed"),
         around(model=a_model(packing=False)),
-        "GPT2LMHeadModel does not keep packed samples apart by position ids",
+        "GPT2LMHeadModel does not separate packed samples by position ids",
     ),
     "batching_needs_lengths": (
         a_plan(batching="grouped"),
         around(spec=a_spec()),
-        "batching grouped equals padded where every sample has the same length",
+        "batching grouped is the same as padded if all samples have the same length",
     ),
     "accelerator_is_there": (
         a_plan(accelerator="V100"),
         around(cluster=TWO_KINDS),
-        "accelerator V100 is none of cluster.accelerators: A100, H100",
+        "accelerator V100 is not one of cluster.accelerators: A100, H100",
     ),
     "cluster_has_room": (
         a_plan(tensor=2),
         around(),
-        "needs 4 ranks, the cluster has room for 2",
+        "needs 4 ranks, but the cluster has room for 2",
     ),
     "pipeline_needs_torch": (
         a_plan(engine="deepspeed", pipeline=2),
         around(cluster=EIGHT),
-        "engine deepspeed pipelines only models written as its PipelineModule;"
+        "engine deepspeed pipelines only models written as a PipelineModule;"
         " pipeline 2 needs engine torch",
     ),
     "pipeline_can_cut": (
@@ -81,12 +81,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "pipeline_has_blocks": (
         a_plan(pipeline=2, pipeline_schedule="interleaved"),
         around(cluster=EIGHT, model=a_model(blocks=3)),
-        "pipeline 2 with schedule interleaved cuts into 4 stages, gpt2 has 3 blocks",
+        "pipeline 2 with schedule interleaved needs 4 stages, but gpt2 has 3 blocks",
     ),
     "pipeline_is_filled": (
         a_plan(pipeline=4, micro_batch=8, accumulation=2),
         around(cluster=EIGHT),
-        "schedule 1f1b needs a micro-batch for each stage: accumulation 2 is below pipeline 4",
+        "schedule 1f1b needs one micro-batch per stage, but accumulation 2 is below pipeline 4",
     ),
     "interleaving_has_whole_rounds": (
         a_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
@@ -94,8 +94,8 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
             cluster=EIGHT,
             spec=a_spec(data=LENGTHS, train={"global_batch": 10, "precision": "fp32"}),
         ),
-        "schedule interleaved takes 2 rounds of one size, accumulation 5 (pipeline 2) does not"
-        " divide into them",
+        "schedule interleaved with pipeline 2 needs 2 rounds of equal size, but accumulation 5 is"
+        " not a multiple of 2",
     ),
     "tensor_has_a_plan": (
         a_plan(tensor=2),
@@ -105,12 +105,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "tensor_stays_inside_a_node": (
         a_plan(tensor=4),
         around(cluster=a_cluster(slots=8, node_slots=2)),
-        "tensor 4 is more than the 2 ranks that one node has room for",
+        "tensor 4 exceeds the 2 ranks that fit on one node",
     ),
     "tensor_divides": (
         a_plan(tensor=8, data=1, accumulation=8),
         around(cluster=EIGHT),
-        "attention heads 12 is no multiple of tensor 8",
+        "attention heads 12 is not a multiple of tensor 8",
     ),
     "sequence_can_be_split": (
         a_plan(tensor=2, sequence_parallel=True),
@@ -120,12 +120,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "sequence_divides": (
         a_plan(tensor=3, sequence_parallel=True),
         around(cluster=EIGHT, spec=a_spec(train={"global_batch": 32, "sequence_length": 64})),
-        "sequence_parallel: train.sequence_length 64 is no multiple of 3",
+        "sequence_parallel: train.sequence_length 64 is not a multiple of tensor 3",
     ),
     "sequence_parallel_needs_torch": (
         a_plan(engine="deepspeed", tensor=2, sequence_parallel=True),
         around(cluster=EIGHT),
-        "engine deepspeed splits projections only: sequence_parallel needs engine torch",
+        "engine deepspeed splits only projections; sequence_parallel needs engine torch",
     ),
     "autotp_trains": (
         a_plan(engine="deepspeed", tensor=2),
@@ -135,33 +135,34 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "autotp_recomputes_whole_blocks": (
         a_plan(engine="deepspeed", tensor=2, checkpoint_ratio=1.0, checkpoint_mode="selective"),
         around(cluster=EIGHT),
-        "engine deepspeed with tensor 2 sums in place what checkpoint_mode selective keeps:"
-        " it must be full",
+        "engine deepspeed with tensor 2 changes the outputs that checkpoint_mode selective saves:"
+        " checkpoint_mode must be full",
     ),
     "tensor_trains_all_weights": (
         a_plan(tensor=2),
         around(cluster=EIGHT, spec=LORA),
-        "train.method lora: adapters are not split, tensor must be 1 and is 2",
+        "train.method lora: adapters are not split, so tensor must be 1, but is 2",
     ),
     "zero_one_needs_deepspeed": (
         a_plan(zero_stage=1),
         around(),
-        "engine torch splits states by FSDP2, zero_stage 2 or 3: zero_stage 1 needs deepspeed",
+        "engine torch shards states with FSDP2 (zero_stage 2 or 3); zero_stage 1 needs engine"
+        " deepspeed",
     ),
     "sharding_needs_ranks": (
         a_plan(zero_stage=3, data=1, accumulation=8),
         around(),
-        "zero_stage 3 splits state over data ranks, and there is one",
+        "zero_stage 3 shards states over data ranks, but there is only one",
     ),
     "replicas_divide_data": (
         a_plan(zero_stage=3, data=4, accumulation=2, replicas=3),
         around(cluster=EIGHT),
-        "data 4 is no multiple of replicas 3",
+        "data 4 is not a multiple of replicas 3",
     ),
     "replicas_leave_shards": (
         a_plan(zero_stage=3, data=4, accumulation=2, replicas=4),
         around(cluster=EIGHT),
-        "replicas 4 of data 4 leave one rank to shard over: that is zero_stage 0 by another name",
+        "replicas 4 of data 4 leave a single rank to shard over: use zero_stage 0 instead",
     ),
     "checkpointing_needs_blocks": (
         a_plan(checkpoint_ratio=0.5),
@@ -171,29 +172,29 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "checkpoint_ratio_is_distinct": (
         a_plan(checkpoint_ratio=0.3),
         around(spec=FOUR_RATIOS, model=a_model(blocks=4)),
-        "checkpoint_ratio 0.3 recomputes 1 of 4 blocks, as 0.25 does",
+        "checkpoint_ratio 0.3 recomputes 1 of 4 blocks, the same as 0.25",
     ),
     "fsdp_offloads_all_or_nothing": (
         a_plan(zero_stage=3, offload_optimizer="cpu"),
         around(),
-        "FSDP2 moves weights, gradients and optimizer states together: offload_optimizer cpu and"
-        " offload_parameters none must be equal",
+        "FSDP2 offloads weights, gradients and optimizer states together: offload_optimizer (cpu)"
+        " and offload_parameters (none) must be equal",
     ),
     "nvme_needs_deepspeed": (
         a_plan(zero_stage=3, offload_optimizer="nvme", offload_parameters="nvme"),
         around(spec=NVME),
-        "engine torch offloads to cpu only: nvme needs engine deepspeed",
+        "engine torch offloads only to cpu; nvme needs engine deepspeed",
     ),
     "parameter_offload_needs_zero_three": (
         a_zero(zero_stage=2, offload_optimizer="cpu", offload_parameters="cpu"),
         around(),
-        "DeepSpeed offloads parameters at zero_stage 3 only: offload_parameters is cpu at"
+        "DeepSpeed offloads parameters only at zero_stage 3, but offload_parameters is cpu at"
         " zero_stage 2",
     ),
     "optimizer_nvme_needs_zero_three": (
         a_zero(zero_stage=2, offload_optimizer="nvme"),
         around(spec=NVME),
-        "DeepSpeed moves optimizer states to NVMe at zero_stage 3 only; at zero_stage 2 nvme"
+        "DeepSpeed moves optimizer states to NVMe only at zero_stage 3; at zero_stage 2, nvme"
         " would mean cpu",
     ),
     "nvme_has_a_folder": (
@@ -218,26 +219,26 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "cpu_adam_is_the_optimizer": (
         a_zero(offload_optimizer="cpu", optimizer="adamw_foreach"),
         around(),
-        "DeepSpeed updates offloaded states by its own CPU Adam: optimizer must be adamw_fused"
-        " and is adamw_foreach",
+        "DeepSpeed updates offloaded states with its own CPU Adam: optimizer must be adamw_fused,"
+        " but is adamw_foreach",
     ),
     "pinning_needs_cuda": (
         a_zero(offload_optimizer="cpu", pin_memory=True),
         around(),
-        "pin_memory is for copies to a GPU, the ranks are CPUs",
+        "pin_memory is for copies to a GPU, but the ranks run on CPUs",
     ),
     "deepspeed_can_be_used": (
         a_zero(),
         lacking(
             "deepspeed",
-            "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
+            "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
         ),
-        "DeepSpeed is not installed; `pip install 'plimsoll-tune[deepspeed]'` brings it",
+        "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
     ),
     "attention_is_offered": (
         a_plan(attention="eager"),
         around(model=a_model(attentions=("sdpa",))),
-        "GPT2LMHeadModel has no eager attention, it has sdpa",
+        "GPT2LMHeadModel has no eager attention; it has sdpa",
     ),
     "attention_can_be_used": (
         a_plan(attention="flash_attention_2", precision="bf16"),
@@ -251,7 +252,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "flash_needs_sixteen_bits": (
         a_plan(attention="flash_attention_2"),
         around(cluster=GPUS, model=a_model(attentions=("sdpa", "flash_attention_2"))),
-        "flash_attention_2 computes in bf16 or fp16, precision is fp32",
+        "flash_attention_2 needs precision bf16 or fp16, but precision is fp32",
     ),
     "compile_can_be_used": (
         a_plan(compile=True),
@@ -267,25 +268,25 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         a_plan(optimizer="adamw_8bit"),
         lacking(
             "eight_bit",
-            "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+            "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
         ),
-        "bitsandbytes is not installed; `pip install 'plimsoll-tune[8bit]'` brings it",
+        "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
     ),
     "optimizer_fits_engine": (
         a_plan(zero_stage=2, optimizer="adafactor"),
         around(),
-        "optimizer adafactor looks at whole weights: it needs zero_stage 0 and tensor 1, and has 2"
+        "optimizer adafactor needs whole weights: zero_stage must be 0 and tensor 1, but they are 2"
         " and 1",
     ),
     "allocator_fits_device": (
         a_plan(allocator="expandable_segments"),
         around(),
-        "allocator expandable_segments is for cuda, the ranks are on cpu",
+        "allocator expandable_segments is for cuda, but the ranks run on cpu",
     ),
     "loader_pinning_needs_cuda": (
         a_plan(loader_pin_memory=True),
         around(),
-        "loader_pin_memory is for copies to a GPU, the ranks are CPUs",
+        "loader_pin_memory is for copies to a GPU, but the ranks run on CPUs",
     ),
     "deepspeed_can_use_fp16": (
         a_plan(engine="deepspeed", zero_stage=1, precision="fp16"),
@@ -295,12 +296,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "compression_fits_device": (
         a_plan(compression="bf16"),
         around(),
-        "compression bf16 is for ranks that talk over NCCL, the ranks are CPUs",
+        "compression bf16 needs NCCL, but the ranks run on CPUs",
     ),
     "checkpoint_offload_is_not_compiled": (
         a_plan(checkpoint_ratio=0.5, checkpoint_offload=True, compile=True),
         around(),
-        "checkpoint_offload moves what a compiled block saves, its weights too:"
+        "checkpoint_offload would also move the weights that a compiled block saves:"
         " compile must be false",
     ),
     "zero_3_compiles_no_selective_recomputation": (
@@ -312,7 +313,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
             compile=True,
         ),
         around(),
-        "compiled, selective recomputation under DeepSpeed's ZeRO-3 adds biases twice:"
+        "compiled selective recomputation with DeepSpeed's ZeRO-3 adds biases twice:"
         " compile must be false, or checkpoint_mode full",
     ),
     "knob_at_default": (
@@ -393,7 +394,7 @@ def test_deepspeed_offloads_on_a_single_rank(stage: int) -> None:
     [(4, 8, True), (4, 3, True), (4, 10, True), (4, 9, False), (2, 4, True), (2, 7, False)],
 )
 def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, legal: bool) -> None:
-    """The examples of torch's own documentation of the schedule among them."""
+    """Includes the examples in torch's documentation of the schedule."""
     plan = a_plan(
         pipeline=pipeline,
         pipeline_schedule="interleaved",
@@ -409,10 +410,10 @@ def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, l
     ("knobs", "words"),
     [
         ({"accelerator": "H100", "tensor": 2, "data": 2}, None),
-        ({"accelerator": "H100", "data": 8}, "needs 8 ranks, of H100 there is room for 4"),
+        ({"accelerator": "H100", "data": 8}, "needs 8 ranks, but H100 nodes have room for 4"),
         (
             {"accelerator": "H100", "tensor": 4, "data": 1},
-            "tensor 4 is more than the 2 ranks that one node has room for",
+            "tensor 4 exceeds the 2 ranks that fit on one node",
         ),
         ({"accelerator": "A100", "data": 8}, None),
         ({}, "accelerator must be one of cluster.accelerators: A100, H100"),

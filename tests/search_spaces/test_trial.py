@@ -77,7 +77,7 @@ OUT_OF_MEMORY = OutOfMemory(
 OUTCOMES: tuple[tuple[Outcome, str], ...] = (
     (MEASURED, "100.00 samples/s ± 2.0 %"),
     (OUT_OF_MEMORY, "out of device memory in backward, wanted 150 % of the limit"),
-    (TimedOut(deadline_seconds=60.0, detail="killed"), "no end after 60 s"),
+    (TimedOut(deadline_seconds=60.0, detail="killed"), "timed out after 60 s"),
     (
         Crashed(cause="exception", rank=1, phase="forward", detail="boom", trace="Traceback"),
         "crashed in forward: boom",

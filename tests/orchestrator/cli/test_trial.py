@@ -38,7 +38,7 @@ def test_reads_the_plan_that_as_dict_gives(tmp_path: Path) -> None:
             json.dumps(KNOBS | {"zero_stage": 4}).encode(),
             "not a plan: zero_stage is 4, must be one",
         ),
-        (json.dumps(KNOBS | {"tensors": 2}).encode(), "not a plan: tensors is no knob"),
+        (json.dumps(KNOBS | {"tensors": 2}).encode(), "not a plan: tensors is not a knob"),
         (json.dumps(KNOBS | {"micro_batch": float("nan")}).encode(), "micro_batch is nan"),
     ],
 )

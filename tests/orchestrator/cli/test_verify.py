@@ -88,7 +88,7 @@ def test_what_the_folder_lacks_is_said_before_ranks_meet(
     code, told = command(capsys, "verify", str(folder), "--steps", "9")
 
     assert code == 2
-    assert f"moved: data/text.txt is missing: it was searched at {data}; put it there, or" in told
+    assert f"moved: data/text.txt is missing: searched at {data}; put it there, or" in told
     assert f"(the whole output is in {folder / 'verify.log'})" in told
     assert "failed (exitcode" not in told  # torchrun's closing table
 

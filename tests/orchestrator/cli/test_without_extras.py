@@ -101,5 +101,5 @@ def test_says_in_a_sentence_what_to_install(
     code, _, err = ended[command]
 
     assert code == 2
-    assert err.endswith("is not installed; `pip install 'plimsoll-tune[ray]'` brings it\n")
+    assert err.endswith("is not installed; run `pip install 'plimsoll-tune[ray]'`\n")
     assert err.count("\n") == 1

@@ -80,7 +80,7 @@ def test_a_plan_that_hangs_is_ended_at_its_deadline(eventful: Eventful) -> None:
 
 def test_the_log_has_a_readable_line_for_each(eventful: Eventful) -> None:
     assert "\x1b" not in eventful.log
-    for words in ("out of device memory", "rows of two", "loss was nan", "no end after 12 s"):
+    for words in ("out of device memory", "rows of two", "loss was nan", "timed out after 12 s"):
         assert words in eventful.log
     assert "the worker group is replaced" in eventful.log
 

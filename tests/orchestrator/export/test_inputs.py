@@ -161,7 +161,7 @@ def test_a_large_input_is_referenced_and_can_be_elsewhere(
     source.unlink()
     words = missing_input(str(folder / "train.py"))
     assert words == (
-        f"moved: data/b/one.txt is missing: it was searched at {source}; put it there, or set"
+        f"moved: data/b/one.txt is missing: searched at {source}; put it there, or set"
         f" {INPUTS_VARIABLE} to a folder that holds data/b/one.txt"
     )
     with pytest.raises(UserError, match=r"data/b/one\.txt is missing"):
@@ -188,7 +188,7 @@ def test_a_script_asks_for_its_inputs_before_anything_else(
     (tmp_path / "out" / "inputs" / "data" / "one.txt").unlink()
     monkeypatch.setattr(sys, "argv", ["train.py"])
 
-    with pytest.raises(SystemExit, match=r"^out: data/one\.txt is missing: it was searched at"):
+    with pytest.raises(SystemExit, match=r"^out: data/one\.txt is missing: searched at"):
         runpy.run_path(str(tmp_path / "out" / "train.py"), run_name="__main__")
 
 

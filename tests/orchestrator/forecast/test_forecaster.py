@@ -250,7 +250,7 @@ def test_an_unknown_gpu_is_told_once_and_costs_nothing_else(
     assert forecasts.expectation(space.baseline, state) is None
     problem = forecasts.problem()
     assert problem is not None
-    assert problem.startswith("trials have no forecast: no device is known as 'Voodoo 3 3000'")
+    assert problem.startswith("trials have no forecast: unknown device 'Voodoo 3 3000'")
     assert forecasts.expectation(space.baseline, state) is None
     assert forecasts.problem() is None
 

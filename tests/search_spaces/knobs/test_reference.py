@@ -1,4 +1,4 @@
-"""`knobs_reference`: `docs/knobs.md` is what the code says, and names every knob and rule."""
+"""`knobs_reference`: `docs/knobs.md` is up to date, and names every knob and rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_its_words_agree_with_the_knob(knob: Knob) -> None:
 
 
 class Recorded:
-    """A plan that notes which knobs are read."""
+    """A plan that records which knobs are read."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -59,7 +59,7 @@ class Recorded:
 
 @cache
 def named_by(rule: str) -> set[str]:
-    """Knobs beside which the page names a rule."""
+    """Returns the knobs in whose rows the page names a rule."""
     return {knob for knob, rules in rules_by_knob().items() if rule in rules}
 
 
@@ -70,7 +70,7 @@ def rules_by_knob() -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", [name for name in RULES if name != "knob_at_default"])
 def test_a_rule_reads_no_knob_unseen(name: str) -> None:
-    """Its source tells them, so none may be read through a helper."""
+    """The page lists knobs by a rule's source, so a rule may not read them through a helper."""
     recorded = Recorded(a_plan(tensor=2, pipeline=2, engine="deepspeed", compile=True))
 
     RULES[name](recorded, around())  # type: ignore[arg-type]

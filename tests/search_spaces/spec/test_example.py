@@ -46,5 +46,5 @@ def test_the_demo_text_is_english_paragraphs_of_many_lengths() -> None:
 
 
 def test_an_unknown_example_lists_those_there_are() -> None:
-    with pytest.raises(UserError, match="--example is 'big', the examples are demo"):
+    with pytest.raises(UserError, match="there is no example 'big'; the examples are demo"):
         example_files("big")

@@ -1,4 +1,4 @@
-"""`spec.load`: a specification, or every fault in it at once, in plain words."""
+"""`spec.load`: a specification, or every fault in it at once, in plain English."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = "model: gpt2\ntrain: {global_batch: 32}\n"
 
 
 def faults_of(text: str) -> dict[str, str]:
-    """What is said of a text that has faults, by path."""
+    """Returns the messages for a text that has faults, by path."""
     with pytest.raises(SpecError) as caught:
         parse_spec(text, source="demo.yaml")
     return {fault.path: str(fault).removeprefix(fault.path) for fault in caught.value.faults}
@@ -114,7 +114,7 @@ def test_all_faults_are_reported_at_once() -> None:
             "data",
             ": give files or lengths, not both",
         ),
-        (LEAST + "space: {data: []}", "space", ": data: needs at least one value"),
+        (LEAST + "space: {data: []}", "space", ": data: give at least one value"),
         (LEAST + "objective: {min_steps: 9, max_steps: 6}", "objective", ": max_steps is 6, must"),
         (
             LEAST + "seed: 3",
@@ -124,7 +124,7 @@ def test_all_faults_are_reported_at_once() -> None:
         (
             LEAST.replace("}", ", lora: {rank: 0}}"),
             "train.lora.rank",
-            " is 0: must be 1 or more (of the adapters)",
+            " is 0: must be 1 or more (rank of the adapters)",
         ),
         (
             LEAST.replace("}", ", lora: {rnak: 4}}"),
@@ -172,15 +172,15 @@ def test_all_faults_are_reported_at_once() -> None:
         ),
         (LEAST + "data: !x {field: a}\nstudy: {name: !y a}", "study.name", ": has the tag '!y'"),
         (LEAST + r'data: {field: "\ud800"}', "data.field", ": holds half of a surrogate pair"),
-        (LEAST + "data: [", "line 3, column 8", ": is no YAML: expected"),
-        ("a: b: c", "line 1, column 5", ": is no YAML: mapping values are not allowed"),
-        ("a: 1\n---\nb: 2", "line 2, column 1", ": is no YAML: but found another document"),
+        (LEAST + "data: [", "line 3, column 8", ": is not valid YAML: expected"),
+        ("a: b: c", "line 1, column 5", ": is not valid YAML: mapping values are not allowed"),
+        ("a: 1\n---\nb: 2", "line 2, column 1", ": is not valid YAML: but found another document"),
         ("a: \x07", "position 3", ": the character U+0007 is not allowed in YAML"),
         ("- a", "file", ": is a list, must hold sections"),
         ("gpt2", "file", ": is a single value, must hold sections"),
-        ("", "file", ": is empty; the least it needs is `model: gpt2`"),
-        ("# nothing", "file", ": is empty; the least it needs is"),
-        ("{}", "file", ": is empty; the least it needs is"),
+        ("", "file", ": is empty; it needs at least `model: gpt2`"),
+        ("# nothing", "file", ": is empty; it needs at least"),
+        ("{}", "file", ": is empty; it needs at least"),
         ("a: &a [*a]", "file", ": holds more than 20,000 values or is nested deeper than 40"),
         ("[" * 5000, "file", ": holds more than 20,000 values or is nested deeper than 40"),
     ],
@@ -236,7 +236,7 @@ def test_a_folder_is_no_specification(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_file_can_have() -> None:
-    with pytest.raises(SpecError, match="is no file name"):
+    with pytest.raises(SpecError, match="is not a valid file name"):
         load_spec(Path("a\0b"))
 
 
@@ -352,7 +352,7 @@ def test_what_is_written_reads_back_the_same(
 
 
 def test_a_price_that_is_compared_must_be_known() -> None:
-    advice = "samples_per_price needs a price: give cluster.price_per_gpu_hour, above 0"
+    advice = "samples_per_price needs a price: set cluster.price_per_gpu_hour above 0"
     for asked in ("metric: samples_per_price", "at_least: {samples_per_price: 3}"):
         for price in ("", "cluster: {price_per_gpu_hour: 0}\n"):
             found = faults_of(f"{LEAST}{price}objective: {{{asked}}}\n")
@@ -369,7 +369,7 @@ def test_room_saves_no_time() -> None:
     found = faults_of(LEAST + asked)
 
     assert found.keys() == {"budget"}
-    assert "objective.metric headroom saves none: leave it out" in found["budget"]
+    assert "objective.metric headroom saves none: remove training_hours" in found["budget"]
 
 
 def test_kinds_of_nodes_may_be_named_or_described() -> None:
@@ -386,7 +386,7 @@ def test_what_is_searched_of_nodes_must_be_told() -> None:
     found = faults_of(f"{LEAST}cluster: {{accelerators: [A100]}}\nspace: {{accelerator: [H100]}}\n")
 
     assert list(found) == ["space"]
-    assert "accelerator names H100, and cluster.accelerators does not" in found["space"]
+    assert "accelerator names H100, but cluster.accelerators does not" in found["space"]
 
 
 def test_samples_for_a_price_need_one_of_each_kind() -> None:
@@ -394,6 +394,6 @@ def test_samples_for_a_price_need_one_of_each_kind() -> None:
     asked = "objective: {metric: samples_per_price}\n"
     found = faults_of(LEAST + kinds + asked)
 
-    assert "or one for each of cluster.accelerators" in found["objective"]
+    assert "or set one for each of cluster.accelerators" in found["objective"]
     whole = kinds.replace("H100: {}", "H100: {price_per_gpu_hour: 2}")
     assert parse_spec(LEAST + whole + asked, source="demo.yaml").cluster.is_priced
