@@ -28,7 +28,8 @@ from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import Work, work_of
-from search_spaces.hardware import Device, known_device, load_device_file
+from search_spaces.hardware.catalogue import known_device, load_device_file
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec

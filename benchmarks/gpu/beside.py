@@ -18,7 +18,7 @@ from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import work_of
-from search_spaces.hardware import Device
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec

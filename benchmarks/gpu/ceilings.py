@@ -21,9 +21,10 @@ from typing import Any
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
-from search_spaces.hardware import Device, DeviceError, known_device, load_device_file
-from search_spaces.hardware.device import MatmulPoint
+from search_spaces.hardware.catalogue import known_device, load_device_file
+from search_spaces.hardware.device import Device, MatmulPoint
 from search_spaces.hardware.files import device_to_yaml
+from search_spaces.hardware.names import DeviceError
 from workers.probe.config import MIB, ProbeConfig, ProbeResult, Shape, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks

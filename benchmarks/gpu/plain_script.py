@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.export.scripts import SCRIPT
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.presets import preset_config
+from search_spaces.presets.catalogue import preset_config
 from search_spaces.spec.schema import SweepSpec
 from workers.models.load import describe
 

@@ -18,7 +18,7 @@ from benchmarks.gpu.ceilings import config_home
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from orchestrator.study.reader import load_records
-from search_spaces.presets import preset_config
+from search_spaces.presets.catalogue import preset_config
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Record

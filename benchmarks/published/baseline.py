@@ -12,7 +12,8 @@ import numpy as np
 from benchmarks.published.families import matmul_weights
 from benchmarks.published.forecaster import RunForecasts
 from benchmarks.published.values import Kind, Run
-from search_spaces.hardware import DeviceError, known_device
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.names import DeviceError
 
 GIB = 2**30
 

@@ -25,7 +25,9 @@ from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import Numbers as Columns
 from search_spaces.costs.time import step_terms
 from search_spaces.costs.workload import Work, together, work_of
-from search_spaces.hardware import Device, DeviceError, known_device
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.device import Device
+from search_spaces.hardware.names import DeviceError
 from search_spaces.spec.schema import GIB
 from workers.tracing.trace import trace
 

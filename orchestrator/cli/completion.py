@@ -51,7 +51,7 @@ def complete_trial(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 def complete_key(incomplete: str) -> Iterator[str]:
     """Yields keys of a specification with their `=`, and presets after `model.name=`."""
     if incomplete.startswith(_MODEL):
-        from search_spaces.presets import preset_names
+        from search_spaces.presets.catalogue import preset_names
 
         words = [f"{_MODEL}{name}" for name in preset_names()]
     else:
@@ -61,7 +61,7 @@ def complete_key(incomplete: str) -> Iterator[str]:
 
 def complete_gpu(incomplete: str) -> Iterator[str]:
     """Yields the names of the devices in the catalogue."""
-    from search_spaces.hardware import catalogue
+    from search_spaces.hardware.catalogue import catalogue
 
     start = incomplete.casefold()
     yield from (gpu.name for gpu in catalogue() if gpu.name.casefold().startswith(start))

@@ -21,7 +21,9 @@ from orchestrator.cli.result import Result
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, extra_lack
-from search_spaces.hardware import Device, device_to_yaml, user_folder
+from search_spaces.hardware.catalogue import user_folder
+from search_spaces.hardware.device import Device
+from search_spaces.hardware.files import device_to_yaml
 from search_spaces.spec.schema import GIB
 
 if TYPE_CHECKING:

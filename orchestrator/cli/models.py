@@ -10,7 +10,7 @@ from orchestrator.cli.console import stdout
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.report.format import count_words
-from search_spaces.presets import preset_config, preset_facts
+from search_spaces.presets.catalogue import preset_config, preset_facts
 from search_spaces.spec.schema import Task
 
 

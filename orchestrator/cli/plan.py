@@ -23,7 +23,7 @@ from search_spaces.spec.load import load_spec, study_name
 if TYPE_CHECKING:
     from orchestrator.forecast.planner import Planner, PlanningReport
     from search_spaces.costs.calibration import Calibration
-    from search_spaces.hardware import Device
+    from search_spaces.hardware.device import Device
     from search_spaces.plan import Plan
 
 _NUMBER_DIGITS = 4  # at most; a key has more

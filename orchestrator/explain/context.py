@@ -13,7 +13,7 @@ from orchestrator.forecast.request import PlanningRequest, TraceVariants, planni
 from orchestrator.forecast.table import Expected, ForecastTable, expected, forecast_table, size_plan
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
-from search_spaces.hardware import find_device
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan

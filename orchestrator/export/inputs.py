@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.presets import preset_names
+from search_spaces.presets.catalogue import preset_names
 from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_paths
 from search_spaces.spec.schema import DataSpec, SweepSpec
 from workers.models.user_code import importable_from_here

@@ -12,7 +12,7 @@ from orchestrator.forecast.table import Expected, ForecastTable, expected
 from search_spaces.costs.calibration import limit_above
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Numbers
-from search_spaces.hardware import Device
+from search_spaces.hardware.device import Device
 
 MOST_RANKS = 2**17  # beyond any existing cluster
 

@@ -15,7 +15,8 @@ from search_spaces.costs.plan_encoding import VariantKey, plan_features, variant
 from search_spaces.costs.workload import work_of
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
-from search_spaces.hardware import Device, find_device
+from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.device import Device
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Record

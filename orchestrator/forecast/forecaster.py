@@ -20,7 +20,8 @@ from search_spaces.costs.plan_encoding import VariantKey, plan_features, variant
 from search_spaces.costs.workload import work_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.hardware import Device, find_device
+from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec

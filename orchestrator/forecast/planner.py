@@ -31,7 +31,7 @@ from orchestrator.forecast.table import (
 from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
-from search_spaces.hardware import catalogue
+from search_spaces.hardware.catalogue import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 

@@ -17,7 +17,8 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.hardware import Device, find_device, load_device_file
+from search_spaces.hardware.catalogue import find_device, load_device_file
+from search_spaces.hardware.device import Device
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import GIB, SweepSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from search_spaces.hardware import Device
+from search_spaces.hardware.device import Device
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
 

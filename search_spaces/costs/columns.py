@@ -10,8 +10,7 @@ import numpy as np
 
 from search_spaces.costs.footprint import Footprint, FusedAttention, Matmul, Part, Pass, Variant
 from search_spaces.costs.plan_features import PRECISIONS, Counts, Numbers, PlanFeatures
-from search_spaces.hardware import Device
-from search_spaces.hardware.device import Architecture
+from search_spaces.hardware.device import Architecture, Device
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 # passes of a micro-batch; those of blocks are of a mean block

@@ -29,7 +29,7 @@ from search_spaces.costs.columns import (
 )
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures, concatenated
-from search_spaces.hardware import Device
+from search_spaces.hardware.device import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

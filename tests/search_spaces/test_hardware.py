@@ -8,19 +8,17 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import SpecError, UserError
-from search_spaces.hardware import (
-    Device,
-    DeviceError,
+from search_spaces.hardware.catalogue import (
     catalogue,
     dense_peak_flops,
-    device_to_yaml,
     find_device,
     known_device,
     load_device_file,
     user_folder,
 )
-from search_spaces.hardware.files import REQUIRED
-from search_spaces.hardware.names import words_of
+from search_spaces.hardware.device import Device
+from search_spaces.hardware.files import REQUIRED, device_to_yaml
+from search_spaces.hardware.names import DeviceError, words_of
 from search_spaces.plan import Precision
 
 GIB = 2**30

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.errors import UserError
-from search_spaces.hardware import dense_peak_flops
+from search_spaces.hardware.catalogue import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source

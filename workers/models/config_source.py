@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from search_spaces.errors import ModelError
-from search_spaces.presets import nearest_preset, preset_config, preset_names
+from search_spaces.presets.catalogue import nearest_preset, preset_config, preset_names
 from search_spaces.spec.schema import ModelSpec
 from workers.models.config import RawConfig, one_sentence
 

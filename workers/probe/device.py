@@ -8,8 +8,9 @@ from typing import Any
 
 import psutil
 
-from search_spaces.hardware import Device, DeviceError, known_device
-from search_spaces.hardware.device import MatmulPrecision
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.device import Device, MatmulPrecision
+from search_spaces.hardware.names import DeviceError
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import bus_bandwidth
 

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.costs.footprint import Footprint
-from search_spaces.presets import preset_config, preset_names
+from search_spaces.presets.catalogue import preset_config, preset_names
 from search_spaces.spec.schema import SweepSpec
 from workers.models.user_code import importable_from_here
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.ceilings import (
     shapes_of_models,
 )
 from benchmarks.gpu.command import Asked
-from search_spaces.hardware import find_device, known_device, load_device_file
+from search_spaces.hardware.catalogue import find_device, known_device, load_device_file
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from orchestrator.report.format import device_rows
-from search_spaces.hardware import find_device, known_device, load_device_file
+from search_spaces.hardware.catalogue import find_device, known_device, load_device_file
 from tests.orchestrator.cli.test_app import run
 from tests.workers.probe.values import TINY
 from workers.probe import config

@@ -14,7 +14,7 @@ from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.request import PlanningRequest
 from orchestrator.forecast.table import ForecastTable, host_bytes, size_plan
 from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
-from search_spaces.hardware import known_device
+from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
 from tests.orchestrator.forecast.values import (
     BLOCK,

@@ -20,7 +20,7 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
-from search_spaces.hardware import find_device
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast, Record

@@ -18,7 +18,7 @@ from orchestrator.forecast.planner import (
 from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest
 from orchestrator.forecast.table import ForecastTable, expected, forecast_table, within_line
 from search_spaces.errors import SpecError, UserError
-from search_spaces.hardware import known_device
+from search_spaces.hardware.catalogue import known_device
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import GIB
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec

@@ -14,7 +14,7 @@ from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.facts import ClusterFacts
-from search_spaces.hardware import find_device
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_record, make_spec

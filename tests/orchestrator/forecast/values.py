@@ -12,7 +12,7 @@ from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.time import TERMS
 from search_spaces.facts import ModelFacts, TensorFacts
-from search_spaces.hardware import known_device
+from search_spaces.hardware.catalogue import known_device
 from search_spaces.spec.schema import SweepSpec
 
 HIDDEN, DEPTH, TOKENS, VOCABULARY = 4096, 32, 2048, 32_000

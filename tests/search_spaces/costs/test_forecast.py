@@ -16,7 +16,7 @@ from search_spaces.costs.forecast import forecast, model_flops
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import together
-from search_spaces.hardware import known_device
+from search_spaces.hardware.catalogue import known_device
 from tests.search_spaces.costs.values import BLOCKS, a_plan, work
 
 GIB = 2**30

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.time import TERMS, step_terms
-from search_spaces.hardware import known_device
+from search_spaces.hardware.catalogue import known_device
 from tests.search_spaces.costs.values import BLOCKS, DEVICE, FOOTPRINT, a_plan, work
 
 # an ideal world: every rate is the data sheet's and nothing waits

@@ -19,7 +19,8 @@ from search_spaces.costs.plan_encoding import plan_features
 from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.workload import Work, work_of
 from search_spaces.facts import ModelFacts
-from search_spaces.hardware import Device, known_device
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import UserError
-from search_spaces.presets import preset_names
+from search_spaces.presets.catalogue import preset_names
 from search_spaces.spec.load import load_spec, parse_spec
 from search_spaces.spec.template import RUNNABLE_EXAMPLES, example_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.errors import ModelError
-from search_spaces.presets import PresetFacts, preset_config, preset_facts, preset_names
+from search_spaces.presets.catalogue import PresetFacts, preset_config, preset_facts, preset_names
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models.load import describe

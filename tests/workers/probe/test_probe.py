@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ClusterError
-from search_spaces.hardware import device_to_yaml, known_device, load_device_file
-from search_spaces.hardware.files import REQUIRED
+from search_spaces.hardware.catalogue import known_device, load_device_file
+from search_spaces.hardware.files import REQUIRED, device_to_yaml
 from tests.workers.probe.values import ON_A_GPU, TINY
 from workers.probe.config import ProbeResult, default_config
 from workers.probe.device import describe
