@@ -240,7 +240,6 @@ class Driver(AbstractDriver):
         return True
 
     def plan_of(self, number: int) -> Plan:
-        """Returns the plan of a running trial."""
         return self._running(number).plan
 
     def interrupt(self, number: int, reason: str, *, again: bool = True) -> None:
@@ -283,7 +282,6 @@ class Driver(AbstractDriver):
         self._emit(TrialEnded(record=replace(record, validation=trial.validation), at=now))
 
     def note(self, *texts: str) -> None:
-        """Emits messages for the user."""
         for text in texts:
             self._emit(Noted(text=text, at=self._clock()))
 
@@ -482,7 +480,6 @@ class PlacingDriver(AbstractDriver):
         return now - self._waiting_since[plan.accelerator] >= self._wait_seconds
 
     def _give_up(self, waiting: Assignment) -> None:
-        """Ends the search, or skips the accelerator if there are others."""
         number, plan = waiting.request.number, waiting.request.plan
         reason = (
             f"no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"

@@ -30,6 +30,7 @@ _UPDATE_BYTES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "a
 _MAX_CHUNKS = 2  # stages per rank: see `render.stages_per_rank`
 # per gradient in an all-reduce; powersgd has rank 1: a row and a column
 _SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
+_PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
 
 VariantKey = tuple[Attention, Compute, Split]
 
@@ -57,7 +58,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     first, middle, last = _blocks(table, model, footprint.depth)
     sent = _mapped(table, "compression", _SENT_BYTES)
     ddp = ~deepspeed & (zero == 0) & (data > 1)
-    optimizer_on_host = ~table.is_value("offload_optimizer", "none")
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
@@ -78,17 +78,11 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         selective=table.is_value("checkpoint_mode", "selective"),
         activations_on_host=table.column("checkpoint_offload").astype(bool),
         variant=_variants(table, footprint),
-        precision=_mapped(
-            table, "precision", {n: PRECISIONS.index(n) for n in ("fp32", "bf16", "fp16")}
-        ).astype(np.int64),
+        precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(count, dtype=bool),
         weight_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        gathered_bytes=np.where(
-            fsdp,
-            np.where(sixteen_bits, 2.0, 4.0),
-            np.where(whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
-        ),
+        gathered_bytes=np.where(fsdp | whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(deepspeed & sixteen_bits & (zero > 0), 2.0, 4.0),
         state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
         + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
@@ -98,7 +92,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=~deepspeed | table.column("overlap").astype(bool),
-        optimizer_on_host=optimizer_on_host,
+        optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
         varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
