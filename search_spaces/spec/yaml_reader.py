@@ -63,7 +63,7 @@ class _TooMuchError(Exception):
 
 
 def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
-    """The mapping in a YAML text and the faults found on the way; no mapping if it has none."""
+    """Returns the mapping in a YAML text (None if it has none), and the text's faults."""
     try:
         node = yaml.compose(text, Loader=SpecLoader)
         reader = _Reader()
