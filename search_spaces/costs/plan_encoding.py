@@ -57,7 +57,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     first, middle, last = _blocks(table, model, footprint.depth)
     sent = _mapped(table, "compression", _SENT_BYTES)
     ddp = ~deepspeed & (zero == 0) & (data > 1)
-    optimizer_on_host = ~table.is_value("offload_optimizer", "none")
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
@@ -84,11 +83,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(count, dtype=bool),
         weight_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        gathered_bytes=np.where(
-            fsdp,
-            np.where(sixteen_bits, 2.0, 4.0),
-            np.where(whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
-        ),
+        gathered_bytes=np.where(fsdp | whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(deepspeed & sixteen_bits & (zero > 0), 2.0, 4.0),
         state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
         + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
@@ -98,7 +93,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=~deepspeed | table.column("overlap").astype(bool),
-        optimizer_on_host=optimizer_on_host,
+        optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
         varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
