@@ -1,4 +1,4 @@
-"""A plan: every knob of one training run, as one frozen value."""
+"""Plan: one value for every knob of a training run, frozen."""
 
 from __future__ import annotations
 

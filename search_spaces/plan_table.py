@@ -263,7 +263,6 @@ def _chosen(table: PlanTable, knob: Knob, row: int) -> dict[str, Any]:
 
 
 def _follows(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Flags:
-    """Returns the mask of the rows in which an active knob differs because another one does."""
     causes = list(_causes(name, plan, table, raw))
     follows: Flags = np.any(causes, axis=0) if causes else np.zeros(len(table), dtype=bool)
     return follows

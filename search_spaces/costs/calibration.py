@@ -175,8 +175,8 @@ def limit_above(expected: Numbers, deviation: Numbers, probability: float) -> Nu
 
 
 def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns the logarithms of the sums, and their gradients by the scales."""
-    scaled = terms.T * np.exp(scales[1:, None])  # terms in rows, which is faster to sum
+    # the logarithms of the sums and their gradients; terms in rows are faster to sum
+    scaled = terms.T * np.exp(scales[1:, None])
     total = np.maximum(scaled.sum(axis=0), _TINY)
     return scales[0] + np.log(total), np.vstack([np.ones(len(terms)), scaled / total]).T
 
@@ -209,11 +209,11 @@ class Calibration:
         base_weight = np.ones(len(work)) if weight is None else weight
         weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT * base_weight, base_weight)
         terms = step_terms(work, self.time).seconds
-        held = peak_bytes(work, self.memory).bytes
+        categories = peak_bytes(work, self.memory).bytes
         return replace(
             self,
             time_scales=self.time_scales.learned(terms, step_seconds, weight),
-            memory_scales=self.memory_scales.learned(held, held_bytes, weight),
+            memory_scales=self.memory_scales.learned(categories, held_bytes, weight),
         )
 
 

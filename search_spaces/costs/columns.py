@@ -362,7 +362,6 @@ def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
 
 
 def _small_collective(device: Device) -> float:
-    """Returns the mean seconds of the smallest measured collectives; 0 if none was measured."""
     smallest = min((point[2] for point in device.collective_points), default=0)
     seconds = [point[3] for point in device.collective_points if point[2] == smallest]
     return float(np.mean(seconds)) if seconds else 0.0

@@ -109,7 +109,7 @@ def _forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forec
     seconds = terms.sum(axis=1)
     peak = peak_bytes(work, calibration.memory)
     categories = calibration.memory_scales.scaled(peak.bytes)
-    held = categories.sum(axis=1)
+    total = categories.sum(axis=1)
     features, rows = work.executions, work.rows
     traced_stack = features.stack == STACKS.index("torch")
     sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
@@ -126,11 +126,11 @@ def _forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forec
         terms=terms,
         recomputed=step.recomputed,
         hidden_seconds=step.hidden,
-        peak_bytes=held,
+        peak_bytes=total,
         peak_deviation=deviation,
         categories=categories,
         stage=peak.stage,
-        fits=probability_below(np.full(len(work), limit_bytes), held, deviation),
+        fits=probability_below(np.full(len(work), limit_bytes), total, deviation),
     )
 
 
@@ -203,17 +203,17 @@ def search_prior(work: Work, calibration: Calibration, limit_bytes: float) -> Se
         limit_bytes: Memory limit per rank.
     """
     terms = step_terms(work, calibration.time).seconds
-    held = peak_bytes(work, calibration.memory).bytes
+    categories = peak_bytes(work, calibration.memory).bytes
     features = work.executions
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     seconds = calibration.time_scales.scaled(terms).sum(axis=1)
-    peak = calibration.memory_scales.scaled(held).sum(axis=1)
+    peak = calibration.memory_scales.scaled(categories).sum(axis=1)
     traced_stack = features.stack == STACKS.index("torch")
     sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
     return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _TINY)),
         rate_parts=calibration.time_scales.parts(terms),
         log_share=np.log(np.maximum(peak, _TINY) / limit_bytes),
-        share_parts=calibration.memory_scales.parts(held, sureness),
+        share_parts=calibration.memory_scales.parts(categories, sureness),
         step_seconds=seconds,
     )

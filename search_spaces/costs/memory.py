@@ -64,17 +64,17 @@ def peak_bytes(work: Work, coefficients: MemoryCoefficients) -> PeakBytes:
         work: The plans.
         coefficients: Memory use of allocators and libraries.
     """
-    held = _rank_bytes(work, coefficients, _stage(work, "first"))
+    categories = _rank_bytes(work, coefficients, _stage(work, "first"))
     stage = np.zeros(len(work), dtype=np.int64)
     split = np.flatnonzero(work.executions.pipeline > 1)
     if len(split):
         part = work.take(split)
         for number in (1, 2):
             other = _rank_bytes(part, coefficients, _stage(part, STAGES[number]))
-            fuller = other.sum(axis=0) > held[:, split].sum(axis=0)
-            held[:, split[fuller]] = other[:, fuller]
+            fuller = other.sum(axis=0) > categories[:, split].sum(axis=0)
+            categories[:, split[fuller]] = other[:, fuller]
             stage[split[fuller]] = number
-    return PeakBytes(bytes=held.T, stage=stage)
+    return PeakBytes(bytes=categories.T, stage=stage)
 
 
 def _stage(work: Work, name: str) -> _Stage:

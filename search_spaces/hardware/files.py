@@ -35,7 +35,7 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
     """Reads the devices in YAML text.
 
     The text holds one device, or a list of them under `devices`. With `based_on`, a device inherits
-    missing keys from another device, which stands earlier in the text or comes from `lookup`.
+    missing keys from another device, which comes earlier in the text or from `lookup`.
 
     Args:
         text: YAML text.
@@ -196,9 +196,9 @@ def _missing_faults(whole: Entry, path: str) -> Iterator[Fault]:
 
 
 def _type_faults(whole: Entry, path: str) -> Iterator[Fault]:
-    known = {key: value for key, value in whole.items() if key in FIELDS}
+    fields = {key: value for key, value in whole.items() if key in FIELDS}
     try:
-        _validator().validate_python(_with_tuples(known))
+        _validator().validate_python(_with_tuples(fields))
     except ValidationError as error:
         missing = {name for name in REQUIRED if name not in whole}
         for fault in schema_faults(error):

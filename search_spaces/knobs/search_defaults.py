@@ -216,12 +216,10 @@ def compiles(choice: DomainContext) -> Values:
 
 
 def _is_tight(choice: DomainContext, ranks: int) -> bool:
-    """Returns True if model states, split over `ranks`, take more than half of the limit."""
     return _state_bytes(choice) / ranks > _limit_bytes(choice) / 2
 
 
 def _state_bytes(choice: DomainContext) -> int:
-    """Bytes of all weights, and of gradients and moments of the trained ones."""
     model = choice.model
     frozen = model.parameters - model.trainable_parameters
     return _STATE_BYTES * model.trainable_parameters + 4 * frozen

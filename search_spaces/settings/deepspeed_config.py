@@ -173,7 +173,6 @@ def _offload(where: str, pin: bool, spec: SweepSpec) -> dict[str, Any]:
 
 
 def _largest_part(model: ModelFacts) -> int:
-    """Returns the parameters of the largest unit of gathering: a block, embedding or head."""
     parts = (*model.block_parameters, model.embedding_parameters, model.head_parameters)
     return max(parts, default=0) or model.parameters
 

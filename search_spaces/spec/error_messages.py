@@ -183,7 +183,6 @@ def _innermost(location: tuple[int | str, ...]) -> tuple[int, Fields]:
 
 
 def _field(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """Returns the key that holds a location; None if no section has that key."""
     depth, fields = _innermost(location)
     return fields.get(str(location[depth])) if 0 < depth < len(location) else None
 

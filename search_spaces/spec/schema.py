@@ -190,7 +190,6 @@ class SweepSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _model_by_name(cls, value: Any) -> Any:
-        """Reads `model: gpt2` as `model: {name: gpt2}`."""
         if isinstance(value, dict) and isinstance(value.get("model"), str):
             return {**value, "model": {"name": value["model"]}}
         return value

@@ -1,4 +1,4 @@
-"""Sections of a specification that stand on their own: cluster, objective, validation, training."""
+"""Sections of a specification: cluster, objective, validation and training."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _TooMuchError(Exception):
 
 
 def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
-    """The mapping in a YAML text and the faults found on the way; no mapping if it has none."""
+    """Returns the mapping in a YAML text (None if it has none), and the text's faults."""
     try:
         node = yaml.compose(text, Loader=SpecLoader)
         reader = _Reader()
@@ -75,7 +75,7 @@ def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
         return None, (Fault(path="file", value="", advice=advice),)
     if not isinstance(tree, dict):
         kind = "a list" if isinstance(tree, list) else "a single value"
-        advice = f"is {kind}, must hold sections such as `model:` and `train:`"
+        advice = f"is {kind}, but must hold sections such as `model:` and `train:`"
         return None, (Fault(path="file", value="", advice=advice),)
     if not tree and not reader.faults:
         advice = "is empty; it needs at least `model: gpt2` and `train: {global_batch: 32}`"
@@ -84,7 +84,7 @@ def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
 
 
 class _Reader:
-    """Turns nodes into values, taking note of faults."""
+    """Converts nodes to values and collects faults."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []

@@ -1,4 +1,4 @@
-"""Extras of the distribution: which packages each installs, and within which versions."""
+"""Extras of the distribution: the packages that each installs, with their versions."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_packages_whose_inside_is_used_have_an_upper_bound(package: str, capped:
 
 
 def name_of(requirement: str) -> str:
-    """The distribution that a requirement names."""
+    """Returns the distribution that a requirement names."""
     return re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower()

@@ -1,4 +1,4 @@
-"""How far forecasts were off, by hand; and how records keep them."""
+"""Errors of forecasts, compared with manual calculations, and their storage in records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hardware`: what the makers print, which device a name means, and files of users."""
+"""`hardware`: published specifications, names of devices, and the user's device files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`neighbours`: what differs in one knob, and what only follows from it."""
+"""`neighbours`: plans that differ in one knob and in its consequences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FSDP = a_plan(zero_stage=3)
         (a_plan(), {"micro_batch": 8, "accumulation": 2}, ("micro_batch",)),
         (a_plan(), {"micro_batch": 8, "accumulation": 2, "compile": True},
          ("micro_batch", "compile")),
-        # what does not matter in one of the two stands at rest there
+        # a knob that is inactive in one of the two has its default there
         (a_plan(bucket_mib=100), {"zero_stage": 3, "bucket_mib": 25}, ("zero_stage",)),
         (FSDP, {"zero_stage": 0, "bucket_mib": 100}, ("zero_stage",)),
         (a_plan(checkpoint_ratio=0.5, checkpoint_mode="selective"),

@@ -1,4 +1,4 @@
-"""`plan`: a plan that exists obeys its own rules, and equal plans have one key."""
+"""`plan`: existing plans are valid, and equal plans have one key."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_json_and_back_is_the_same_plan_with_the_same_key(plan: Plan) -> None:
 
 
 def test_the_key_stays_what_it_was() -> None:
-    # studies on disk hold keys: a change of the canonical form orphans their records. Knobs at
-    # rest are no part of it, so that this one holds whatever knobs are still to come
+    # studies on disk hold keys: a change of the canonical form would orphan their records. Knobs at
+    # their default are not part of it, so this key stays when knobs are added
     assert a_plan().key == "e1a7a84eccf1"
 
 

@@ -1,4 +1,4 @@
-"""`plan_table`: plans as columns are the plans."""
+"""`plan_table`: a table of plans holds the same plans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_holds_the_plans_in_their_order(plans: list[Plan]) -> None:
 
 @given(plans=PLANS, other=PLANS)
 def test_is_equal_where_its_plans_are(plans: list[Plan], other: list[Plan]) -> None:
-    """Whatever the order in which values were met."""
+    """Tables are equal even if their values are in another order."""
     both = PlanTable.of([*other, *plans]).take(np.arange(len(other), len(other) + len(plans)))
 
     assert both == PlanTable.of(plans)
@@ -87,7 +87,7 @@ def test_candidates_are_a_sequence_of_plans() -> None:
     columns=st.lists(st.lists(st.integers(0, 4999), min_size=30, max_size=30), max_size=7),
 )
 def test_rows_of_a_group_have_the_same_codes(columns: list[list[int]]) -> None:
-    """Seven columns of 5,000 values have more combinations than 64 bits can number."""
+    """Seven columns of 5,000 values have more combinations than a 64-bit integer can count."""
     arrays = [np.array(column, dtype=np.int32) for column in columns]
     group_of, some_row = group([(array, 5000) for array in arrays], 30)
 

@@ -37,7 +37,7 @@ def lacking(feature: str, reason: str, device: str = "cpu") -> RuleContext:
 
 
 def a_zero(**knobs: Any) -> Plan:
-    """ZeRO-3 of DeepSpeed on two ranks."""
+    """Returns a plan with DeepSpeed's ZeRO-3 on two ranks."""
     return a_plan(**{"engine": "deepspeed", "zero_stage": 3} | knobs)
 
 

@@ -1,4 +1,4 @@
-"""`space`: whatever is searched, each candidate is legal and none is lost."""
+"""`space`: every candidate is legal, and no legal plan is missing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_candidates_are_legal_and_all_are_counted(
 def one_by_one(
     around: RuleContext, workers: int, chosen: dict[str, Any], level: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """All combinations as the knobs tell them, each knob shown all that stands before it."""
+    """Enumerates all combinations plan by plan; each knob sees all knobs before it."""
     if level == len(KNOBS):
         yield dict(chosen)
         return
@@ -153,7 +153,7 @@ def test_columns_are_ruled_as_plans_one_by_one(
 
 
 def test_a_rule_is_asked_once_for_each_case_it_tells_apart() -> None:
-    """Also where it reads a knob through a property, or only after another one allowed it."""
+    """Covers knobs that are read through a property, or only for some values of another knob."""
     asked = 0
 
     def few_ranks(plan: Plan, _: RuleContext) -> str | None:
@@ -189,7 +189,7 @@ def test_plans_of_a_kind_take_all_ranks_of_its_nodes() -> None:
 
 
 def test_a_million_plans_are_a_space() -> None:
-    """All of them are looked at: the count is the product of what is offered."""
+    """All plans are enumerated: the count is the product of the numbers of values."""
     space = {
         "micro_batch": list(range(1, 1001)),
         "bucket_mib": list(range(1, 51)),
@@ -299,7 +299,7 @@ def test_a_huge_global_batch_has_few_micro_batches() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_baseline_trains_in_the_precision_that_was_asked_for(precision: str) -> None:
-    """What another precision gains is no speed-up of the same training."""
+    """The gain of another precision is not a speed-up of the same training."""
     train = {"global_batch": 32, "precision": precision}
     spec = a_spec(train=train, space={"precision": ["bf16", "fp32"]})
 

@@ -1,4 +1,4 @@
-"""`outcome`: every kind goes to JSON and back; what is no outcome is refused."""
+"""`trial`: every kind of outcome survives JSON; other JSON is rejected."""
 
 from __future__ import annotations
 

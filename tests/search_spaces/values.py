@@ -1,4 +1,4 @@
-"""Values that the tests of this folder start from."""
+"""Default values for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GLOBAL_BATCH = 32
 
 
 def a_plan(**knobs: Any) -> Plan:
-    """DDP on two ranks, micro-batch 4, 32 samples a step; `knobs` on top."""
+    """Returns a plan with `knobs`; by default DDP on two ranks, 32 samples per step."""
     return Plan(
         **{
             "zero_stage": 0,
@@ -62,7 +62,7 @@ def around(
     model: ModelFacts | None = None,
     cluster: ClusterFacts | None = None,
 ) -> RuleContext:
-    """Surroundings in which `a_plan()` is legal."""
+    """Returns a rule context in which `a_plan()` is legal."""
     lengths = {"lengths": {128: 1.0, 512: 2.0}}
     return RuleContext(
         spec=spec or a_spec(data=lengths), model=model or a_model(), cluster=cluster or a_cluster()

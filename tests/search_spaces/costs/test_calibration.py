@@ -1,4 +1,4 @@
-"""What measurements teach, and whether intervals hold what they promise."""
+"""`calibration`: effect of measurements, and coverage of confidence intervals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_factor_is_learned_from_one_measurement() -> None:
 
 
 def test_measurements_tell_terms_apart() -> None:
-    """A plan that mostly talks corrects talking, one that computes corrects computing."""
+    """Plans that mostly communicate correct communication; others correct computation."""
     terms = np.array([[10.0, 0.1], [0.1, 10.0], [5.0, 5.0]])
     truth = np.array([10.0 * 1.5 + 0.1 * 0.7, 0.1 * 1.5 + 10.0 * 0.7, 5.0 * 1.5 + 5.0 * 0.7])
     scales = Scales.before(0.01, (1.0, 1.0), 1e-3).learned(terms[:2], truth[:2])
@@ -56,7 +56,7 @@ def test_measurements_make_surer() -> None:
 
 @pytest.mark.parametrize("records", [0, 3])
 def test_intervals_hold_what_they_promise(records: int) -> None:
-    """Worlds drawn from the belief: 95 % of the plans lie in their interval."""
+    """Draws worlds from the calibration: 95 % of the plans are inside their interval."""
     before = replace(Scales.before(0.2, (0.3,) * TERMS, 0.05), misfit=0.05)
     inside = []
     for _ in range(400):
@@ -73,7 +73,7 @@ def test_intervals_hold_what_they_promise(records: int) -> None:
 
 
 def test_chances_have_heavier_tails_than_a_log_normals() -> None:
-    """Against scipy's Student distribution, whose 95 % are those of the interval."""
+    """Compares with scipy's Student distribution, scaled to the 95 % interval."""
     apart = np.array([0.0, 0.953, -6.93, SURE, -SURE])  # deviations
     chance = probability_below(np.exp(0.1 * apart), np.ones(5), np.full(5, 0.1))
     student = scipy.stats.t(df=3)
@@ -93,7 +93,7 @@ def test_doubts_are_shares_of_the_deviation() -> None:
 
 
 def test_parts_are_the_slopes_times_what_is_uncertain() -> None:
-    """By differences: each scale moved by its deviation; their squares are the variance."""
+    """Compares with finite differences, one scale at a time; the squares are the variance."""
     scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
     terms = some_terms(6)
     parts = scales.parts(terms)

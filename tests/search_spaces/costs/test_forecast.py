@@ -1,4 +1,4 @@
-"""The whole forecast: what must hold whatever the numbers are."""
+"""`forecast`: properties that hold for all coefficients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes by category, against the ZeRO paper and arithmetic by hand."""
+"""`memory`: bytes by category, compared with the ZeRO paper and with manual calculations."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_autocast_keeps_the_weights_of_recomputed_blocks_that_it_cast() -> None:
 
 
 def test_gradients_in_buckets_are_there_from_the_start() -> None:
-    """What DDP reduces lies in buckets for good; a rank alone frees its gradients."""
+    """DDP keeps gradients in buckets; a single rank frees them."""
     alone = held(a_plan(micro_batch=64, accumulation=1))
     ddp = held(a_plan(micro_batch=64, accumulation=1, data=4))
 

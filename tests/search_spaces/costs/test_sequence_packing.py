@@ -1,4 +1,4 @@
-"""Packing: nothing lost, nothing too wide, few rows."""
+"""`pack`: all samples kept, rows within capacity, and few of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds by term, against what can be computed by hand and what others published."""
+"""`time`: seconds by term, compared with manual calculations and published numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def terms(*plans: object) -> dict[str, np.ndarray]:
 
 
 def matmul_seconds(samples: int) -> float:
-    """Of one pass: compute or memory, whichever is slower."""
+    """Seconds of one pass: the slower of compute and memory."""
     rows = samples * TOKENS
     flops = 2 * rows * WIDTH * WIDTH / DEVICE.bf16_flops_per_second
     moved = 2 * (2 * rows * WIDTH + WIDTH * WIDTH) / DEVICE.bandwidth_bytes_per_second
@@ -206,7 +206,7 @@ def test_a_small_collective_takes_what_was_measured() -> None:
 
 
 def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
-    """Half of the samples are a quarter as long: packed rows hold 5/8 of the tokens."""
+    """Half of the samples have a quarter of the length, so packed rows hold 5/8 of the tokens."""
     varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
     packed = a_plan(micro_batch=16, accumulation=1, batching="packed")
     full = terms(packed)["matmul"][0]
@@ -220,7 +220,7 @@ def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
 
 
 def test_what_stages_and_the_host_are_handed_is_as_much_smaller() -> None:
-    """Both ways of batching in one table: each has its own share, of the same micro-batch."""
+    """Has both batchings in one table; each has its own fill ratio for the same micro-batch."""
     varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
     layout = {"micro_batch": 16, "accumulation": 1, "checkpoint_ratio": 1.0, "pipeline": 2}
     plans = [

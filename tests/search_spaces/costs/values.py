@@ -1,4 +1,4 @@
-"""A footprint small enough to be computed by hand, and a device with round numbers."""
+"""Small footprint for manual calculations, and a device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIB = 2**20
 
 
 def _one_matmul(element_bytes: int) -> Matmul:
-    """1,024 tokens of a sample through a square projection that tensor ranks split."""
+    """Square projection of a sample's 1,024 tokens, which tensor ranks split."""
     return Matmul(
         batch=Extent(fixed=1),
         rows=Extent(per_sample=1024),

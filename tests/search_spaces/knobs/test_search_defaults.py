@@ -1,4 +1,4 @@
-"""`domains`: what is searched where the specification names nothing."""
+"""`search_defaults`: the values searched if the specification names none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTHS = {"lengths": {64: 1.0, 128: 1.0}}
 def searched(
     workers: int, device: str = "cuda", spec: dict[str, Any] | None = None, **model: Any
 ) -> Space:
-    """What is searched on ranks of 80 GiB."""
+    """Returns the values searched on ranks of 80 GiB."""
     train = {"global_batch": 128, "precision": "bf16"}
     facts = a_model(**{"tensor": TensorFacts(divisors=(("attention heads", 32),))} | model)
     cluster = a_cluster(slots=workers, device=device, memory_limit_bytes=80 * GIB)
@@ -110,7 +110,7 @@ def test_stages_on_gpus_are_interleaved_too() -> None:
 
 
 def test_beyond_a_node_states_are_split_within_nodes_too() -> None:
-    """Of 8 GPUs each: 64 data ranks are 8 nodes, or with tensor 2 the ranks of 16."""
+    """Nodes have 8 GPUs: 64 data ranks fill 8 nodes, or 16 nodes with tensor 2."""
     space = searched(64, **LARGE)
 
     assert replicas(space, tensor=1, pipeline=1, zero_stage=3) == {1, 2, 4, 8}
@@ -121,7 +121,7 @@ def test_beyond_a_node_states_are_split_within_nodes_too() -> None:
 
 
 def test_replicas_have_room_for_the_states() -> None:
-    """70 billion parameters: 1,043 GiB, which 8 GPUs of 80 GiB cannot hold and 16 can."""
+    """70 billion parameters take 1,043 GiB, which fit on 16 GPUs of 80 GiB but not on 8."""
     space = searched(64, parameters=70_000_000_000, blocks=80)
 
     assert replicas(space, tensor=1, pipeline=1, zero_stage=3) == {1, 2, 4}
@@ -133,7 +133,7 @@ def replicas(space: Space, **knobs: int) -> set[int]:
 
 
 def test_sixteen_thousand_gpus_are_searched_whole() -> None:
-    """What Llama-3 405B was trained with is among them: arXiv:2407.21783, table 4."""
+    """Includes the parallelism of Llama-3 405B: arXiv:2407.21783, table 4."""
     spec = {"train": {"global_batch": 2048, "precision": "bf16"}}
     large = {"parameters": 405_853_388_800, "blocks": 126}
 

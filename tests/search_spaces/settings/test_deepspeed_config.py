@@ -1,4 +1,4 @@
-"""`render_deepspeed`: what each knob sets, and that DeepSpeed itself reads all of it."""
+"""`render_deepspeed`: the setting of each knob, and that DeepSpeed itself reads all of them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ Legal = tuple[tuple[Plan, SweepSpec], ...]
 
 
 class Watched(dict[str, Any]):
-    """A section of a configuration that notes which of its keys DeepSpeed asks for."""
+    """A section of a configuration that records the keys that DeepSpeed reads."""
 
     def __init__(self, section: dict[str, Any]) -> None:
         super().__init__(section)
@@ -141,7 +141,7 @@ class Watched(dict[str, Any]):
 
 
 def read_by_deepspeed(config: dict[str, Any]) -> None:
-    """Lets DeepSpeed read a configuration as it does at the start of a training.
+    """Lets DeepSpeed read a configuration as at the start of training.
 
     Most sections are pydantic models that refuse unknown keys, but of the top level and of the
     sections `aio` and `timers` it takes what it knows and passes over the rest.
@@ -163,7 +163,7 @@ def read_by_deepspeed(config: dict[str, Any]) -> None:
 
 
 def plans() -> Iterator[tuple[Plan, SweepSpec]]:
-    """Legal plans over all that a configuration says."""
+    """Legal plans that cover every key of a configuration."""
     offloads = [
         ("none", "none"),
         ("cpu", "none"),
@@ -222,7 +222,7 @@ def test_deepspeed_reads_every_key_of_every_legal_plan(legal: Legal) -> None:
 
 
 def test_no_misspelt_key_would_pass(legal: Legal) -> None:
-    """Each key of the richest configuration in turn, with its last letter doubled."""
+    """Doubles the last letter of each key of the largest configuration, one at a time."""
     configs = [render_deepspeed(plan, MODEL, spec, "cuda").config for plan, spec in legal]
     richest = {path: config for config in configs for path in paths(config)}
     needed = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}

@@ -1,4 +1,4 @@
-"""How blocks are cut into stages: cases worked out by hand, and what holds for all of them."""
+"""`pipeline_partition`: cases worked out by hand, and properties of all partitions."""
 
 from __future__ import annotations
 

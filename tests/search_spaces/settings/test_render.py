@@ -1,4 +1,4 @@
-"""`render`: what each knob sets, and that recomputed blocks are spread evenly."""
+"""`render`: the setting of each knob, and the even spread of recomputed blocks."""
 
 from __future__ import annotations
 

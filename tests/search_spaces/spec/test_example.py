@@ -1,4 +1,4 @@
-"""Examples, those of the package and those of the repository, work as they stand."""
+"""Examples of the package and of the repository are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema takes what the specification takes, and says which keys there are."""
+"""`json_schema`: accepts the same files as the specification, and describes every key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = Draft202012Validator(json_schema())
 
 
 def faults(tree: Any) -> list[str]:
-    """Where the schema objects, as `train.global_batch`; keys are text, as editors see them."""
+    """Returns the keys with errors, such as `train.global_batch`; keys are text, as in editors."""
     found = SCHEMA.iter_errors(json.loads(json.dumps(tree)))
     return sorted(".".join(map(str, error.absolute_path)) for error in found)
 

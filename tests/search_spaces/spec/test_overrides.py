@@ -1,4 +1,4 @@
-"""`--set`: values of the command line in a specification, and what can be wrong with them."""
+"""`--set`: values from the command line, and their faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses without what is secret in them, however they are written."""
+"""`redaction`: addresses without their secrets, in all notations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spec.template`: what `plimsoll init` writes loads, and holds every key."""
+"""`spec.template`: the output of `plimsoll init` is valid and has every key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.spec.template import commented_template
 
 
 def keys_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Every key that holds a value, those of sections within sections too."""
+    """Yields every key with a value, including those of nested sections."""
     for key, field in section.model_fields.items():
         below = section_of(field)
         if below is None:
