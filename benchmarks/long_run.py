@@ -23,9 +23,8 @@ import psutil
 
 from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
-from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.events import EventFile, events_file
 from search_spaces.spec.schema import SweepSpec
 

@@ -15,10 +15,9 @@ from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.study.study import Study
-from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan

@@ -22,9 +22,8 @@ from typing import Any
 
 from benchmarks.output import write
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
-from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Costs, Measured, Outcome, outcome_from_json, outcome_to_json

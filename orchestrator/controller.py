@@ -39,10 +39,9 @@ from orchestrator.core.placement import (
     on_kind,
     shortfall,
 )
-from orchestrator.core.state import SweepState, advance, begin
+from orchestrator.core.state import AbstractCallback, SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.study import InterruptedTrial, Study
-from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan

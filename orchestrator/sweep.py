@@ -24,13 +24,12 @@ from orchestrator.core.placement import (
     on_kind,
     room_for_groups,
 )
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.study.locks import sole_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance

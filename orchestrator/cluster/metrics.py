@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from orchestrator.core.events import Event, SweepStarted
-from orchestrator.core.state import SweepState
-from orchestrator.tracking.callback import AbstractCallback
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.core.events import (
     Event,
@@ -29,6 +30,7 @@ from search_spaces.trial import Fingerprint, Record
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
+ValidationState = Literal["off", "open", "validated", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +145,34 @@ def advance(state: SweepState, event: Event) -> SweepState:
             return replace(state, notes=(*state.notes, event))
         case SweepEnded():
             return replace(state, ended=event)
+
+
+def validation_state(state: SweepState) -> ValidationState:
+    """Returns the state of the best plan's validation.
+
+    Returns:
+        `off` if the specification disables it, `failed` if all attempts failed or no plan remains,
+        `open` while one is pending, else `validated`.
+    """
+    if not state.spec.validation.enabled:
+        return "off"
+    if state.validated is not None:
+        return "validated"
+    after = next_validation(state.records, state.validations, state.space.baseline, state.spec)
+    return "failed" if after is None and state.failed_validations else "open"
+
+
+class AbstractCallback(ABC):
+    """Receives each event with the state after it, in the driver's process.
+
+    A callback must return at once, because it delays the next trial. Slow work belongs in a
+    thread of its own that finishes in `close`.
+    """
+
+    @abstractmethod
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Handles an event."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finishes pending work; called once, after the last event."""

@@ -8,13 +8,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from orchestrator.core.objective import counts, limit_of
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import SweepState, validation_state
 from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
 from orchestrator.report.labels import lossy_words, outcome_words, plan_words
-from orchestrator.tracking.metrics import validation_state
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation

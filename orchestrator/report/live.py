@@ -24,7 +24,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.objective import counts, within_headroom
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
     KIND_WORDS,
@@ -39,7 +39,6 @@ from orchestrator.report.labels import (
     validation_words,
 )
 from orchestrator.report.sweep_tables import baseline_record, progress, speedup
-from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.trial import Measured, MemoryReading, Record
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more

@@ -27,10 +27,8 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.objective import throughput
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState, ValidationState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
-from orchestrator.tracking.callback import AbstractCallback
-from orchestrator.tracking.metrics import ValidationState, validation_state
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory

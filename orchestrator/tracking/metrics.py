@@ -12,12 +12,10 @@ from typing import Literal
 
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
 from orchestrator.core.objective import record_of, score, throughput
-from orchestrator.core.state import SweepState
-from orchestrator.core.validation import next_validation
+from orchestrator.core.state import SweepState, ValidationState, validation_state
 from search_spaces.trial import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric
-ValidationState = Literal["off", "open", "validated", "failed"]
 VALIDATION_STATES: tuple[ValidationState, ...] = ("off", "open", "validated", "failed")
 
 
@@ -220,18 +218,3 @@ def standing(state: SweepState) -> Iterator[Reading]:
     for name in VALIDATION_STATES:
         value = float(name == current_state)
         yield Reading(metric=VALIDATION_STATE, value=value, labels=(("state", name),))
-
-
-def validation_state(state: SweepState) -> ValidationState:
-    """Returns the state of the best plan's validation.
-
-    Returns:
-        `off` if the specification disables it, `failed` if all attempts failed or no plan remains,
-        `open` while one is pending, else `validated`.
-    """
-    if not state.spec.validation.enabled:
-        return "off"
-    if state.validated is not None:
-        return "validated"
-    after = next_validation(state.records, state.validations, state.space.baseline, state.spec)
-    return "failed" if after is None and state.failed_validations else "open"

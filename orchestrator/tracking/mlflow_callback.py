@@ -18,9 +18,8 @@ from orchestrator.core.events import (
     SweepStarted,
     TrialStarted,
 )
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.retry import RetryPolicy, Unavailable
-from orchestrator.tracking.callback import AbstractCallback
 from orchestrator.tracking.mlflow_reachability import settle_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from search_spaces.errors import StudyError, require

@@ -19,11 +19,10 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.state import SweepState
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study
-from orchestrator.tracking.callback import AbstractCallback
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import TrialEnded, TrialStarted
+from orchestrator.core.state import validation_state
 from orchestrator.tracking.metrics import (
     ASK_SECONDS,
     BASELINE_RATE,
@@ -27,7 +28,6 @@ from orchestrator.tracking.metrics import (
     current,
     happened,
     standing,
-    validation_state,
 )
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import (
