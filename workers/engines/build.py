@@ -39,7 +39,7 @@ def build_training(
         return _build_deepspeed(request, model, facts, mesh, device)
     settings = render_torch(plan, facts)
     if settings.pipeline is not None and mesh is not None:
-        from workers.parallel.pipeline import build_pipeline
+        from workers.engines.pipeline import build_pipeline
 
         return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,24 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 
 from search_spaces.errors import ModelError
 from search_spaces.settings.render import PipelineSettings, TorchSettings
+from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
-from workers.engines.optimizer_step import Update
+from workers.engines.optimizer_step import Update, make_update
+from workers.engines.optimizers import make_optimizer
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.state_bytes import state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
+from workers.models.built import BuiltModel
+from workers.models.function import PROBED
+from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape
+from workers.models.tensor_plan import tensor_plan
+from workers.parallel.apply import parallelize
 from workers.parallel.compile import forget_compiled
+from workers.parallel.pipeline import Splits, Stage, cut, stage_settings
+from workers.process_groups import Mesh
 
 _LOGGER = logging.getLogger(schedules.__name__)
 
@@ -234,3 +244,92 @@ def _check_shapes(batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
                 f" {shapes[0]} and {shape}"
             )
     return batches
+
+
+def build_pipeline(
+    model: BuiltModel, settings: TorchSettings, train: TrainSpec, mesh: Mesh, device: torch.device
+) -> PipelineTraining:
+    """Applies a plan with a pipeline to the model and makes its optimizer.
+
+    Raises:
+        NoStackError: If the model cannot be cut into stages; rules refuse such plans earlier.
+    """
+    pipeline = settings.pipeline
+    assert pipeline is not None
+    maker = model.batch_maker
+    stack = find_stack(model.module, None if maker is None else partial(maker, PROBED))
+    stages = cut(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
+    passes = {stage.index: _parallel_pass(stage, settings, mesh, device) for stage in stages}
+    tied = _tied_weights(stages, stack, pipeline, mesh, device)
+    is_first = mesh.place.stage == 0
+    module = nn.ModuleList(passes.values()).train()
+    optimizer = make_optimizer(module, settings.optimizer, train)
+    counted_elsewhere = tied.weights if tied is not None and not is_first else ()
+    return PipelineTraining(
+        module=module,
+        conveyor=PipelineRunner(
+            passes,
+            pipeline,
+            HiddenShape(model.module, stack.blocks[0], stack.form),
+            _sent_as(settings),
+            mesh.devices.get_group("pipeline"),
+            device,
+        ),
+        tied=tied,
+        update=make_update(
+            optimizer, train, settings.compute, mesh, device, counted_elsewhere=counted_elsewhere
+        ),
+        settings=settings,
+        device=device,
+        data=mesh.size("replicate", "shard"),
+        counts=mesh.place.tensor == 0,
+        writes=mesh.is_first_replica,
+        pads=model.batch_maker is None,
+    )
+
+
+def _named_splits(model: BuiltModel, settings: TorchSettings) -> Splits:
+    # from the whole model, since a stage does not show which weights are tied
+    if settings.tensor == 1:
+        return model.tensor_plan
+    plan = tensor_plan(model.module, dict(model.tensor_plan))
+    summed = ((name, "replicated_with_grad_allreduce") for name in plan.summed)
+    return (*plan.splits, *plan.vocabulary, *summed)
+
+
+def _parallel_pass(
+    stage: Stage, settings: TorchSettings, mesh: Mesh, device: torch.device
+) -> StageModule:
+    assert settings.pipeline is not None
+    own = stage_settings(settings, settings.pipeline.stages[stage.index])
+    module = parallelize(stage.model, own, mesh, device)
+    return StageModule(module, stage.passage, settings, device, is_last=stage.is_last)
+
+
+def _tied_weights(
+    stages: list[Stage],
+    stack: Stack,
+    settings: PipelineSettings,
+    mesh: Mesh,
+    device: torch.device,
+) -> TiedWeights | None:
+    """Weights that this rank shares with the other end of the pipeline, None without any."""
+    group: dist.ProcessGroup = mesh.devices.get_group("pipeline")
+    for stage in stages:
+        weights = dict(stage.model.module.named_parameters())
+        is_first = stage.index == 0
+        if stack.tied and (is_first or stage.is_last):
+            return TiedWeights(
+                weights=tuple(weights[names[0 if is_first else 1]] for names in stack.tied),
+                peer=settings.ranks - 1 if is_first else 0,
+                group=group,
+                device=device,
+            )
+    return None
+
+
+def _sent_as(settings: TorchSettings) -> torch.dtype | None:
+    # FSDP2 computes whole blocks in one precision; autocast does not cast between blocks
+    if settings.wrapper != "fsdp2":
+        return None
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)
