@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
@@ -15,11 +15,15 @@ from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, 
 
 _HOUR = 3600
 PEAKS_APART = 0.005  # run-to-run difference of a plan's peak memory, as a share of the limit
-WORDS: Mapping[Metric, str] = {
-    "samples_per_second": "samples/s",
-    "samples_per_price": "samples per unit of price",
-    "headroom": "share of memory left free",
-}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A constraint that a measured plan violates: its value of a metric is below the bound."""
+
+    metric: Metric
+    value: float | None  # None: unknown
+    bound: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,36 +95,27 @@ class Objective:
         price = self.price_on(plan.accelerator)
         return None if price is None else _HOUR / (price * plan.world_size)
 
-    def shortfalls(self, record: Record) -> Iterator[str]:
-        """Yields the constraints that a measured plan breaks, as text; none if it is feasible."""
+    def violations(self, record: Record) -> Iterator[Violation]:
+        """Yields the constraints that a measured plan violates; none if it is feasible."""
         outcome = record.outcome
         if not isinstance(outcome, Measured):
             return
         if not within_headroom(outcome.memory, self.headroom):
-            yield (
-                f"its peak of {100 * outcome.memory.share:.1f} % of the limit leaves less than"
-                f" {100 * self.headroom:g} % free"
-            )
+            yield Violation(metric="headroom", value=1 - outcome.memory.share, bound=self.headroom)
         for metric, bound in self.lower_bounds:
-            value = self.value(record, metric)
-            if value is None:
-                yield f"its {WORDS[metric]} are unknown, and at least {_short(bound)} are required"
-            elif value.value < bound:
-                reached, required = _short(value.value), _short(bound)
-                yield f"it reaches {reached} {WORDS[metric]}, below the required {required}"
+            reached = self.value(record, metric)
+            value = None if reached is None else reached.value
+            if value is None or value < bound:
+                yield Violation(metric=metric, value=value, bound=bound)
 
     def feasible(self, record: Record) -> bool:
         """Returns True if the plan trains, leaves the headroom free and meets the lower bounds."""
-        return isinstance(record.outcome, Measured) and not any(self.shortfalls(record))
+        return isinstance(record.outcome, Measured) and next(self.violations(record), None) is None
 
 
 def within_headroom(memory: MemoryReading, headroom: float) -> bool:
     """Returns True if the peak leaves the share `headroom` of the limit free."""
     return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _times(rate: Estimate, factor: float) -> Estimate:

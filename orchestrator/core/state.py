@@ -18,6 +18,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import Objective, limit_of, score
 from orchestrator.core.validation import (
+    ValidationFailure,
     candidates,
     counts_as_validation,
     failures,
@@ -86,11 +87,11 @@ class SweepState:
         return validated_among(self.equals, self.validations)
 
     @property
-    def failed_validations(self) -> Mapping[int, str]:
+    def failed_validations(self) -> Mapping[int, ValidationFailure]:
         """Reasons of failed validations, by trial number."""
         return failures(self.validations, self.records, self.space.baseline, self.spec)
 
-    def why_failed(self, validation: Record) -> str | None:
+    def why_failed(self, validation: Record) -> ValidationFailure | None:
         """Returns the reason why this validation failed, even if its repeat passed; else None.
 
         Only a validation that was too slow is repeated, so an earlier one failed for slowness.

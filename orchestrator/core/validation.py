@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from orchestrator.core.objective import Objective, throughput, ties_of_best
+from orchestrator.core.objective import Objective, Violation, throughput, ties_of_best
 from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Cancelled, Measured, Record, sentence
+from search_spaces.trial import Cancelled, Measured, Outcome, Record
 
 # First steps whose losses are compared: few enough that rounding errors, which grow from step to
 # step, stay small, and enough for a wrong gradient to show.
@@ -109,31 +110,44 @@ def loss_tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
     return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationFailure:
+    """Reason why a validation failed.
+
+    `outcome`: it was not measured. `constraint`: it violates one. `losses`: they differ from those
+    of the reference. `slowness`: it was far slower than its trial.
+    """
+
+    cause: Literal["outcome", "constraint", "losses", "slowness"]
+    outcome: Outcome
+    violation: Violation | None = None
+    check: LossCheck | None = None
+    trial_rate: float | None = None  # samples per second of its trial, if it was slower
+
+
 def failure(
     validation: Record,
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
     doubted: Collection[int] = (),
-) -> str | None:
+) -> ValidationFailure | None:
     """Returns the reason why a validation failed, None if it passed; see `loss_check`."""
     outcome = validation.outcome
     if not isinstance(outcome, Measured):
-        return sentence(outcome)
-    if short := next(Objective.of(spec).shortfalls(validation), None):
-        return short
+        return ValidationFailure(cause="outcome", outcome=outcome)
+    if violation := next(Objective.of(spec).violations(validation), None):
+        return ValidationFailure(cause="constraint", outcome=outcome, violation=violation)
     check = loss_check(validation, records, baseline, spec, doubted)
     if check is not None and not check.holds:
-        difference, tolerance = 100 * check.apart, 100 * check.tolerance
-        return (
-            f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
-            f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
-        )
+        return ValidationFailure(cause="losses", outcome=outcome, check=check)
     return slowness(validation, records, spec)
 
 
-def slowness(validation: Record, records: Sequence[Record], spec: SweepSpec) -> str | None:
-    """Returns a sentence if the validation was far slower than its trial, else None."""
+def slowness(
+    validation: Record, records: Sequence[Record], spec: SweepSpec
+) -> ValidationFailure | None:
+    """Returns the failure of a validation that was far slower than its trial, else None."""
     trial = next((record for record in records if record.number == validation.number), None)
     if trial is None or not isinstance(trial.outcome, Measured):
         return None
@@ -142,18 +156,20 @@ def slowness(validation: Record, records: Sequence[Record], spec: SweepSpec) -> 
     required = trial.outcome.samples_per_second.low * (1 - spec.validation.slower)
     if validation.outcome.samples_per_second.high >= required:
         return None
-    return f"it ran at {throughput(validation):.4g} samples/s, its trial at {throughput(trial):.4g}"
+    return ValidationFailure(
+        cause="slowness", outcome=validation.outcome, trial_rate=throughput(trial)
+    )
 
 
 def failures(
     validations: Iterable[Record], records: Sequence[Record], baseline: Plan, spec: SweepSpec
-) -> Mapping[int, str]:
+) -> Mapping[int, ValidationFailure]:
     """Returns the reasons of failed validations, by trial number.
 
     Of two validations of a trial the later one counts. `validations` are in the order in which
     they ended.
     """
-    failed: dict[int, str] = {}
+    failed: dict[int, ValidationFailure] = {}
     for validation in validations:
         reason = failure(validation, records, baseline, spec, failed)
         failed.pop(validation.number, None)
@@ -163,7 +179,7 @@ def failures(
 
 
 def candidates(
-    records: Iterable[Record], failed: Mapping[int, str], goal: Objective
+    records: Iterable[Record], failed: Mapping[int, ValidationFailure], goal: Objective
 ) -> list[Record]:
     """Returns the best plan and its statistical ties, without those whose validation failed.
 
@@ -187,7 +203,7 @@ def next_validation(
     if not spec.validation.enabled:
         return None
     failed = failures(validations, records, baseline, spec)
-    slow = _slow_for_the_first_time(records, validations, failed, spec)
+    slow = _slow_for_the_first_time(records, validations, failed)
     if slow is not None:
         return slow
     best = candidates(records, failed, Objective.of(spec))
@@ -203,14 +219,14 @@ def next_validation(
 def _slow_for_the_first_time(
     records: Sequence[Record],
     validations: Sequence[Record],
-    failed: Mapping[int, str],
-    spec: SweepSpec,
+    failed: Mapping[int, ValidationFailure],
 ) -> Record | None:
     """Returns the last validation's trial if it failed for slowness, and for the first time."""
-    if not validations or failed.get(validations[-1].number) is None:
+    if not validations:
         return None
     last = validations[-1]
-    if failed[last.number] != slowness(last, records, spec):
+    reason = failed.get(last.number)
+    if reason is None or reason.cause != "slowness":
         return None
     if sum(validation.number == last.number for validation in validations) > 1:
         return None

@@ -13,7 +13,7 @@ from orchestrator.explain.context import ForecastContext, times, without_acceler
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
 from orchestrator.report.format import number
-from orchestrator.report.labels import lossy_words, outcome_words, validation_words
+from orchestrator.report.labels import lossy_words, outcome_words, validation_words, violation_words
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import snapshot_of
@@ -248,7 +248,7 @@ def _reasons(state: SweepState, record: Record) -> Iterator[str]:
     if not isinstance(outcome, Measured):
         yield from _unmeasured(outcome)
         return
-    yield from state.goal.shortfalls(record)
+    yield from map(violation_words, state.goal.violations(record))
     if best is None or not state.goal.feasible(record) or record.number in state.failed_validations:
         return
     if record in state.equals:

@@ -13,7 +13,7 @@ from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
-from orchestrator.report.labels import lossy_words, outcome_words, plan_words
+from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
@@ -101,4 +101,5 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
-    return {"failure": state.why_failed(validation)}
+    failure = state.why_failed(validation)
+    return {"failure": None if failure is None else failure_words(failure)}

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from orchestrator.core.events import LIKELY_TO_FIT
+from orchestrator.core.objective import Violation
 from orchestrator.core.state import SweepState
-from orchestrator.core.validation import LossCheck, loss_check
+from orchestrator.core.validation import LossCheck, ValidationFailure, loss_check
 from orchestrator.report.format import gib, plural, rate, spread
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import Metric
 from search_spaces.trial import (
     Measured,
     Outcome,
@@ -23,6 +25,11 @@ from search_spaces.trial import (
     sentence,
 )
 
+METRIC_WORDS: Mapping[Metric, str] = {
+    "samples_per_second": "samples/s",
+    "samples_per_price": "samples per unit of price",
+    "headroom": "share of memory left free",
+}
 KIND_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "measured": "measured",
@@ -232,11 +239,44 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
 )
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def violation_words(violation: Violation) -> str:
+    """Describes a constraint that a plan violates."""
+    metric, value, bound = violation.metric, violation.value, violation.bound
+    if value is None:
+        return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"
+    if metric == "headroom":
+        return (
+            f"its peak of {100 * (1 - value):.1f} % of the limit leaves less than"
+            f" {100 * bound:g} % free"
+        )
+    return f"it reaches {_short(value)} {METRIC_WORDS[metric]}, below the required {_short(bound)}"
+
+
+def failure_words(failure: ValidationFailure) -> str:
+    """Describes why a validation failed."""
+    if failure.violation is not None:
+        return violation_words(failure.violation)
+    if (check := failure.check) is not None:
+        difference, tolerance = 100 * check.apart, 100 * check.tolerance
+        return (
+            f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
+            f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
+        )
+    if failure.trial_rate is not None and isinstance(failure.outcome, Measured):
+        rate = failure.outcome.samples_per_second.value
+        return f"it ran at {rate:.4g} samples/s, its trial at {failure.trial_rate:.4g}"
+    return " ".join(sentence(failure.outcome).split())
+
+
 def validation_words(validation: Record, state: SweepState) -> str:
     """Describes a validation: `failed: ...` or `passed: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
     outcome = validation.outcome
     if (reason := state.why_failed(validation)) is not None:
-        return f"failed: {' '.join(reason.split())}"
+        return f"failed: {failure_words(reason)}"
     if not isinstance(outcome, Measured):
         return outcome_words(outcome)  # stopped, which is no failure
     memory, steps = outcome.memory, len(outcome.losses)

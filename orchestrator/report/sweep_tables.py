@@ -24,6 +24,7 @@ from orchestrator.report.labels import (
     lossy_words,
     outcome_words,
     plan_words,
+    violation_words,
 )
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
@@ -284,7 +285,7 @@ def ends_table(state: SweepState) -> Table:
         return within(record) and not state.goal.feasible(record)
 
     _add_outcome(table, "measured", state, state.goal.feasible, lambda _: "")
-    _add_outcome(table, "measured, below a minimum", state, below, _shortfall(state))
+    _add_outcome(table, "measured, below a minimum", state, below, _violation(state))
     _add_outcome(table, "measured, over usable memory", state, over, _peak)
     for kind, words in KIND_WORDS.items():
         if kind != "measured":
@@ -303,8 +304,12 @@ def _peak(record: Record) -> str:
     return f"{outcome_words(record.outcome)}, peak {share}"
 
 
-def _shortfall(state: SweepState) -> Callable[[Record], str]:
-    return lambda record: next(state.goal.shortfalls(record), "")
+def _violation(state: SweepState) -> Callable[[Record], str]:
+    def words(record: Record) -> str:
+        violation = next(state.goal.violations(record), None)
+        return "" if violation is None else violation_words(violation)
+
+    return words
 
 
 def _add_outcome(

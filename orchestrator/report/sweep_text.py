@@ -11,15 +11,18 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from orchestrator.core.objective import WORDS, best, score, throughput, within_headroom
+from orchestrator.core.objective import best, score, throughput, within_headroom
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import duration, gib, plural, spread
 from orchestrator.report.labels import (
+    METRIC_WORDS,
+    failure_words,
     fixed_words,
     lossy_words,
     outcome_words,
     plan_words,
     validation_sentences,
+    violation_words,
 )
 from orchestrator.report.sweep_tables import (
     anatomy_table,
@@ -60,7 +63,7 @@ def _metric_words(state: SweepState) -> str:
     reached = None if top is None else state.goal.value(top)
     match metric:
         case "samples_per_price" if reached is not None:
-            return f" by price, at {spread(reached)} {WORDS[metric]}"
+            return f" by price, at {spread(reached)} {METRIC_WORDS[metric]}"
         case "headroom":
             return " by free memory"
         case _:
@@ -90,7 +93,7 @@ def all_failed(state: SweepState) -> str:
     if state.best is not None or best(state.records, state.goal) is None:
         return ""
     reasons = "; ".join(
-        f"the validation of trial {number} failed: {' '.join(reason.split())}"
+        f"the validation of trial {number} failed: {failure_words(reason)}"
         for number, reason in state.failed_validations.items()
     )
     return f"no plan within the memory headroom passed validation ({reasons})"
@@ -100,10 +103,11 @@ def short_of_goal(state: SweepState) -> str:
     """Says which bound the fastest plan within the headroom misses; empty if there is none."""
     goal = state.goal
     closest = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
-    shortfall = None if closest is None else next(goal.shortfalls(closest), None)
-    if closest is None or shortfall is None:
+    violation = None if closest is None else next(goal.violations(closest), None)
+    if closest is None or violation is None:
         return ""
-    return f"the closest is trial {closest.number} ({plan_words(closest.plan)}), but {shortfall}"
+    plan, words = plan_words(closest.plan), violation_words(violation)
+    return f"the closest is trial {closest.number} ({plan}), but {words}"
 
 
 def speedup_sentence(state: SweepState) -> str:

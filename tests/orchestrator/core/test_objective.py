@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.core.budget import incumbent
 from orchestrator.core.objective import Objective, best, ranked, ties_of_best
 from orchestrator.core.pareto import pareto_front
+from orchestrator.report.labels import violation_words
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, Record
 from tests.orchestrator.core.values import numbers
@@ -81,13 +82,14 @@ def test_what_is_asked_at_least_is_kept() -> None:
     goal = Objective.of(spec_of(metric="headroom", at_least=bounds))
 
     assert numbers(ranked([slow, fast], goal)) == [1]
-    assert list(goal.shortfalls(slow)) == [
+    assert list(map(violation_words, goal.violations(slow))) == [
         "it reaches 30 samples/s, below the required 40",
         "it reaches 27,000 samples per unit of price, below the required 40,000",
     ]
-    assert not list(goal.shortfalls(fast))
-    assert not list(goal.shortfalls(make_record(2, make_plan(), make_oom())))
-    assert "less than 25 % free" in next(replace(goal, headroom=0.25).shortfalls(fast))
+    assert not list(goal.violations(fast))
+    assert not list(goal.violations(make_record(2, make_plan(), make_oom())))
+    (violation,) = replace(goal, headroom=0.25).violations(fast)
+    assert "less than 25 % free" in violation_words(violation)
 
 
 @given(

@@ -12,6 +12,7 @@ from orchestrator.core.budget import validation_deadline_seconds
 from orchestrator.core.events import TrialEnded
 from orchestrator.core.state import SweepState, advance
 from orchestrator.core.validation import COMPARED_STEPS, loss_check
+from orchestrator.report.labels import failure_words
 from search_spaces.trial import Cancelled, Measured, Outcome, Record, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
 from tests.orchestrator.records import make_costs, make_measured, make_oom
@@ -58,6 +59,11 @@ def validation_run(**changes: Any) -> ValidationRun:
 # ---------------------------------------------------------------- which plan is next
 
 
+def words_of(state: SweepState) -> dict[int, str]:
+    """Reasons of failed validations in words, by trial."""
+    return {number: failure_words(each) for number, each in state.failed_validations.items()}
+
+
 def test_of_equals_the_one_with_most_room_goes_first() -> None:
     state = searched()
 
@@ -96,7 +102,7 @@ def test_after_a_failure_the_next_plan_is_validated() -> None:
     state = after_validation(state, 0)
 
     assert state.best == state.records[0]
-    assert state.failed_validations == {
+    assert words_of(state) == {
         2: "out of device memory in evaluation, wanted 130 % of the limit",
         1: "its peak of 97.0 % of the limit leaves less than 5 % free",
     }
@@ -197,7 +203,7 @@ def test_a_validation_may_be_slower_by_a_share_and_both_intervals(rate: float, h
 
     assert (state.validated is not None) is holds
     if not holds:
-        assert state.failed_validations[1] == f"it ran at {rate:g} samples/s, its trial at 40"
+        assert words_of(state)[1] == f"it ran at {rate:g} samples/s, its trial at 40"
 
 
 def test_a_slow_validation_is_repeated_once() -> None:
@@ -210,15 +216,15 @@ def test_a_slow_validation_is_repeated_once() -> None:
     assert held.to_validate is None
     assert held.validated == held.validations[1]
     assert held.failed_validations == {}
-    assert [held.why_failed(validation) for validation in held.validations] == [
-        "it ran at 20 samples/s, its trial at 40",
-        None,
-    ]
+    first, second = map(held.why_failed, held.validations)
+    assert first is not None
+    assert failure_words(first) == "it ran at 20 samples/s, its trial at 40"
+    assert second is None
 
     twice = after_validation(once, 1, make_measured(21.0, 0.8))
     assert twice.to_validate == twice.records[0]
-    assert twice.failed_validations == {1: "it ran at 21 samples/s, its trial at 40"}
-    assert twice.why_failed(twice.validations[0]) == "it ran at 20 samples/s, its trial at 40"
+    assert words_of(twice) == {1: "it ran at 21 samples/s, its trial at 40"}
+    assert twice.why_failed(twice.validations[0]) == first
 
     broken = after_validation(once, 1, make_oom())
     assert broken.to_validate == broken.records[0]
@@ -280,7 +286,7 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     assert (state.validated is not None) is holds
     if not holds:
         reason = "from those of trial 0 over the first 10 steps"
-        assert reason in state.failed_validations[1]
+        assert reason in words_of(state)[1]
 
 
 def test_only_the_first_steps_are_compared() -> None:
