@@ -91,7 +91,7 @@ def test_a_trial_is_measured_without_optional_packages(
 def test_doctor_names_what_is_missing(package: str, ended: dict[str, tuple[int, str, str]]) -> None:
     words = " ".join(ended["doctor"][1].split())
 
-    assert f"{package} is not installed; `pip install" in words
+    assert f"{package} is not installed; run `pip install" in words
 
 
 @pytest.mark.parametrize("command", [words[0] for words in NEEDS_THEM])

@@ -170,7 +170,7 @@ def test_a_server_that_refuses_is_found_before_the_sweep(
 ) -> None:
     said = refused(f"{server.address}/{path}")
 
-    assert said.startswith(f"the MLflow server {server.address}/{path} answered ")
+    assert said.startswith(f"the MLflow server {server.address}/{path} answered")
     assert words in said
 
 
