@@ -40,7 +40,7 @@ class World:
     log_share: np.ndarray
     seconds: np.ndarray
 
-    def sight(self, row: int) -> Observation:
+    def observation(self, row: int) -> Observation:
         """What a trial of a candidate shows."""
         if self.log_share[row] > 0:
             return Observation(row=row, log_share=float(self.log_share[row]), ran_out=True)
@@ -69,7 +69,7 @@ def ask_seconds(world: World, records: int, asks: int = 5) -> list[float]:
     """Seconds of asks with so many records, each with one more than the last."""
     rng = np.random.default_rng(1)
     rows = rng.permutation(len(world.options))[: records + asks].tolist()
-    sights = [world.sight(row) for row in rows]
+    sights = [world.observation(row) for row in rows]
     free = np.ones(len(world.options), dtype=bool)
     free[rows] = False
     search, taken = Search(world.options), []
@@ -84,7 +84,7 @@ def ask_seconds(world: World, records: int, asks: int = 5) -> list[float]:
 def under_way_seconds(world: World, under_way: int, at_once: int) -> float:
     """Seconds of an ask with 400 records beside trials under way, several chosen from one fit."""
     rows = np.random.default_rng(2).permutation(len(world.options)).tolist()
-    sights, pending = [world.sight(row) for row in rows[:400]], rows[400 : 400 + under_way]
+    sights, pending = [world.observation(row) for row in rows[:400]], rows[400 : 400 + under_way]
     free = np.ones(len(world.options), dtype=bool)
     free[rows[: 400 + under_way]] = False
     search = Search(world.options)
@@ -105,7 +105,7 @@ def busy_share(world: World, trials: int) -> float:
         if not idle_since:
             ended, row = heapq.heappop(running)
             now = max(now, ended)
-            sights.append(world.sight(row))
+            sights.append(world.observation(row))
             idle_since.append(ended)
         began = time.perf_counter()
         row = search.next(sights, free, [row for _, row in running]).row

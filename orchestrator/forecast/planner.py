@@ -46,7 +46,7 @@ class ScaleResult:
     """Result for one device count.
 
     Of `plans` legal plans, `fitting` can be recommended, `unhosted` exceed host memory, and
-    `hopeless` cannot fit the device; the others exceed the headroom line or come too close to the
+    `cannot_fit` cannot fit the device; the others exceed the headroom line or come too close to the
     limit. If none can be recommended, `best` is empty and `nearest` is the closest plan. `refusal`
     explains why no plan is legal, None if any is. `price_per_billion_tokens` is that of the best
     plan, None without a price.
@@ -55,7 +55,7 @@ class ScaleResult:
     ranks: int
     plans: int
     fitting: int
-    hopeless: int
+    cannot_fit: int
     unhosted: int
     ruled_out: tuple[tuple[str, int], ...]
     best: tuple[Expected, ...]
@@ -299,7 +299,7 @@ class Planner:
             ranks=table.ranks,
             plans=len(table.table),
             fitting=int(table.keeps.sum()),
-            hopeless=int((table.hosted & (forecasts.fits < SURELY_NOT)).sum()),
+            cannot_fit=int((table.hosted & (forecasts.fits < SURELY_NOT)).sum()),
             unhosted=int((~table.hosted).sum()),
             ruled_out=table.ruled_out,
             best=best,
@@ -364,7 +364,7 @@ def _refused(ranks: int, error: SpecError) -> ScaleResult:
         ranks=ranks,
         plans=0,
         fitting=0,
-        hopeless=0,
+        cannot_fit=0,
         unhosted=0,
         ruled_out=(),
         best=(),

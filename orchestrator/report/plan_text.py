@@ -171,11 +171,11 @@ def fewest_sentence(report: PlanningReport) -> str:
 def ruled_out_sentences(answer: ScaleResult) -> Iterator[str]:
     """Counts the combinations by status, and those ruled out by rule."""
     combinations = answer.plans + sum(count for _, count in answer.ruled_out)
-    unsure = answer.plans - answer.fitting - answer.hopeless - answer.unhosted
+    unsure = answer.plans - answer.fitting - answer.cannot_fit - answer.unhosted
     unhosted = f", {answer.unhosted:,} too large for host memory" if answer.unhosted else ""
     yield (
         f"{combinations:,} combinations: {answer.fitting:,} recommended,"
-        f" {answer.hopeless:,} certain not to fit, {unsure:,} over usable memory or too close to"
+        f" {answer.cannot_fit:,} certain not to fit, {unsure:,} over usable memory or too close to"
         f" the limit{unhosted}"
     )
     if answer.ruled_out:

@@ -82,15 +82,17 @@ class SearchObjective:
     price: Numbers | None = None
     lower_bound: Numbers | None = None
 
-    def answered(self, sight: Observation) -> bool:
+    def answered(self, observation: Observation) -> bool:
         """Returns True if the trial was measured in this study and met all constraints."""
-        if not sight.measured or sight.study or sight.log_rate is None:
+        if not observation.measured or observation.study or observation.log_rate is None:
             return False
-        if self.of == "room" and sight.log_share is None:
+        if self.of == "room" and observation.log_share is None:
             return False
-        if sight.log_share is not None and sight.log_share > self.line:
+        if observation.log_share is not None and observation.log_share > self.line:
             return False
-        return self.lower_bound is None or sight.log_rate >= float(self.lower_bound[sight.row])
+        return self.lower_bound is None or observation.log_rate >= float(
+            self.lower_bound[observation.row]
+        )
 
     def expected(self, rate: Prediction, share: Prediction, rows: Rows) -> tuple[Numbers, Numbers]:
         """Returns mean and standard deviation of the objective of the candidates in `rows`."""

@@ -68,7 +68,7 @@ def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequen
     memory, and none of them is set to need less.
 
     Returns:
-        The other plans; all of them if every plan is dominated, since dominance is not a proof.
+        The other plans; all of them if every plan is dominated, since dominance is not certain.
     """
     table = candidates_of(untried).table
     undominated = np.ones(len(table), dtype=bool)

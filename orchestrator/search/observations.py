@@ -57,20 +57,20 @@ class Observation:
         return self.log_rate is not None and not self.too_slow
 
 
-def subsample(sights: Sequence[Observation]) -> list[Observation]:
+def subsample(observations: Sequence[Observation]) -> list[Observation]:
     """Returns at most `MOST` observations in order: the fastest, the latest, and some others."""
-    if len(sights) <= MOST:
-        return list(sights)
+    if len(observations) <= MOST:
+        return list(observations)
     third = MOST // 3
-    by_rate = sorted(range(len(sights)), key=lambda at: -_speed(sights[at]))
-    spread = np.linspace(0, len(sights) - third - 1, third).astype(int)
-    last = range(len(sights) - third, len(sights))
-    return [sights[at] for at in sorted({*by_rate[:third], *spread.tolist(), *last})]
+    by_rate = sorted(range(len(observations)), key=lambda at: -_speed(observations[at]))
+    spread = np.linspace(0, len(observations) - third - 1, third).astype(int)
+    last = range(len(observations) - third, len(observations))
+    return [observations[at] for at in sorted({*by_rate[:third], *spread.tolist(), *last})]
 
 
-def rates(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
+def rates(observations: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with a measured or bounded throughput, and its logarithms."""
-    measured = [observation for observation in sights if observation.log_rate is not None]
+    measured = [observation for observation in observations if observation.log_rate is not None]
     return _rows(measured), Observations(
         value=np.array([observation.log_rate for observation in measured], dtype=float),
         noise=np.array([observation.rate_noise for observation in measured], dtype=float),
@@ -81,11 +81,11 @@ def rates(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     )
 
 
-def shares(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
+def shares(observations: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with memory results, and their peaks over the limit, or bounds."""
     informative = [
         observation
-        for observation in sights
+        for observation in observations
         if observation.ran_out or observation.fitted or observation.log_share is not None
     ]
     side = [1 if s.ran_out else 0 if s.log_share is not None else -1 for s in informative]
@@ -97,11 +97,11 @@ def shares(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     )
 
 
-def failures(sights: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
+def failures(observations: Iterable[Observation]) -> tuple[np.ndarray, Observations]:
     """Returns the candidates with an outcome, and a latent above 0 if they failed, else below."""
     ended = [
         observation
-        for observation in sights
+        for observation in observations
         if observation.failed or observation.fitted or observation.ran_out
     ]
     return _rows(ended), Observations(

@@ -160,7 +160,7 @@ class PlimsollProposer(AbstractProposer):
         candidates = self._updated(state)
         free = state.free & self._undominated
         if not free[candidates.pool].any():
-            free = state.free  # dominance is not a proof
+            free = state.free  # dominance is not certain
         if not free[candidates.pool].any():
             candidates = self._candidates = self._new_candidates(state)
             candidates.learn(state.records, self._spec, self._earlier)

@@ -160,18 +160,18 @@ class Search:
 
     def next(
         self,
-        sights: Sequence[Observation],
+        observations: Sequence[Observation],
         free: Flags,
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
     ) -> Suggestion:
         """Returns the best candidate to try; arguments as for `several`."""
-        return self.several(1, sights, free, pending, seconds)[0]
+        return self.several(1, observations, free, pending, seconds)[0]
 
     def several(
         self,
         count: int,
-        sights: Sequence[Observation],
+        observations: Sequence[Observation],
         free: Flags,
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
@@ -180,14 +180,14 @@ class Search:
 
         Args:
             count: Size of the batch; it is smaller if fewer candidates are free.
-            sights: Observations of ended trials.
+            observations: Observations of ended trials.
             free: Marks the candidates that may be tried, at least one; of shape (candidates,).
             pending: Candidates of running trials. They are fantasized, as are earlier members of
                 the batch, and count as incumbents if they probably fit.
             seconds: Expected durations now, in place of those of the pool.
         """
-        fitted = self._fit(subsample(sights))
-        incumbent = self._incumbent(fitted, sights)
+        fitted = self._fit(subsample(observations))
+        incumbent = self._incumbent(fitted, observations)
         rows = self._scored_rows(free, incumbent)
         fantasized = self._fantasize(fitted, pending)
         predictions = self._predict(fantasized, rows)
@@ -256,7 +256,7 @@ class Search:
             reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
 
-    def regret_bound(self, sights: Sequence[Observation], free: Flags) -> float | None:
+    def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
         """Returns the largest ratio by which a free candidate may beat the incumbent.
 
         Holds with 95 % confidence under the model: the chances of all candidates to be feasible and
@@ -267,8 +267,8 @@ class Search:
         Returns:
             The ratio, 1 or more; None without an incumbent.
         """
-        fitted = self._fit(subsample(sights))
-        incumbent, rows = self._incumbent(fitted, sights), np.flatnonzero(free)
+        fitted = self._fit(subsample(observations))
+        incumbent, rows = self._incumbent(fitted, observations), np.flatnonzero(free)
         if incumbent is None:
             return None
         chunks = [
@@ -363,13 +363,15 @@ class Search:
             subsets.append(rows[np.argpartition(distances, _SAMPLE)[:_SAMPLE]])
         return np.unique(np.concatenate(subsets))
 
-    def _incumbent(self, fitted: _Fitted, sights: Sequence[Observation]) -> _Incumbent | None:
+    def _incumbent(self, fitted: _Fitted, observations: Sequence[Observation]) -> _Incumbent | None:
         """Returns the feasible measured candidate with the highest posterior mean.
 
         Not the highest measurement: among noisy ones that was lucky, and no trial would seem worth
         its cost in comparison.
         """
-        rows = np.unique([s.row for s in sights if self._objective.answered(s)]).astype(np.intp)
+        rows = np.unique([s.row for s in observations if self._objective.answered(s)]).astype(
+            np.intp
+        )
         if not len(rows):
             return None
         means = self._score_rows(fitted, rows).mean

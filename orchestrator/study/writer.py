@@ -30,7 +30,7 @@ from search_spaces.trial import Record
 Answer = TypeVar("Answer")
 
 _ASKED = "asked"  # key of a token that identifies one call of `open` across its attempts
-UNTOLD_FILE = "untold.jsonl"  # in the study's folder
+SPOOL_FILE = "spool.jsonl"  # in the study's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ class StudyWriter:
 
 def spool_file(spec: SweepSpec, name: str) -> Path:
     """Returns the file for records that a driver could not write to the study."""
-    return Path(spec.study.folder) / name / UNTOLD_FILE
+    return Path(spec.study.folder) / name / SPOOL_FILE
 
 
 def spool(file: Path, record: Record) -> bool:

@@ -16,7 +16,7 @@ from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.reader import load_records
-from orchestrator.study.writer import UNTOLD_FILE
+from orchestrator.study.writer import SPOOL_FILE
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
@@ -128,7 +128,7 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
     assert sweep.wait(60) == ExitCode.STUDY_LOST, said
     assert "the same command resumes the sweep" in lines[-1]
     assert "Traceback" not in said
-    (untold,) = tmp_path.rglob(UNTOLD_FILE)
+    (untold,) = tmp_path.rglob(SPOOL_FILE)
 
     postgres.start()
     again = command(tmp_path, f"sqlite:///{runs}/mlflow.db", "tune", "sweep.yaml", "--plain")

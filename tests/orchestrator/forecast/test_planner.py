@@ -78,7 +78,7 @@ def test_counts_cover_all_legal_plans(answer: PlanningReport) -> None:
     told = answer.answer
     assert told.plans == len(whole.table) == len(answer.cloud)
     assert told.fitting == int(whole.keeps.sum())
-    assert told.fitting + told.hopeless + told.unhosted <= told.plans
+    assert told.fitting + told.cannot_fit + told.unhosted <= told.plans
 
 
 def test_parts_add_up_to_the_whole(answer: PlanningReport) -> None:

@@ -29,11 +29,15 @@ def options(aim: SearchObjective) -> CandidatePool:
 
 
 def one_by_one(
-    search: Search, sights: list[Observation], free: np.ndarray, pending: list[int], count: int
+    search: Search,
+    observations: list[Observation],
+    free: np.ndarray,
+    pending: list[int],
+    count: int,
 ) -> list[Suggestion]:
     free, pending, choices = free.copy(), list(pending), list[Suggestion]()
     for _ in range(count):
-        choices.append(search.next(sights, free, pending))
+        choices.append(search.next(observations, free, pending))
         free[choices[-1].row] = False
         pending.append(choices[-1].row)
     return choices

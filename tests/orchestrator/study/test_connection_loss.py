@@ -16,7 +16,7 @@ from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
 from orchestrator.study.storage import brief_storage, storage_url
 from orchestrator.study.study import Study, StudyLost
-from orchestrator.study.writer import UNTOLD_FILE
+from orchestrator.study.writer import SPOOL_FILE
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_measured, make_record, make_space
@@ -113,7 +113,7 @@ def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     message = str(caught.value)
     assert message.startswith("study.storage postgresql://127.0.0.1:")
     assert "for longer than study.wait_minutes (10)" in message
-    assert f"the result of trial 1 in {tmp_path / NAME / UNTOLD_FILE}" in message
+    assert f"the result of trial 1 in {tmp_path / NAME / SPOOL_FILE}" in message
     assert "\n" not in message
     assert not {PASSWORD, QUOTED} & set(message.split(":"))
     assert 600 <= waited == hours.now < 700
@@ -127,7 +127,7 @@ def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
         make_measured(30.0),
         make_measured(31.0),
     ]
-    assert not (tmp_path / NAME / UNTOLD_FILE).exists()
+    assert not (tmp_path / NAME / SPOOL_FILE).exists()
     assert kept(spec) == [(number, TrialState.COMPLETE) for number in range(3)]
 
 

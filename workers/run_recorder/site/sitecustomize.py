@@ -18,7 +18,7 @@ from workers.run_recorder.failures import record_failures
 
 _HERE = str(Path(__file__).parent)
 
-if _folder := os.environ.get("PLIMSOLL_WITNESS"):
+if _folder := os.environ.get("PLIMSOLL_RUN_RECORDER"):
     record_failures(Path(_folder))
 register_post_import_hook("workers.run_recorder.step_recorder:record_steps", "torch")
 
