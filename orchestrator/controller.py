@@ -129,8 +129,10 @@ class Driver(AbstractDriver):
         proposal = self._study.propose(self._search_prior(), kinds)
         if stop := not_worth_it(self.state, proposal.saving, proposal.seconds):
             return self._conclude_search(stop.reason, now) if kinds is None else Later()
-        ask_seconds = max(self._clock() - now, 0.0)
-        return self._begin(proposal.plan, proposal.why, now, ask_seconds=ask_seconds)
+        seconds = max(self._clock() - now, 0.0)
+        return self._begin(
+            proposal.plan, proposal.why, now, ask_seconds=seconds, fits=proposal.fits
+        )
 
     def _begin(
         self,
@@ -140,6 +142,7 @@ class Driver(AbstractDriver):
         *,
         retry_of: int | None = None,
         ask_seconds: float | None = None,
+        fits: float | None = None,
     ) -> Assignment:
         trial = self._study.ask(plan, why, retry_of=retry_of)
         forecast = self._forecast(plan)
@@ -153,6 +156,7 @@ class Driver(AbstractDriver):
             forecast=forecast,
             ask_seconds=ask_seconds,
             retry_of=retry_of,
+            fits=fits,
         )
         self._emit(started)
         request = TrialRequest(
@@ -164,7 +168,6 @@ class Driver(AbstractDriver):
         return self._assignment(request, deadline_seconds)
 
     def _conclude_search(self, reason: str, now: float) -> Assignment | Later | None:
-        """Validates the best plans, then ends the sweep; no trial follows, even if all fail."""
         self._search_ended = reason
         if self.state.running:
             return Later()
@@ -394,7 +397,6 @@ class PlacingDriver(AbstractDriver):
         return self._driver.propose(kinds=None if kinds == self._requests.keys() else kinds)
 
     def _place(self, assignment: Assignment, idle: Sequence[Placement]) -> Assignment | None:
-        """Returns a trial with its nodes; None while there is no room for it."""
         plan, running, up = assignment.request.plan, list(self._running.values()), self._up()
         usable = on_kind(up, plan.accelerator)
         requests = [one for kind, one in self._requests.items() if kind not in self._skipped]
@@ -458,7 +460,6 @@ class PlacingDriver(AbstractDriver):
         )
 
     def _wait(self, idle: Sequence[Placement]) -> Assignment | Later | None:
-        """Waits for room; gives up a trial that has waited too long, and proposes another one."""
         busy = {self._driver.plan_of(number).accelerator for number in self._running}
         for kind, waiting in list(self._waiting.items()):
             if kind not in busy and self._has_timed_out(waiting):

@@ -12,10 +12,6 @@ from search_spaces.trial import Fingerprint, PlanForecast, Record
 if TYPE_CHECKING:
     from search_spaces.space import Space
 
-# A trial's reason that contains these words tells its probability of fitting already; reports then
-# leave out that of the forecast
-LIKELY_TO_FIT = "likely to fit"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
@@ -57,6 +53,7 @@ class TrialStarted:
     validation: bool = False
     ask_seconds: float | None = None
     retry_of: int | None = None  # the interrupted trial of the same plan
+    fits: float | None = None  # probability to fit by the search, which `why` says if it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
-from orchestrator.core.events import LIKELY_TO_FIT
 from orchestrator.core.objective import Violation
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import LossCheck, ValidationFailure, loss_check
@@ -87,14 +86,13 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: PlanForecast, reason: str) -> str:
+def forecast_words(forecast: PlanForecast, *, fits: float | None) -> str:
     """Describes a forecast: `39.8 samples/s, 0.310 GiB, 93 % likely to fit`.
 
-    The probability is left out if it is 100 %, or if `reason` has one: the reason for a trial also
-    accounts for what other trials showed.
+    The forecast's probability is left out if it is 100 %, or if the search has one (`fits`), which
+    also accounts for what other trials showed.
     """
-    has_probability = LIKELY_TO_FIT in reason
-    peak = f"{gib(forecast.peak_bytes.value)} GiB" if has_probability else _peak_words(forecast)
+    peak = _peak_words(forecast) if fits is None else f"{gib(forecast.peak_bytes.value)} GiB"
     return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 
 

@@ -153,7 +153,8 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
     elapsed, deadline = now - trial.at, trial.deadline_seconds
     style = "bold red" if elapsed > deadline else "bright_black"
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
-    forecast = f" · forecast {forecast_words(trial.forecast, trial.why)}" if trial.forecast else ""
+    expected = trial.forecast and forecast_words(trial.forecast, fits=trial.fits)
+    forecast = f" · forecast {expected}" if expected else ""
     yield "", Text.assemble((f"{time}{forecast} · {trial.why}", style))
 
 
@@ -328,8 +329,8 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
         case TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_words(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
-        case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast):
-            expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
+        case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast, fits=fits):
+            expected = f"; forecast {forecast_words(forecast, fits=fits)}" if forecast else ""
             yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({reason}{expected})"
         case TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)

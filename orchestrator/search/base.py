@@ -37,13 +37,15 @@ class Proposal:
     """The plan to try next, and the reason.
 
     `saving` is the share of a training run's time that the trial is expected to save, `seconds`
-    its expected duration. Both are None if the sampler has no estimate.
+    its expected duration, `fits` the probability that the plan fits. Each is None if the sampler
+    has no estimate.
     """
 
     plan: Plan
     why: str
     saving: float | None = None
     seconds: float | None = None
+    fits: float | None = None
 
 
 class AbstractProposer(ABC):

@@ -146,6 +146,7 @@ class PlimsollProposer(AbstractProposer):
             why=self._why(choice, plan, candidates),
             saving=choice.saving,
             seconds=seconds,
+            fits=choice.fits,
         )
 
     def regret_bound(self, known: SearchState) -> float | None:

@@ -18,7 +18,6 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.core.events import LIKELY_TO_FIT
 from orchestrator.search.encoding import features
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import CONSTRAINT, Observation
@@ -379,7 +378,7 @@ def sentence(
         metric: The objective.
         expected: Text to use in place of the gain, if a ratio of values means nothing.
     """
-    likely = f"{choice.fits:.0%} {LIKELY_TO_FIT}"
+    likely = f"{choice.fits:.0%} likely to fit"
     if choice.reaches is not None:
         likely += f", {choice.reaches:.0%} likely to reach the required speed"
     if choice.gain is None or best is None:

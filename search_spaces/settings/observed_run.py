@@ -7,7 +7,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-FOLDER_VARIABLE = "PLIMSOLL_RUN_RECORDER"  # folder that ranks write to; without it, nothing is recorded
+FOLDER_VARIABLE = (
+    "PLIMSOLL_RUN_RECORDER"  # folder that ranks write to; without it, nothing is recorded
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
