@@ -20,7 +20,6 @@ ROOMS = {"orchestrator": (10, 5), "workers": (9, 8), "search_spaces": (7, 6)}
 # files below the lower bound, and why they stand alone
 SHORT = {
     "orchestrator/cli/schema.py": "one command a file",
-    "orchestrator/core/state.py": "the interface that all callbacks implement",
     "plimsoll/__main__.py": "what `python -m plimsoll` runs",
     "search_spaces/rules/base.py": "what rules and their registry both import",
     "workers/prepare.py": "needs models and data, which do not need each other",

@@ -105,7 +105,7 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
 
 def test_the_chance_to_fit_is_told_once() -> None:
     """The reason accounts for trials as well as the forecast, so its probability stands."""
-    trial = started(0, "90% likely to fit")
+    trial = replace(started(0, "90% likely to fit"), fits=0.9)
     running = advance(make_state([]), trial)
 
     (begun,) = plain_lines_of(trial, running)
