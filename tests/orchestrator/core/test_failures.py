@@ -93,7 +93,7 @@ def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "again", "cut", "cut_at_last"),
+    ("outcome", "again", "prune", "prune_at_last"),
     [
         (make_measured(), False, False, False),
         (make_oom(), False, True, True),
@@ -112,12 +112,12 @@ def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
     ],
 )
 def test_what_is_run_again_and_what_is_held_against_the_plan(
-    outcome: Outcome, again: bool, prune: bool, cut_at_last: bool
+    outcome: Outcome, again: bool, prune: bool, prune_at_last: bool
 ) -> None:
     first, second = failure_decision(outcome), failure_decision(outcome, second=True)
 
     assert (first.again, first.prune) == (again, prune)
-    assert (second.again, second.prune) == (False, cut_at_last)
+    assert (second.again, second.prune) == (False, prune_at_last)
     assert second.replace == first.replace
 
 
