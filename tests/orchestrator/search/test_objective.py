@@ -50,7 +50,7 @@ def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "least",
+    "lower_bound",
     [
         {"samples_per_second": 25.0},
         {"samples_per_price": 24000.0},
