@@ -216,7 +216,7 @@ def test_the_live_picture_of_validations(width: int, height: int) -> None:
     assert max(map(len, shown.splitlines())) <= width
     assert "now        validation of trial 1 ddp micro" in shown
     assert "10 s of at most 3 min" in shown
-    assert "validation      of trial 2 failed: out of device memory" in shown
+    assert "validation of trial 2 failed: out of device memory" in shown
     assert "3 of 24" in shown
 
 
