@@ -25,7 +25,8 @@ import torch
 import transformers
 
 from search_spaces.facts import ClusterFacts
-from search_spaces.knobs.registry import KNOBS, Choice, is_lossless
+from search_spaces.knobs.registry import KNOBS, is_lossless
+from search_spaces.knobs.search_defaults import DomainContext
 from search_spaces.plan import CHOICES, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
@@ -184,7 +185,7 @@ def _attempt(
 ) -> Plan | None:
     chosen: dict[str, Any] = {}
     for knob in KNOBS:
-        choice = Choice(
+        choice = DomainContext(
             spec=around.spec,
             model=around.model,
             cluster=around.cluster,
