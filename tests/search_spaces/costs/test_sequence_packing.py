@@ -31,5 +31,5 @@ def test_rows_are_levelled() -> None:
 
 
 def test_too_long_a_sample() -> None:
-    with pytest.raises(ValueError, match="sample of 9 tokens, a row holds 8"):
+    with pytest.raises(ValueError, match="sample has 9 tokens, but a row holds 8"):
         pack([9], 8)
