@@ -395,7 +395,7 @@ def test_validations_are_runs_of_their_own_and_written_once(folder: Path) -> Non
     log(spec, (), before=(*trials, validation), study="validated")  # the same command again
 
     (parent,), runs = runs_of(spec, "validated")
-    assert sorted(run.data.tags["kind"] for run in runs) == ["validation", "trial", "trial"]
+    assert sorted(run.data.tags["kind"] for run in runs) == ["trial", "trial", "validation"]
     (run,) = (run for run in runs if run.data.tags["kind"] == "validation")
     assert run.info.run_name == f"validation: {plan_words(trials[1].plan, omit=fixed_knobs(space))}"
     assert (run.data.tags["validation_of"], run.data.tags["validation_holds"]) == ("1", "true")
