@@ -47,7 +47,11 @@ def test_what_was_tried_names_its_trial() -> None:
 @pytest.mark.parametrize(
     ("asked", "rule", "words"),
     [
-        ({"micro_batch": 3}, "global_batch_is_kept", "no multiple of micro_batch 3 x data 8 = 24"),
+        (
+            {"micro_batch": 3},
+            "global_batch_is_kept",
+            "not a multiple of micro_batch 3 x data 8 = 24",
+        ),
         ({"zero_stage": 1}, "zero_one_needs_deepspeed", "zero_stage 1 needs deepspeed"),
         ({"prefetch_mib": 10}, "knob_at_rest", "must be 50"),
         ({"tensor": 16, "data": 1, "zero_stage": 0}, "cluster_has_room", "needs 16 ranks"),
