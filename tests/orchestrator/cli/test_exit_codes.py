@@ -67,7 +67,7 @@ def test_a_fault_of_ours_is_told_apart(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.startswith("Plimsoll failed (NameError: ")
-    assert "add --debug" in said
+    assert "--debug shows" in said
 
     assert run("schema", "--debug") == ExitCode.INTERNAL_ERROR
     assert "Traceback" in capsys.readouterr().err
