@@ -172,23 +172,23 @@ def draw(
     """Draws a legal plan for a number of ranks, over all knobs except the fixed ones."""
     spec = spec_of(model)
     cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
-    around = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
+    context = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
     for _ in range(_TRIES):
-        plan = _attempt(around, ranks, rng, fixed)
-        if plan is not None and plan.world_size == ranks and refusal(plan, around) is None:
+        plan = _attempt(context, ranks, rng, fixed)
+        if plan is not None and plan.world_size == ranks and refusal(plan, context) is None:
             return plan
     raise AssertionError(f"no legal plan of {model} on {ranks} ranks in {_TRIES} draws")
 
 
 def _attempt(
-    around: RuleContext, ranks: int, rng: random.Random, fixed: Mapping[str, Any]
+    context: RuleContext, ranks: int, rng: random.Random, fixed: Mapping[str, Any]
 ) -> Plan | None:
     chosen: dict[str, Any] = {}
     for knob in KNOBS:
         choice = DomainContext(
-            spec=around.spec,
-            model=around.model,
-            cluster=around.cluster,
+            spec=context.spec,
+            model=context.model,
+            cluster=context.cluster,
             workers=ranks,
             chosen=chosen,
         )

@@ -55,7 +55,7 @@ class OomSnapshots:
             self._file = None
 
     def settle(self, stem: str | None, rank: int, *, kept: bool) -> None:
-        """Deletes this rank's snapshot unless it is `kept`, as that of the outcome's rank is."""
+        """Deletes this rank's snapshot unless `kept`: only the outcome's rank keeps its own."""
         if stem is not None and not kept:
             with contextlib.suppress(OSError):
                 Path(f"{stem}.rank-{rank}.pickle").unlink(missing_ok=True)
