@@ -229,7 +229,7 @@ def test_a_base_that_nobody_knows_is_a_fault_with_the_nearest(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("", "is empty"), ("- 1", "a list"), ("devices: 3", "must be a list"), ("a: [", "not valid YAML")],
+    [("", "is empty"), ("- 1", "a list"), ("devices: 3", "must be a list"), ("a: [", "valid YAML")],
 )
 def test_a_file_that_is_no_device_is_refused(tmp_path: Path, text: str, word: str) -> None:
     with pytest.raises(SpecError, match=word):
