@@ -27,7 +27,7 @@ from search_spaces.costs.forecast import forecast
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.time import TERMS
-from search_spaces.costs.workload import Work, work_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
@@ -47,7 +47,7 @@ class Measured:
     """The measured plans of one model."""
 
     plans: tuple[Plan, ...]
-    work: Work
+    work: Workload
     step_seconds: Numbers
     peak_bytes: Numbers
 
@@ -62,7 +62,7 @@ def load(kept: Mapping[str, Any], model: str, device: Device) -> Measured:
     rows = plan_features(table, describe(spec.model, spec.train), footprint)
     return Measured(
         plans=plans,
-        work=work_of(footprint, device, rows),
+        work=workload_of(footprint, device, rows),
         step_seconds=np.array([record["step_seconds"] for record in records]),
         peak_bytes=np.array([record["peak_mib"] for record in records]) * MIB,
     )

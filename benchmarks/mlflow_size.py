@@ -27,7 +27,7 @@ from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.messages import Assignment
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.tracking.mlflow_reachability import settle_mlflow
+from orchestrator.tracking.mlflow_reachability import configure_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_writer import StudyWriter
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
@@ -40,7 +40,7 @@ _SHOWN = 100  # runs that a page of MLflow's table asks for
 
 def measure(trials: int, folder: Path) -> dict[str, Any]:
     """The figures of a sweep of so many trials, kept in the folder."""
-    settle_mlflow()
+    configure_mlflow()
     spec = spec_for(str(folder), 1, trials)
     states = list(_states(spec, trials))
     writer, each = StudyWriter(states[0], None, (_provenance(),)), []

@@ -99,7 +99,7 @@ class Told(AbstractForecasts):
             step_seconds=BATCH / rate,
         )
 
-    def prospects(self, state: SweepState) -> SearchPrior:
+    def prior(self, state: SweepState) -> SearchPrior:
         """Of all plans."""
         return self._all
 
@@ -135,11 +135,11 @@ class SleepingDriver(Driver):
         told: Told,
         study: Study,
         cluster: ClusterFacts,
-        listeners: Sequence[AbstractCallback],
+        callbacks: Sequence[AbstractCallback],
         begun: SweepStarted,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(study, cluster, listeners, begun, clock, forecasts=told)
+        super().__init__(study, cluster, callbacks, begun, clock, forecasts=told)
         self._told_of = told
         self.slept: list[NapReport] = []
         self.asks: list[float] = []

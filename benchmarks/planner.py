@@ -29,7 +29,7 @@ from orchestrator.forecast.request import PlanningRequest, device_of, planning_r
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.space import build_space
 from search_spaces.spec.schema import GIB, SweepSpec
 
@@ -80,7 +80,7 @@ def rate(plans: int) -> dict[str, Any]:
     belief = shipped_calibration()
     started = time.perf_counter()
     executions = plan_features(table, question.model, footprint)
-    work = work_of(footprint, question.device, executions)
+    work = workload_of(footprint, question.device, executions)
     told = forecast(work, belief, float(question.limit_bytes))
     seconds = time.perf_counter() - started
     return {

@@ -35,7 +35,7 @@ from benchmarks.scale_fronts import (
 )
 from benchmarks.tune_cost import local_ray, plain_seconds, plimsoll_seconds
 from benchmarks.virtual import Clock, Tally, simulate
-from orchestrator.cluster.runtime import settle_ray
+from orchestrator.cluster.runtime import configure_ray
 
 
 def ours(nodes: int, trials: int, clock: Clock, tune_seconds: float) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="Plimsoll's driver alone, profiled")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
-    settle_ray()
+    configure_ray()
     if given.profile:
         profile = cProfile.Profile()
         clock = real_clock(given.clock)

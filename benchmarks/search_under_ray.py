@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told, sleeper
 from benchmarks.output import write
-from orchestrator.cluster.runtime import settle_ray
+from orchestrator.cluster.runtime import configure_ray
 from orchestrator.core.events import SweepStarted
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
@@ -70,7 +70,7 @@ def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
 
 def sweep(groups: int, trials: int) -> dict[str, Any]:
     """The figures of one sweep."""
-    settle_ray()
+    configure_ray()
     import ray
 
     from orchestrator.cluster.loop import run_trials

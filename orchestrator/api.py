@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SQLITE_MAGIC = b"SQLite format 3\0"  # the first bytes of a SQLite file
 _STUDY_FILE = "study.db"  # in a study's folder
 _YAML = (".yaml", ".yml")
-NO_SPEC = (
+NO_SPEC_NOTE = (
     "it has no specification next to it; settings that the study does not record are at their"
     " defaults"
 )
@@ -131,13 +131,13 @@ def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
         )
     name = name or next(iter(subjects))
     spec = _with_storage(_spec_of_subject(subjects[name]), url)
-    return NamedStudy(spec=spec, name=name, note=NO_SPEC)
+    return NamedStudy(spec=spec, name=name, note=NO_SPEC_NOTE)
 
 
 def _subjects(url: str) -> Mapping[str, Mapping[str, Any]]:
-    from orchestrator.study.reader import held_studies
+    from orchestrator.study.reader import stored_studies
 
-    return held_studies(url)
+    return stored_studies(url)
 
 
 def _spec_of_subject(subject: Mapping[str, Any]) -> SweepSpec:
@@ -217,7 +217,7 @@ class Best:
 
         plan, spec, device = self.plan, self.spec, self.device
         facts = describe(spec.model, spec.train)
-        reasons = [*hf_trainer.refusals(plan), *hf_trainer.misfits(plan, facts, device)]
+        reasons = [*hf_trainer.refusals(plan), *hf_trainer.model_refusals(plan, facts, device)]
         if reasons:
             raise UserError(
                 f"Trainer cannot train the plan of trial {self.trial}: {'; '.join(reasons)}"
@@ -258,12 +258,12 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
     if where is not None and (Path(where) / EXPORTED_FILE).is_file():
         return _load_exported(Path(where))
 
-    from orchestrator.export.source import chosen_record
+    from orchestrator.export.source import record_to_export
     from orchestrator.study.reader import load_state
 
     study = find_study(None if where is None else str(where))
     state = load_state(study.spec, study.name)
-    record = chosen_record(state, trial)
+    record = record_to_export(state, trial)
     outcome = record.outcome
     assert isinstance(outcome, Measured)
     return Best(

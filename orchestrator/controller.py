@@ -35,8 +35,8 @@ from orchestrator.core.placement import (
     Node,
     Placement,
     assign,
-    capacity_words,
-    on_kind,
+    capacity_text,
+    nodes_with_accelerator,
     shortfall,
 )
 from orchestrator.core.state import AbstractCallback, SweepState, advance, begin
@@ -51,13 +51,13 @@ from search_spaces.trial import (
     PlanForecast,
     Record,
     TrialRequest,
-    closed,
+    closed_record,
     sentence,
 )
 
 Forecast = TypeVar("Forecast")
 _NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
-MOST_LOSSES = 2  # of nodes during trials of one plan; after more the plan itself is blamed
+MAX_NODE_LOSSES = 2  # of nodes during trials of one plan; after more the plan itself is blamed
 
 
 class Driver(AbstractDriver):
@@ -67,7 +67,7 @@ class Driver(AbstractDriver):
         self,
         study: Study,
         cluster: ClusterFacts,
-        listeners: Sequence[AbstractCallback],
+        callbacks: Sequence[AbstractCallback],
         begun: SweepStarted,
         clock: Callable[[], float] = time.time,
         forecasts: AbstractForecasts | None = None,
@@ -75,13 +75,13 @@ class Driver(AbstractDriver):
         self.state: SweepState = begin(begun)
         self._study = study
         self._cluster = cluster
-        self._listeners = listeners
+        self._listeners = callbacks
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
         self._search_ended: str | None = None  # reason, once no trial follows; validations may
         self._retries: list[tuple[InterruptedTrial, str]] = []  # each with its reason
-        for listener in listeners:
+        for listener in callbacks:
             listener.on_event(begun, self.state)
 
     def repair(self) -> None:
@@ -97,7 +97,9 @@ class Driver(AbstractDriver):
                     why = f"trial {trial.number} was running when its driver died"
                     self._retries.append((trial, why))
                 continue
-            record = closed(trial.number, trial.plan, DRIVER_DIED_TWICE, "retry", at=self._clock())
+            record = closed_record(
+                trial.number, trial.plan, DRIVER_DIED_TWICE, "retry", at=self._clock()
+            )
             self._study.abandon(trial.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
 
@@ -230,7 +232,7 @@ class Driver(AbstractDriver):
         """Records the loss of the actor that ran the trial, and of its group."""
         trial = self._running(number)
         if not self._schedules_retry(trial, RUNNER_DIED):
-            record = closed(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
+            record = closed_record(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
             self._record(replace(record, forecast=trial.forecast, validation=trial.validation))
         self.note(*notes)
 
@@ -280,7 +282,7 @@ class Driver(AbstractDriver):
     def _close(self, trial: TrialStarted, reason: str) -> None:
         self._study.abandon(trial.number)  # no effect for a validation, whose trial has ended
         now, outcome = self._clock(), Cancelled(detail=reason)
-        record = closed(trial.number, trial.plan, outcome, trial.why, at=now)
+        record = closed_record(trial.number, trial.plan, outcome, trial.why, at=now)
         self._emit(TrialEnded(record=replace(record, validation=trial.validation), at=now))
 
     def note(self, *texts: str) -> None:
@@ -301,7 +303,7 @@ class Driver(AbstractDriver):
             self._emit(ended)
 
     def _search_prior(self) -> SearchPrior | None:
-        return self._noting_problems(self._forecasts.prospects(self.state))
+        return self._noting_problems(self._forecasts.prior(self.state))
 
     def _forecast(self, plan: Plan) -> PlanForecast | None:
         return self._noting_problems(self._forecasts.expectation(plan, self.state))
@@ -398,7 +400,7 @@ class PlacingDriver(AbstractDriver):
 
     def _place(self, assignment: Assignment, idle: Sequence[Placement]) -> Assignment | None:
         plan, running, up = assignment.request.plan, list(self._running.values()), self._up()
-        usable = on_kind(up, plan.accelerator)
+        usable = nodes_with_accelerator(up, plan.accelerator)
         requests = [one for kind, one in self._requests.items() if kind not in self._skipped]
         if assignment.request.validation:  # it runs alone
             requests = [replace(self._requests[plan.accelerator], groups=1)]
@@ -435,7 +437,7 @@ class PlacingDriver(AbstractDriver):
         self._lost_at |= dict.fromkeys(report.lost, self._clock())
         names = ", ".join(self._names.get(node, node) for node in report.lost)
         loss = f"node {names} was lost" if len(report.lost) == 1 else f"nodes {names} were lost"
-        if self._losses[plan.key] <= MOST_LOSSES:
+        if self._losses[plan.key] <= MAX_NODE_LOSSES:
             self._driver.interrupt(report.number, f"{loss} during trial {report.number}")
         else:
             note = f"{loss} during trial {report.number}, as in earlier trials: the plan is blamed"
@@ -448,7 +450,7 @@ class PlacingDriver(AbstractDriver):
     def _kinds_with_room(self) -> set[str]:
         used = {node for placement in self._running.values() for node in placement.nodes}
         free = [node for node in self._up() if self._share or node.id not in used]
-        return {kind for kind in self._requests if on_kind(free, kind)}
+        return {kind for kind in self._requests if nodes_with_accelerator(free, kind)}
 
     def _up(self) -> tuple[Node, ...]:
         """Returns the nodes that are up, without those just lost, which may still be listed."""
@@ -475,7 +477,7 @@ class PlacingDriver(AbstractDriver):
             self._waiting_since[plan.accelerator] = now
             self._driver.note(
                 f"trial {waiting.request.number} waits for room for {_ranks(plan)}, up to"
-                f" {self._wait_seconds / 60:g} minutes; available: {capacity_words(self._up())}"
+                f" {self._wait_seconds / 60:g} minutes; available: {capacity_text(self._up())}"
             )
         return now - self._waiting_since[plan.accelerator] >= self._wait_seconds
 
@@ -483,7 +485,7 @@ class PlacingDriver(AbstractDriver):
         number, plan = waiting.request.number, waiting.request.plan
         reason = (
             f"no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
-            f" (cluster.wait_minutes); available: {capacity_words(self._up())}"
+            f" (cluster.wait_minutes); available: {capacity_text(self._up())}"
         )
         self._skipped.add(plan.accelerator)
         if waiting.request.validation or self._skipped == self._requests.keys():

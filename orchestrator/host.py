@@ -125,7 +125,7 @@ def _gpus() -> Iterator[dict[str, Any]]:
             yield {"name": f"unreadable: {error}", "memory_gib": None, "driver": None}
 
 
-def device_use() -> dict[str, int]:
+def gpu_bytes_in_use() -> dict[str, int]:
     """Returns the bytes in use of each GPU of this machine by UUID, in the driver's order."""
     with nvml() as library:
         if library is None:
@@ -139,7 +139,9 @@ def device_use() -> dict[str, int]:
         return used
 
 
-def visible_device_use(read: Callable[[], Mapping[str, int]] = device_use) -> dict[str, int]:
+def visible_gpu_bytes_in_use(
+    read: Callable[[], Mapping[str, int]] = gpu_bytes_in_use,
+) -> dict[str, int]:
     """Returns the bytes in use of the GPUs in `CUDA_VISIBLE_DEVICES`, by UUID.
 
     Ray sets the variable to the devices of all of a group's ranks on the node, as indices or UUIDs.
@@ -161,10 +163,10 @@ def visible_device_use(read: Callable[[], Mapping[str, int]] = device_use) -> di
     return {uuid: used[uuid] for uuid in chosen if uuid in used}
 
 
-def unreleased(
+def wait_for_release(
     before: Mapping[str, int],
     seconds: float,
-    read: Callable[[], Mapping[str, int]] = device_use,
+    read: Callable[[], Mapping[str, int]] = gpu_bytes_in_use,
 ) -> tuple[str, ...]:
     """Waits until each GPU has no more memory in use than before a group started.
 
@@ -212,7 +214,7 @@ def oom_kills() -> int:
     return 0
 
 
-def end_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
+def kill_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
     """Waits for the process groups of workers on this machine to end, then kills the rest.
 
     Args:

@@ -20,14 +20,14 @@ from orchestrator.core.placement import (
     CapacityRequest,
     Node,
     Placement,
-    capacity_words,
-    on_kind,
+    capacity_text,
+    nodes_with_accelerator,
     room_for_groups,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from orchestrator.tracking.mlflow_callback import MlflowCallback
@@ -43,7 +43,7 @@ from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from workers.prepare import prepare
 
-MOST_GROUPS = 1000  # that start by default
+MAX_GROUPS = 1000  # that start by default
 # Memory on the head node: of a group's processes other than workers, and of Ray and the driver
 # without any group (docs/scale.md)
 _GROUP_BYTES = 550 << 20
@@ -51,7 +51,7 @@ _HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
-class Stopped(KeyboardInterrupt):
+class SweepStopped(KeyboardInterrupt):
     """A signal stopped the sweep; its running trials are closed."""
 
     def __init__(self, signum: signal.Signals) -> None:
@@ -62,8 +62,8 @@ class Stopped(KeyboardInterrupt):
 def run_sweep(
     spec: SweepSpec,
     name: str,
-    listeners: Sequence[AbstractCallback],
-    belief: Calibration | None = None,
+    callbacks: Sequence[AbstractCallback],
+    calibration: Calibration | None = None,
 ) -> SweepState:
     """Runs trials on the cluster of a specification until the budget is used up.
 
@@ -72,8 +72,8 @@ def run_sweep(
     Args:
         spec: The specification.
         name: The name of the study.
-        listeners: Callbacks for events; closed at the end.
-        belief: Calibration that forecasts start from; None: the one that ships with Plimsoll.
+        callbacks: Callbacks for events; closed at the end.
+        calibration: Calibration that forecasts start from; None: the one that ships with Plimsoll.
 
     Returns:
         The final state.
@@ -88,29 +88,29 @@ def run_sweep(
     check_study(spec, name)
     source = provenance(spec, model, Path.cwd(), at=time.time())
     with (
-        sole_driver(spec, name) as lock,
+        exclusive_driver(spec, name) as lock,
         connected(spec) as connection,
         termination_as_interrupt() as termination,  # not before: Ray sets a handler of its own
     ):
         cluster, nodes = connection.facts, connection.nodes
         space = sweep_space(spec, model, cluster)
         head_groups = groups_on_head(nodes.head_bytes())
-        requests, groups = wanted_groups(spec, space, nodes.up(), head_groups)
+        requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
         begun = _started(study, spec, name, space, cluster, groups)
         tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
         forecasts = TracedForecasts(
-            spec, model, cluster, belief or shipped_calibration(), tracing.poll
+            spec, model, cluster, calibration or shipped_calibration(), tracing.poll
         )
-        callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *listeners)
+        callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
         try:
             driver = Driver(study, cluster, callbacks, begun, forecasts=forecasts)
             driver.note(*_warnings(spec, nodes, groups, head_groups))
             study.say_through(driver.note)
             _run(driver, study, nodes, requests, groups, termination)
         except KeyboardInterrupt:
-            raise Stopped(termination.signum) from None
+            raise SweepStopped(termination.signum) from None
         finally:
             tracing.stop()
             for callback in reversed(callbacks):
@@ -174,11 +174,11 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
 
 def groups_on_head(head_bytes: int) -> int:
     """Returns the number of groups that fit the head node's memory for Ray, at least one."""
-    return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MOST_GROUPS)
+    return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MAX_GROUPS)
 
 
-def wanted_groups(
-    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MOST_GROUPS
+def capacity_requests(
+    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MAX_GROUPS
 ) -> tuple[tuple[CapacityRequest, ...], int]:
     """Returns the capacity to request for each kind of nodes, and the number of groups.
 
@@ -204,7 +204,7 @@ def wanted_groups(
         path="cluster.groups",
         value=str(groups),
         advice=f"plans take up to {max(request.ranks for request in requests)} ranks;"
-        f" available: {capacity_words(nodes)}; at most {fit} groups fit at the same time{unshared}",
+        f" available: {capacity_text(nodes)}; at most {fit} groups fit at the same time{unshared}",
     )
     raise SpecError("specification", (fault,))
 
@@ -215,13 +215,13 @@ def _request_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec)
     table = space.table.take(space.table.is_value("accelerator", kind))
     tensor = table.column("tensor")
     ranks = tensor * table.column("pipeline") * table.column("data")
-    most = MOST_GROUPS if groups == "auto" else groups
+    most = MAX_GROUPS if groups == "auto" else groups
     if groups == "auto" and spec.cluster.workers == "auto":
         most = 1
     fit = most
     if most > 1:
         shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-        usable = on_kind(nodes, kind)
+        usable = nodes_with_accelerator(nodes, kind)
         fit = min(room_for_groups(*shape, usable, most, share=share) for shape in shapes)
     return CapacityRequest(
         groups=max(fit, 1),
@@ -249,7 +249,7 @@ def _run(
     try:
         run_trials(losable, groups)
     except KeyboardInterrupt:
-        study.give_up_waiting()
+        study.stop_retrying()
         driver.cancel(f"stopped by {termination}")
         raise
     if losable.lost is not None:

@@ -36,7 +36,7 @@ def experiment_name(spec: SweepSpec, study: str) -> str:
     return spec.tracking.experiment or os.environ.get(EXPERIMENT_VARIABLE) or study
 
 
-def snapshot_of(
+def memory_snapshot_path(
     spec: SweepSpec, study: str, number: int, *, validation: bool = False
 ) -> Path | None:
     """Returns the file of torch's memory snapshot of a trial; None if there is none here.
@@ -71,7 +71,7 @@ def _address(address: str | None, variable: str) -> str | None:
     return default if address is None or same else address
 
 
-def remember(spec: SweepSpec, name: str) -> None:
+def save_spec(spec: SweepSpec, name: str) -> None:
     """Writes the specification into the study's folder.
 
     Raises:

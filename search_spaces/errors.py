@@ -130,7 +130,7 @@ OPTIONAL_PACKAGES = (
 _BY_MODULE = {package.module: package for package in OPTIONAL_PACKAGES}
 
 
-def extra_lack(module: str) -> str | None:
+def missing_extra(module: str) -> str | None:
     """Returns a sentence if an optional package is missing, with the remedy; else None.
 
     Looks for the package without importing it.
@@ -151,7 +151,7 @@ def require(*modules: str) -> None:
         MissingExtraError: If one is not installed; names the command that installs it.
     """
     for module in modules:
-        if (lack := extra_lack(module)) is not None:
+        if (lack := missing_extra(module)) is not None:
             raise MissingExtraError(lack)
 
 

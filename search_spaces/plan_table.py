@@ -159,7 +159,7 @@ class Candidates(Sequence[Plan]):
         return f"<{len(self):,} plans>"
 
 
-def candidates_of(plans: Sequence[Plan]) -> Candidates:
+def as_candidates(plans: Sequence[Plan]) -> Candidates:
     """Returns plans as `Candidates`, unchanged if they are already."""
     return plans if isinstance(plans, Candidates) else Candidates(PlanTable.of(plans))
 

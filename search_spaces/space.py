@@ -228,7 +228,7 @@ def build_space(context: RuleContext, workers: int) -> Space:
     )
 
 
-def space_of(tried: Sequence[Plan], spec: SweepSpec) -> Space:
+def space_of_plans(tried: Sequence[Plan], spec: SweepSpec) -> Space:
     """Returns a space of the plans that were tried, for reports, which have no model at hand."""
     table = PlanTable.of(dict.fromkeys(tried))
     return Space(

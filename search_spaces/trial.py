@@ -349,7 +349,7 @@ class PlanForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class ForecastErrors:
     """Relative errors of a forecast: forecast / measurement - 1."""
 
     speed: float
@@ -358,14 +358,14 @@ class Errors:
     unlearned_memory: float | None
 
 
-def errors(expected: PlanForecast | None, outcome: Outcome) -> Errors | None:
+def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
     """Returns the relative errors of a forecast; None without a forecast or a measurement."""
     if expected is None or not isinstance(outcome, Measured):
         return None
     rate, peak = outcome.samples_per_second.value, outcome.memory.peak_bytes
     if not rate:
         return None
-    return Errors(
+    return ForecastErrors(
         speed=expected.samples_per_second.value / rate - 1,
         memory=expected.peak_bytes.value / peak - 1 if peak else None,
         unlearned_speed=expected.unlearned_samples_per_second / rate - 1,
@@ -400,7 +400,7 @@ class Record:
     validation: bool = False
 
 
-def closed(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:
+def closed_record(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:
     """Returns the record of a trial that ended without its workers, at a time since the epoch."""
     return Record(
         number=number,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from orchestrator.api import find_study
 from orchestrator.cli.trial import read_plan
-from orchestrator.explain.context import knob_args, plan_asked
+from orchestrator.explain.context import complete_plan, knob_args
 from orchestrator.study.study import check_study
 from orchestrator.tracking.mlflow_reachability import check_tracking
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.files import read_devices
@@ -161,7 +161,7 @@ def test_any_name_of_a_study_is_a_folder_of_its_own_or_a_sentence(
     if spec is None:
         return
     try:
-        remember(spec, study_name(spec, Path("demo.yaml")))
+        save_spec(spec, study_name(spec, Path("demo.yaml")))
     except UserError as error:
         says_where(error, "study")
     assert [path.name for path in tmp_path.iterdir()] in (["runs"], [])
@@ -178,7 +178,7 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
     except UserError as error:
         says_where(error, "--plan")
         return
-    made = plan_asked(asked, a_plan(), {}, a_plan().global_batch)
+    made = complete_plan(asked, a_plan(), {}, a_plan().global_batch)
     assert isinstance(made, Plan | Refused)
 
 
@@ -194,7 +194,7 @@ def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None
         says_where(error, "--plan")
         return
     assert asked[0] == knob
-    assert isinstance(plan_asked(dict([asked]), a_plan(), {}, 32), Plan | Refused)
+    assert isinstance(complete_plan(dict([asked]), a_plan(), {}, 32), Plan | Refused)
 
 
 @given(content=st.binary(max_size=60), head=st.sampled_from([b"", b"SQLite format 3\0"]))

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.rigs.postgres import Server
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.writer import SPOOL_FILE
@@ -67,7 +67,7 @@ def test_the_guide_from_an_empty_server_to_a_sweep(
     monkeypatch.setenv(STORAGE_VARIABLE, storage)
     spec = study_spec(tmp_path, "random")
     check_study(spec, "anns")
-    with sole_driver(spec, "anns") as lock:
+    with exclusive_driver(spec, "anns") as lock:
         run(Study(spec, "anns", make_space(spec), lock=lock), 2)
     assert len(load_records(spec, "anns")) == 2
     with (

@@ -31,10 +31,10 @@ from workers.measure.stopwatch import stopwatch_for
 from workers.models.built import BuiltModel
 from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks
-from workers.models.user_code import users_code
+from workers.models.user_code import user_code_errors
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compile import compile_blocks
-from workers.process_groups import Ranks, TrialGroup, total
+from workers.process_groups import Ranks, TrialGroup, sum_over_ranks
 from workers.worker import CONTROL_SECONDS, pick_device
 
 __all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
@@ -87,10 +87,10 @@ class Applied:
             for inputs, count in zip(batches, counts, strict=True)
         ]
         repeated = self.plan.tensor * self.plan.pipeline
-        (summed,) = total([float(sum(counts))], self._group, self.device)
+        (summed,) = sum_over_ranks([float(sum(counts))], self._group, self.device)
         watch = stopwatch_for(self.device)
         part = self.training.step(micro_batches, round(summed / repeated), watch)
-        (loss,) = total([part.item()], self._group, self.device)
+        (loss,) = sum_over_ranks([part.item()], self._group, self.device)
         return loss
 
     def save(self, folder: Path | str) -> None:
@@ -140,7 +140,7 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
         )
     facts = describe(spec.model, spec.train)
     load_engine(plan, device)
-    mesh = TrialGroup(ranks, device).lend(_COLLECTIVE_SECONDS, plan)
+    mesh = TrialGroup(ranks, device).acquire(_COLLECTIVE_SECONDS, plan)
     training = build_training(
         TrialRequest(number=0, plan=plan, spec=spec),
         _as_built(model, facts, plan, spec),
@@ -253,7 +253,7 @@ def _import_from(folder: Path, module: str) -> None:
     # first in the path, since the current directory may have a module of the same name
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    with users_code(module):
+    with user_code_errors(module):
         importlib.import_module(module)
 
 

@@ -21,10 +21,10 @@ from search_spaces.trial import (
 from workers.engines.build import load_engines
 from workers.measure.flops import training_flops_per_token
 from workers.measure.stopwatch import stopwatch_for
-from workers.memory.oom import MemoryWanted, memory_wanted
-from workers.outcomes import agree, crash_cause
+from workers.memory.oom import FailedAllocation, failed_allocation
+from workers.outcomes import crash_cause, merge_outcomes
 from workers.prepare import prepare
-from workers.trial import train_and_measure, train_once
+from workers.trial import train_and_measure, train_one_step
 from workers.worker import Worker
 
 _DETAIL_CHARACTERS = 300
@@ -48,7 +48,7 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     residual_bytes = worker.meter.close()
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
-    outcome = agree(worker.ranks.gather(ending))
+    outcome = merge_outcomes(worker.ranks.gather(ending))
     is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
@@ -59,7 +59,7 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
     watch = stopwatch_for(worker.device)
     try:
-        mesh = worker.group.lend(request.collective_seconds, request.plan)
+        mesh = worker.group.acquire(request.collective_seconds, request.plan)
         with worker.snapshots.armed(request.snapshot, worker.ranks.rank):
             return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
@@ -79,7 +79,7 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
         load_engines(spec, worker.device)
         training_flops_per_token(spec)
         if worker.device.type == "cpu":
-            train_once(spec, worker)
+            train_one_step(spec, worker)
     gc.collect()
     gc.freeze()  # the libraries stay: traversing them would dominate each trial's collection
     worker.meter.open()
@@ -87,7 +87,7 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
 
 def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
     """Converts an exception to an outcome, which must not hold it: its frames hold the model."""
-    if wanted := memory_wanted(error, worker.device, nearly_full=worker.meter.nearly_full()):
+    if wanted := failed_allocation(error, worker.device, nearly_full=worker.meter.nearly_full()):
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,
@@ -107,7 +107,7 @@ def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker
     )
 
 
-def _total_wanted(wanted: MemoryWanted, held_bytes: int) -> int | None:
+def _total_wanted(wanted: FailedAllocation, held_bytes: int) -> int | None:
     if wanted.asked_bytes is None:
         return wanted.total_bytes
     return held_bytes + wanted.asked_bytes

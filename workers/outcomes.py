@@ -29,7 +29,7 @@ _LIBRARIES = tuple(
 _PLIMSOLL = tuple(str(_ROOT / name) for name in ("orchestrator", "search_spaces", "workers"))
 
 
-def agree(endings: Sequence[Outcome]) -> Outcome:
+def merge_outcomes(endings: Sequence[Outcome]) -> Outcome:
     """Returns the outcome of a trial from the outcomes of its ranks, in the order of ranks.
 
     When one rank fails, its peers fail too, in the collective in which they wait for it. So

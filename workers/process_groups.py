@@ -73,7 +73,7 @@ class Ranks:
         return gathered  # type: ignore[return-value]  # filled by now
 
 
-def total(
+def sum_over_ranks(
     values: list[float], group: dist.ProcessGroup | None, device: torch.device
 ) -> list[float]:
     """Sums values over all ranks, element by element."""
@@ -136,7 +136,7 @@ class TrialGroup:
         self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank
         self._meshes: dict[Ranked, Mesh] = {}
 
-    def lend(self, seconds: float, plan: Plan) -> Mesh | None:
+    def acquire(self, seconds: float, plan: Plan) -> Mesh | None:
         """Returns the mesh of a plan; all ranks call it together.
 
         Args:
@@ -207,7 +207,7 @@ class TrialGroup:
                 groups[place].abort()  # does nothing for gloo
             with contextlib.suppress(RuntimeError, ValueError):  # a broken group may be gone
                 dist.destroy_process_group(groups[place])
-        forget_meshes()
+        clear_mesh_caches()
         gc.collect()
         # Last and from Python, which releases the GIL: the destructor joins gloo's threads, which
         # may wait for it. If a DDP model in a reference cycle held the last reference, both would
@@ -227,7 +227,7 @@ def _connect(group: dist.ProcessGroup, device: torch.device) -> None:
             work.wait()
 
 
-def forget_meshes() -> None:
+def clear_mesh_caches() -> None:
     """Empties DTensor's caches, whose keys reference the device mesh and so the group."""
     # this import loads torch's compiler, as the first optimizer does anyway
     from torch.distributed.tensor import debug

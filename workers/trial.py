@@ -28,7 +28,7 @@ from search_spaces.trial import (
     ValidationRun,
 )
 from workers.data.batches import WORST_STEP, BatchSource, StepBatches, batch_source
-from workers.data.loader import Feed, feeding
+from workers.data.loader import Feed, batch_feed
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
@@ -36,18 +36,20 @@ from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
-from workers.memory.meter import Peak
+from workers.memory.meter import MemoryPeak
 from workers.models.load import build
 from workers.parallel.compile import compile_seconds
 from workers.prepare import prepare
-from workers.process_groups import Mesh, total
+from workers.process_groups import Mesh, sum_over_ranks
 from workers.worker import Worker
 
-AGAIN = 2  # steps on the longest samples before the evaluation; one more follows the checkpoint
-CLOSER = 0.5  # a validation's confidence interval relative to a trial's
+WORST_STEPS_BEFORE_EVALUATION = (
+    2  # steps on the longest samples before the evaluation; one more follows the checkpoint
+)
+VALIDATION_INTERVAL_RATIO = 0.5  # a validation's confidence interval relative to a trial's
 
 
-def longer(spec: SweepSpec) -> ObjectiveSpec:
+def validation_objective(spec: SweepSpec) -> ObjectiveSpec:
     """Returns the objective of a validation: more steps, and a narrower confidence interval."""
     objective, times = spec.objective, spec.validation.longer
     return objective.model_copy(
@@ -55,7 +57,7 @@ def longer(spec: SweepSpec) -> ObjectiveSpec:
             "min_steps": math.ceil(objective.min_steps * times),
             "max_steps": math.ceil(objective.max_steps * times),
             "max_seconds": objective.max_seconds * times,
-            "interval": objective.interval * CLOSER,
+            "interval": objective.interval * VALIDATION_INTERVAL_RATIO,
         }
     )
 
@@ -84,7 +86,7 @@ def validate(
         OSError: If a checkpoint cannot be written.
     """
     random_states = _random_states(training.device)
-    parts = [_train(training, worst, watch) for _ in range(AGAIN)]
+    parts = [_train(training, worst, watch) for _ in range(WORST_STEPS_BEFORE_EVALUATION)]
     draws = not all(map(torch.equal, random_states, _random_states(training.device)))
     evaluated, evaluation_seconds = _evaluate(training, worst, group, watch)
     size, checkpoint_seconds = _save(training, spec, group, watch)
@@ -92,7 +94,7 @@ def validate(
     watch.synchronize()
     # without a loss in evaluation mode, which then holds on all ranks: they have the same model
     all_parts = [*parts, torch.zeros(()) if evaluated is None else evaluated]
-    drawing_ranks, checkpoint_bytes, *losses = total(
+    drawing_ranks, checkpoint_bytes, *losses = sum_over_ranks(
         [float(draws), float(size), *(part.item() for part in all_parts)], group, training.device
     )
     for step, loss in enumerate(losses):
@@ -178,7 +180,7 @@ def train_and_measure(
 
     with (
         contextlib.closing(training),
-        feeding(source, plan, data_rank, worker.device) as feed,
+        batch_feed(source, plan, data_rank, worker.device) as feed,
         ConditionsSampler.running(worker.device) as sampler,
         worker.meter.enforced(),
     ):
@@ -186,7 +188,7 @@ def train_and_measure(
         _worst_step(training, feed, watch)
         worker.meter.check()
         sampler.begin()
-        objective = longer(spec) if request.validation else spec.objective
+        objective = validation_objective(spec) if request.validation else spec.objective
         series = measure_steps(training, feed, objective, group, watch, request.incumbent)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
@@ -263,7 +265,7 @@ def _worst_step(training: AbstractTraining, feed: Feed, watch: AbstractStopwatch
     watch.synchronize()
 
 
-def train_once(spec: SweepSpec, worker: Worker) -> None:
+def train_one_step(spec: SweepSpec, worker: Worker) -> None:
     """Trains one step on one sample, on this rank alone, without a memory limit."""
     facts = prepare(spec)
     plan = Plan(
@@ -299,7 +301,7 @@ def _per_second(samples: int, series: Series) -> Estimate:
     )
 
 
-def _reading(worker: Worker, peak: Peak, states: StateBytes) -> MemoryReading:
+def _reading(worker: Worker, peak: MemoryPeak, states: StateBytes) -> MemoryReading:
     used = peak.reserved_bytes if peak.allocated_bytes is None else peak.allocated_bytes
     return MemoryReading(
         rank=worker.ranks.rank,

@@ -87,7 +87,7 @@ def _hog() -> None:
         time.sleep(0.02)
 
 
-_train_and_measure, _agree = entry.train_and_measure, entry.agree  # type: ignore[attr-defined]
+_train_and_measure, _agree = entry.train_and_measure, entry.merge_outcomes  # type: ignore[attr-defined]
 _under_way: list[TrialRequest] = []
 
 
@@ -116,5 +116,5 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
 
 
 entry.train_and_measure = _noted  # type: ignore[attr-defined, assignment]
-entry.agree = _journaled  # type: ignore[attr-defined]
+entry.merge_outcomes = _journaled  # type: ignore[attr-defined]
 plant(named())

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from benchmarks.gpu.command import AGAIN, KEPT, MISSED, TINY, UNUSABLE
 from benchmarks.gpu.found import HOLDS
-from orchestrator.cli.console import page, say
+from orchestrator.cli.console import print_line, table_console
 from orchestrator.report.sweep_tables import plain_table
 
 PARTS = (  # what forecasts read goes first, and what the sweep found before what is made of it
@@ -49,7 +49,7 @@ def run_parts(parts: Sequence[str], options: Sequence[str], times: int, start: S
         for _ in range(times):
             if code != AGAIN:
                 break
-            say(f"--- {part}")
+            print_line(f"--- {part}")
             code = start([sys.executable, "-m", f"benchmarks.gpu.{part}", *options])
         if code == UNUSABLE:
             return code
@@ -87,7 +87,7 @@ def main() -> None:
     for part, verdict in told(parts, out):
         cells = (part, verdict["what"], verdict["asked"], verdict["reached"] or "-")
         table.add_row(*map(Text, cells), Text(HOLDS[verdict["holds"]]))
-    page().print(table)
+    table_console().print(table)
     sys.exit(code)
 
 

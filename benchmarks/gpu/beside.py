@@ -17,7 +17,7 @@ from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_encoding import plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -82,7 +82,7 @@ def _beside(
     table = PlanTable.of(plans)
     kind = "cpu" if device.name == "cpu" else "cuda"
     footprint = trace(spec, variants_of(table), device=kind)
-    work = work_of(
+    work = workload_of(
         footprint, device, plan_features(table, describe(spec.model, spec.train), footprint)
     )
     limits = [number(row, "limit_bytes") for row in rows]

@@ -18,8 +18,8 @@ from typing import Literal
 
 from benchmarks.gpu.found import Found, show, write
 from benchmarks.gpu.lone_group import LoneGroup
-from orchestrator.cli.console import say, say_error
-from orchestrator.host import device_use, termination_as_interrupt
+from orchestrator.cli.console import print_error, print_line
+from orchestrator.host import gpu_bytes_in_use, termination_as_interrupt
 from search_spaces.errors import UserError
 
 KEPT = Path("benchmarks/results/gpu")  # where figures of real GPUs are kept
@@ -77,8 +77,8 @@ def run(part: str, doc: str | None, measure: Measure, typed: Sequence[str] | Non
     """
     given = _parser(part, doc).parse_args(typed)
     out: Path = given.out or (TINY if given.tiny else KEPT)
-    if not given.tiny and not device_use():
-        say_error(
+    if not given.tiny and not gpu_bytes_in_use():
+        print_error(
             f"{part}: no CUDA GPU can be reached here (NVML tells of none);"
             " --tiny runs the program on a CPU, with sizes that say nothing of speed"
         )
@@ -87,11 +87,11 @@ def run(part: str, doc: str | None, measure: Measure, typed: Sequence[str] | Non
         try:
             found = measure(asked)
         except UserError as error:
-            say_error(f"{part}: {error}")
+            print_error(f"{part}: {error}")
             return UNUSABLE
     write(found, part, out, tiny=asked.tiny, device=asked.device)
     show(found, tiny=asked.tiny)
-    say(f"written to {out / part}.json" + (f" and {part}.csv" if found.rows else ""))
+    print_line(f"written to {out / part}.json" + (f" and {part}.csv" if found.rows else ""))
     return code_of(found, tiny=asked.tiny)
 
 

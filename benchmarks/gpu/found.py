@@ -15,7 +15,7 @@ from rich.text import Text
 
 from benchmarks.gpu.verdicts import Verdict
 from benchmarks.output import circumstances
-from orchestrator.cli.console import page
+from orchestrator.cli.console import table_console
 from orchestrator.host import system_facts
 from orchestrator.report.sweep_tables import plain_table
 
@@ -75,7 +75,7 @@ def as_csv(rows: Sequence[Cells]) -> str:
 
 def show(found: Found, *, tiny: bool, most: int = 12, console: Console | None = None) -> None:
     """Prints some rows, then the targets: what was asked, what was reached, whether that holds."""
-    to = console or page()
+    to = console or table_console()
     if found.rows:
         table = plain_table(*((name, _is_numeric(found.rows, name)) for name in found.shown))
         for row in found.rows[:most]:

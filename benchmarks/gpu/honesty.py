@@ -21,13 +21,13 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.plain_run import plain_rate
 from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from orchestrator.core.messages import TrialReport
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import check_run as findings_of
-from orchestrator.export.verify import observed_run, seen_speed
+from orchestrator.export.verify import observed_run, observed_speed
 from orchestrator.report.labels import plan_words
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
@@ -78,7 +78,9 @@ def measure(asked: Asked) -> Found:
         plan = space_of(spec, asked.group.here(spec)).table.plan(0)
         rows.append({"model": case.name, "plan": plan_words(plan), **_compared(asked, spec, plan)})
         said = rows[-1]
-        say(f"{case.name}: {said['plan']}: {said['outcome']}, plain {said.get('plain_ratio')}")
+        print_line(
+            f"{case.name}: {said['plan']}: {said['outcome']}, plain {said.get('plain_ratio')}"
+        )
     return judged(rows, wanted=len(wanted))
 
 
@@ -92,7 +94,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     asked.free_device()  # for its script
     with TemporaryDirectory(prefix="plimsoll-gpu-") as kept:
         folder = Path(kept, "exported")
-        what = exported(taken_from(spec, plan, report), "torchrun")
+        what = export_bundle(taken_from(spec, plan, report), "torchrun")
         write_bundle(what, taken_from(spec, plan, report), folder)
         told = ExportManifest.read(folder)
         ranks = observed_run(told, folder, steps=steps, seconds=_LONGEST_SECONDS)
@@ -102,7 +104,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     again = asked.group.measure(spec, plan).outcome
     rates = [one.samples_per_second.value for one in (first, again) if isinstance(one, Measured)]
     ours = sum(rates) / len(rates)
-    seen = seen_speed(plan, ranks[0])
+    seen = observed_speed(plan, ranks[0])
     return {
         "outcome": first.kind,
         "ours": ours,

@@ -19,7 +19,7 @@ from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.failures import GroupFailure, failure_decision, outcome_of_group_failure
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
-from orchestrator.host import device_use, oom_kills, unreleased
+from orchestrator.host import gpu_bytes_in_use, oom_kills, wait_for_release
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
@@ -132,7 +132,7 @@ class _Child:
 
     def __init__(self, spec: SweepSpec, processes: Processes) -> None:
         self.spec, self.processes = spec.for_workers, processes
-        self._before = device_use()
+        self._before = gpu_bytes_in_use()
         self._pipe, theirs = multiprocessing.get_context("spawn").Pipe()
         self._process: BaseProcess = multiprocessing.get_context("spawn").Process(
             target=serve, args=(self.spec, theirs)
@@ -181,4 +181,4 @@ class _Child:
             self._process.kill()
             self._process.join()
         self._pipe.close()
-        return unreleased(self._before, _RELEASE_SECONDS)
+        return wait_for_release(self._before, _RELEASE_SECONDS)

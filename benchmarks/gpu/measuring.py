@@ -13,7 +13,7 @@ from benchmarks.gpu.cases import CASES, TINY_CASES, Case, searched
 from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from orchestrator.core.messages import TrialReport
 from orchestrator.report.labels import brief_outcome, plan_words
 from search_spaces.plan import Plan
@@ -87,7 +87,7 @@ def _measure(
         if not asked.has(0.0 if asked.tiny else LONGEST_SECONDS):
             return
         report = asked.group.measure(spec, plan, number=number)
-        say(f"{case.name}: {plan_words(plan)}: {brief_outcome(report.outcome)}")
+        print_line(f"{case.name}: {plan_words(plan)}: {brief_outcome(report.outcome)}")
         yield row_of(case.name, plan, report)
 
 

@@ -19,9 +19,9 @@ from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.lone_group import LoneGroup
 from benchmarks.gpu.verdicts import Verdict
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from orchestrator.core.failures import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
-from orchestrator.host import device_use
+from orchestrator.host import gpu_bytes_in_use
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -84,7 +84,7 @@ def measure(asked: Asked) -> Found:
         if not asked.has(spare):
             break
         rows.append(_row(asked.group, large, plans[number % len(plans)], number))
-        say(f"{number + 1} of {times}: {rows[-1]['outcome']} in {rows[-1]['phase']}")
+        print_line(f"{number + 1} of {times}: {rows[-1]['outcome']} in {rows[-1]['phase']}")
     return judged(rows, before, list(_rates(asked.group, usual)), wanted=times)
 
 
@@ -111,7 +111,7 @@ def _row(group: LoneGroup, spec: SweepSpec, plan: Plan, number: int) -> dict[str
         "residual_bytes": costs and costs.residual_bytes,
         "replaced": any(note.startswith("the worker is replaced") for note in report.notes),
         "process": group.started,
-        "device_used_bytes": sum(device_use().values()) or None,
+        "device_used_bytes": sum(gpu_bytes_in_use().values()) or None,
         "seconds": report.ended_at - report.started_at,
         "micro_batch": plan.micro_batch,
         "checkpoint_ratio": plan.checkpoint_ratio,

@@ -23,7 +23,7 @@ from benchmarks.record.order import Turn, sample, turns
 from benchmarks.record.progress import Progress
 from benchmarks.record.rows import Subject, row_of, varying_knobs
 from benchmarks.record.table import Table, keep_spec, kept_spec, refuse_other_spec, set_id
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
@@ -107,7 +107,7 @@ def record(asked: Asked, spec: SweepSpec, name: str, file: Path) -> Surface:
     table.begin(knobs)
     left = table.missing(order, knobs)
     keep_spec(spec, name, file)
-    progress = Progress(len(order), len(left), say)
+    progress = Progress(len(order), len(left), print_line)
     for turn in left:
         if not asked.has(0.0 if asked.tiny else _LONGEST_SECONDS):
             break

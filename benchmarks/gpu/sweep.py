@@ -22,7 +22,7 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.limit import WINNERS
 from benchmarks.gpu.verdicts import Verdict, at_least
 from benchmarks.gpu.ways import OPTUNA, OURS, TRAINER, WAYS
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from search_spaces.spec.schema import SweepSpec
 
 FILE = "sweep_runs.jsonl"
@@ -72,7 +72,9 @@ def measure(asked: Asked) -> Found:
         with (asked.out / FILE).open("a", encoding="utf-8") as opened:
             opened.write(json.dumps(run) + "\n")
         rate = best_by(done.endings, 60 * minutes)
-        say(f"{case.name} at {length}: {way}, {done.how}: {len(done.endings)} trials, {rate:.4g}")
+        print_line(
+            f"{case.name} at {length}: {way}, {done.how}: {len(done.endings)} trials, {rate:.4g}"
+        )
     runs = read(asked)
     (asked.out / WINNERS).write_text(json.dumps(winners(runs), indent=2) + "\n", "utf-8")
     left = len(list(missing(runs, tiny=asked.tiny)))

@@ -16,7 +16,7 @@ from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Later
 from orchestrator.forecast.forecaster import TracedForecasts
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study, check_study
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
@@ -40,7 +40,7 @@ def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:
     here = group.here(spec)
     space = space_of(spec, here)
     with (
-        sole_driver(spec, name) as lock,
+        exclusive_driver(spec, name) as lock,
         _tracing(spec, variants_of(space.table), here.device) as poll,
     ):
         study = Study(spec, name, space, (), lock)

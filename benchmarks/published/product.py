@@ -24,7 +24,7 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import Numbers as Columns
 from search_spaces.costs.time import step_terms
-from search_spaces.costs.workload import Work, together, work_of
+from search_spaces.costs.workload import Workload, concatenate_workloads, workload_of
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
@@ -47,7 +47,7 @@ _COUNTED = {
 class Laid:
     """Runs that can be forecast, laid down as work; `rows` are their places among all."""
 
-    work: Work
+    work: Workload
     rows: NDArray[np.intp]
     samples: Columns
     counted: Columns  # of shape (runs, CATEGORIES): what each one's figure of memory counts
@@ -61,11 +61,11 @@ def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
         wanted = frozenset(wanted_of(runs[row]) for row in members)
         chosen = [runs[row] for row in members]
         footprint = footprint_for(chosen[0], footprints(model, wanted))
-        works.append(work_of(footprint, device, executions_of(chosen, footprint)))
+        works.append(workload_of(footprint, device, executions_of(chosen, footprint)))
         rows += members
     if not works:
         return None
-    work = together(works)
+    work = concatenate_workloads(works)
     return Laid(
         work=work,
         rows=np.array(rows),
@@ -79,7 +79,7 @@ def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
 class Ours:
     """The forecast by a belief."""
 
-    belief: Calibration
+    calibration: Calibration
     footprints: Footprints
 
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
@@ -88,7 +88,7 @@ class Ours:
         parts: tuple[Numbers | None, Numbers | None] = None, None
         laid = lay(runs, self.footprints)
         if laid is not None:
-            belief, work = self.belief, laid.work
+            belief, work = self.calibration, laid.work
             terms = step_terms(work, belief.time).seconds
             held = peak_bytes(work, belief.memory).bytes
             counted = held * laid.counted
@@ -117,7 +117,7 @@ class Ours:
         laid = lay(records, self.footprints)
         if laid is None:
             return self
-        belief, work = self.belief, laid.work
+        belief, work = self.calibration, laid.work
         terms = step_terms(work, belief.time).seconds
         held = peak_bytes(work, belief.memory).bytes * laid.counted
         seconds, memory = measured(records, laid)
@@ -126,7 +126,7 @@ class Ours:
             time_scales=belief.time_scales.learned(terms, seconds),
             memory_scales=belief.memory_scales.learned(held, memory),
         )
-        return replace(self, belief=learned)
+        return replace(self, calibration=learned)
 
 
 def _at(rows: NDArray[np.intp], values: Columns, count: int) -> Numbers:
@@ -191,7 +191,7 @@ def forecaster_without(source: str) -> Ours:
     kept = PRIORS / f"{source}.json"
     text = kept.read_text("utf-8") if kept.is_file() else None
     belief = shipped_calibration() if text is None else calibration_from_json(text)
-    return Ours(belief=belief, footprints=traced)
+    return Ours(calibration=belief, footprints=traced)
 
 
 class _Traced:

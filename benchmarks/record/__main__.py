@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.cli.app import run
-from orchestrator.cli.check import expected
-from orchestrator.cli.console import say, say_error
+from orchestrator.cli.check import model_and_space
+from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, SpecPath
 from orchestrator.cli.result import Result, as_command
@@ -56,15 +56,15 @@ def record(
     )
     if spec.cluster.workers != "auto":
         # what is wrong without any cluster, before one starts
-        _, space = expected(spec, spec.cluster.workers)
+        _, space = model_and_space(spec, spec.cluster.workers)
         chosen(space, asked)
     try:
-        recorded = record_plans(asked, say)
+        recorded = record_plans(asked, print_line)
     except KeyboardInterrupt:
-        say_error("Stopped. All rows are kept: the same command goes on where it stopped.")
+        print_error("Stopped. All rows are kept: the same command goes on where it stopped.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if not as_json:
-        say(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")
+        print_line(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")
     content = {"table": str(recorded.table), "plans": recorded.plans, "rows": recorded.rows}
     return Result(kind="record", content=lambda: content)
 

@@ -14,7 +14,7 @@ from benchmarks.record.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import ASIDE
+from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
 
 # What a measurement depends on; budget, study and tracking may change between two runs
 _SECTIONS = ("model", "data", "cluster", "train", "space", "objective")
@@ -40,7 +40,7 @@ def _measured_by(spec: SweepSpec) -> dict[str, Any]:
             mode="json",
             exclude_defaults=True,
             include=_OF_OBJECTIVE if name == "objective" else None,
-            exclude=set(ASIDE) if name == "cluster" else None,
+            exclude=set(KEYS_OUTSIDE_MEASUREMENT) if name == "cluster" else None,
         )
         for name, section in sections.items()
     }

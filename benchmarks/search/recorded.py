@@ -18,7 +18,7 @@ from orchestrator.forecast.request import PlanningRequest, device_of, planning_r
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import SearchPrior, search_prior
 from search_spaces.costs.plan_encoding import plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.space import build_space
@@ -58,7 +58,7 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
     footprint = Footprints(question.spec, question.kind)(variants_of(table))
     executions = plan_features(table, question.model, footprint)
     limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
-    work = work_of(footprint, question.device, executions)
+    work = workload_of(footprint, question.device, executions)
     told = search_prior(work, shipped_calibration(), limit)
     return SearchPrior(
         **{f.name: _spread(getattr(told, f.name), at, len(rows)) for f in fields(SearchPrior)}

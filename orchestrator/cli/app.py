@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.cli.check import check
-from orchestrator.cli.console import say_error
+from orchestrator.cli.console import print_error
 from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.exit_codes import ExitCode, exit_codes_epilog
@@ -95,14 +95,14 @@ def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoRe
     try:
         app(arguments, prog_name=name)
     except UserError as error:
-        say_error(str(error))
+        print_error(str(error))
         sys.exit(ExitCode.USER_ERROR)
     except KeyboardInterrupt:
-        say_error("interrupted")
+        print_error("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         fault = f"{type(error).__name__}: {error}".strip(": ")
-        say_error(
+        print_error(
             f"Plimsoll failed ({fault}). This is a bug: please report it with the traceback that"
             " --debug shows"
         )

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from orchestrator.cli.options import Json, Overrides, SpecPath
 from orchestrator.cli.result import Result
 from orchestrator.report.format import count_words
@@ -23,7 +23,7 @@ def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = Fals
     """Check a specification and summarize its sweep, without running anything."""
     spec = load_spec(spec_path, overrides or ())
     ranks = _ranks(spec)
-    model, space = expected(spec, ranks)
+    model, space = model_and_space(spec, ranks)
     if not as_json:
         _show(spec_path, spec, ranks, model, space)
     content = {
@@ -45,19 +45,19 @@ def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = Fals
 
 
 def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space: Space) -> None:
-    say(
+    print_line(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
         f" {spec.budget.minutes:g} minutes, with {spec.train.global_batch} samples per step."
     )
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
-    say(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
-    say(_searched_sentence(space))
+    print_line(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
+    print_line(_searched_sentence(space))
     if (problem := _forecast_problem(spec, space)) is not None:
-        say(problem)
+        print_line(problem)
 
 
-def expected(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
+def model_and_space(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     """Returns the model, and the space on a cluster of exactly `ranks` ranks.
 
     Raises:

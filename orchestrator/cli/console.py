@@ -34,18 +34,18 @@ def stdout() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def page() -> Console:
+def table_console() -> Console:
     """Returns a console for tables, which wrap; a log, which has no width, gets 110 columns."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=LOG_COLUMNS)
 
 
-def say(text: str, *, style: str = "") -> None:
+def print_line(text: str, *, style: str = "") -> None:
     """Prints a line to stdout, without markup, so that brackets in names survive."""
     stdout().print(Text(text, style=style))
 
 
-def say_error(message: str) -> None:
+def print_error(message: str) -> None:
     """Prints a message to stderr, in red on a terminal."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text(message, style="red"))

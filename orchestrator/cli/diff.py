@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_study, complete_trial
-from orchestrator.cli.console import page, say, write_text
+from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json, JsonFile
 from orchestrator.cli.result import Result, result_to_json
 from search_spaces.errors import UserError
@@ -47,7 +47,7 @@ def diff(
     from orchestrator.report.document import document
 
     if not as_json:
-        page().print(
+        table_console().print(
             render_plans(comparison)
             if isinstance(comparison, PlanComparison)
             else render_studies(comparison)
@@ -55,7 +55,7 @@ def diff(
     result = Result(kind="diff", content=lambda: document(comparison))
     if out is not None:
         write_text(out, result_to_json(result))
-        say(f"written: {out}")
+        print_line(f"written: {out}")
     return result
 
 

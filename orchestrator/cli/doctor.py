@@ -15,12 +15,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.console import page, say
+from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
-from search_spaces.errors import OPTIONAL_PACKAGES, UserError, extra_lack
+from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
 from search_spaces.hardware.catalogue import user_folder
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import device_to_yaml
@@ -58,7 +58,7 @@ def doctor(
     features = survey("cuda" if devices else "cpu")
     surveyed = {feature.serves for feature in features}
     features += tuple(
-        Feature(name=package.module, serves=package.serves, lack=extra_lack(package.module))
+        Feature(name=package.module, serves=package.serves, lack=missing_extra(package.module))
         for package in OPTIONAL_PACKAGES
         if package.serves not in surveyed
     )
@@ -77,24 +77,24 @@ def doctor(
 
 def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
     memory = psutil.virtual_memory()
-    say(
+    print_line(
         f"{platform.system()} {platform.release()}, Python {platform.python_version()},"
         f" {os.cpu_count()} CPU cores, {memory.total / GIB:.0f} GiB memory"
         f" ({memory.available / GIB:.0f} GiB free)"
     )
     for index, device in enumerate(devices):
-        say(f"cuda:{index} {device}")
+        print_line(f"cuda:{index} {device}")
     if not devices:
-        say("no CUDA device: ranks train on the CPU over gloo")
-    say(", ".join(f"{name} {version}" for name, version in package_versions()))
-    say("")
+        print_line("no CUDA device: ranks train on the CPU over gloo")
+    print_line(", ".join(f"{name} {version}" for name, version in package_versions()))
+    print_line("")
     table = Table(box=None, pad_edge=False)
     table.add_column("feature", no_wrap=True)
     table.add_column("for")
     table.add_column("available")
     for feature in features:
         table.add_row(feature.name, feature.serves, _availability(feature.lack))
-    page().print(table)
+    table_console().print(table)
 
 
 def _availability(lack: str | None) -> Text:
@@ -108,12 +108,12 @@ def _probe(out: Path | None, drive: Path) -> Result:
 
     busy = psutil.cpu_percent(interval=_CPU_SAMPLE_SECONDS)
     if busy > _BUSY_PERCENT:
-        say(
+        print_line(
             f"other programs use {busy:.0f} % of the CPU: the measured rates will be too low",
             style="yellow",
         )
     config = default_config()
-    say(f"measuring with {config.ranks} ranks on {config.device_type}; takes up to a minute")
+    print_line(f"measuring with {config.ranks} ranks on {config.device_type}; takes up to a minute")
     device = describe(
         probe_ranks(config, drive=drive), config, when=datetime.date.today().isoformat()
     )
@@ -122,12 +122,12 @@ def _probe(out: Path | None, drive: Path) -> Result:
         table.add_column(heading)
     for row in device_rows(device):
         table.add_row(*row)
-    page().print(table)
+    table_console().print(table)
     path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
     _write(path, device)
-    say(f"written: {path}")
+    print_line(f"written: {path}")
     if out is None:
-        say("forecasts for this device now use these rates; delete the file to undo that")
+        print_line("forecasts for this device now use these rates; delete the file to undo that")
     return Result(
         kind="probe", content=lambda: {"file": str(path), "device": dataclasses.asdict(device)}
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import complete_study
-from orchestrator.cli.console import page, say, say_error, write_text
+from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Json, JsonFile, TrialNumber, find
+from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.workspace import is_file
 from search_spaces.errors import UserError
@@ -48,16 +48,16 @@ def explain(
     study_argument, knobs = _study_and_knobs(words or [], plan)
     if trial is not None and knobs:
         raise UserError("--trial and --plan ask two questions: give one of them")
-    study = find(study_argument)
+    study = named_study(study_argument)
 
     from orchestrator.study.reader import load_state
 
     state = load_state(study.spec, study.name)
     explanation = _explanation(state, trial, knobs)
     if explanation is None:
-        from orchestrator.report.sweep_text import answer
+        from orchestrator.report.sweep_text import best_sentence
 
-        say_error(f"{answer(state)}; --trial N explains how a trial ended")
+        print_error(f"{best_sentence(state)}; --trial N explains how a trial ended")
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
         _show(explanation)
@@ -66,7 +66,7 @@ def explain(
     result = Result(kind="explain", content=lambda: document(explanation))
     if out is not None:
         write_text(out, result_to_json(result))
-        say(f"written: {out}")
+        print_line(f"written: {out}")
     return result
 
 
@@ -106,7 +106,7 @@ def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Exp
         if untried.trial is None or untried.verdict != "tried":
             return untried
         number = untried.trial
-        say(untried.reasons[0])
+        print_line(untried.reasons[0])
     if number is not None:
         record = trial_named(state, number)
         return explain_trial(state, record, *_forecast_context(state, record.plan.accelerator))
@@ -148,8 +148,8 @@ def _show(explanation: Explanation) -> None:
 
     match explanation:
         case BestExplanation():
-            page().print(render_best(explanation))
+            table_console().print(render_best(explanation))
         case TrialExplanation():
-            page().print(render_trial(explanation))
+            table_console().print(render_trial(explanation))
         case UntriedExplanation():
-            page().print(render_untried(explanation))
+            table_console().print(render_untried(explanation))

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.completion import FORMAT_NAMES, complete_format
-from orchestrator.cli.console import say
-from orchestrator.cli.options import Json, StudyName, TrialNumber, find
+from orchestrator.cli.console import print_line
+from orchestrator.cli.options import Json, StudyName, TrialNumber, named_study
 from orchestrator.cli.result import Result
 
 
@@ -33,22 +33,24 @@ def export(
     as_json: Json = False,
 ) -> Result:
     """Export a plan as a script or config for another trainer, with its start command."""
-    named = find(study)
+    named = named_study(study)
 
     from orchestrator.export.bundle import write_bundle
-    from orchestrator.export.formats import exported, fitting
-    from orchestrator.export.source import chosen_record, export_source
+    from orchestrator.export.formats import choose_format, export_bundle
+    from orchestrator.export.source import export_source, record_to_export
     from orchestrator.study.reader import load_state
     from workers.prepare import prepare
 
     state = load_state(named.spec, named.name)
-    record = chosen_record(state, trial)
-    format_ = fitting(format_name, record)  # refuse before the model is read, which may take long
+    record = record_to_export(state, trial)
+    format_ = choose_format(
+        format_name, record
+    )  # refuse before the model is read, which may take long
     source = export_source(state, record, prepare(named.spec))
-    bundle, folder = exported(source, format_), out or Path(f"{named.name}-{format_}")
+    bundle, folder = export_bundle(source, format_), out or Path(f"{named.name}-{format_}")
     write_bundle(bundle, source, folder)
     if not as_json:
-        say(
+        print_line(
             f"{folder}: trial {record.number} of {named.name}."
             f" Start it with: {bundle.command_from(folder)}"
         )

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.completion import complete_example
-from orchestrator.cli.console import command_line, say
+from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError
 from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
 
@@ -41,7 +41,9 @@ def init(
     if example is None:
         file = path or _SPEC
         _write({file: commented_template()}, force=force)
-        say(f"Wrote {file}. Fill in the model and your data, then: {command_line('tune', file)}")
+        print_line(
+            f"Wrote {file}. Fill in the model and your data, then: {command_line('tune', file)}"
+        )
         return
     folder = path or Path(example)
     texts = {folder / name: text for name, text in example_files(example).items()}
@@ -52,7 +54,7 @@ def init(
     _write(texts, force=force)
     change_folder = "" if folder == Path() else f"cd {folder} && "
     files = " and ".join(map(str, texts))
-    say(f"Wrote {files}. Run it: {change_folder}plimsoll tune {example}.yaml")
+    print_line(f"Wrote {files}. Run it: {change_folder}plimsoll tune {example}.yaml")
 
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:

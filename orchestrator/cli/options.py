@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_key, complete_study, complete_trial
-from orchestrator.cli.console import say_error
+from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
 from search_spaces.spec.load import FLAG
 
@@ -68,7 +68,7 @@ def set_arguments(overrides: Sequence[str] | None) -> list[str]:
     return [word for text in overrides or () for word in (FLAG, text)]
 
 
-def find(study: str | None) -> NamedStudy:
+def named_study(study: str | None) -> NamedStudy:
     """Returns the study that an argument names, and prints its note, if any, to stderr.
 
     Raises:
@@ -76,5 +76,5 @@ def find(study: str | None) -> NamedStudy:
     """
     named = find_study(study)
     if named.note:
-        say_error(f"note: {named.name}: {named.note}")
+        print_error(f"note: {named.name}: {named.note}")
     return named

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_gpu, complete_study
-from orchestrator.cli.console import page, say, say_error, write_text
+from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath
 from orchestrator.cli.result import Result, result_to_json
@@ -101,9 +101,9 @@ def plan(
     memory_gib = _numbers(memory, float, "--memory")
 
     from orchestrator.forecast.calibration import Footprints
-    from orchestrator.forecast.planner import Planner, planned_to_json
+    from orchestrator.forecast.planner import Planner, report_to_json
     from orchestrator.forecast.request import device_of, planning_request, size_names
-    from orchestrator.report.plan_tables import render_planned
+    from orchestrator.report.plan_tables import render_plan_report
     from search_spaces.costs.calibration import shipped_calibration
     from workers.models.load import describe
 
@@ -123,14 +123,14 @@ def plan(
     planner = Planner(request, Footprints(spec, request.kind), calibration, size_names(spec))
     report = planner.plan(began)
     if not as_json:
-        page().print(render_planned(report))
+        table_console().print(render_plan_report(report))
     if plan is not None:
         _explain(planner, report, plan)
     if report.best is None:
-        say_error(_nothing_fits(report))
+        print_error(_nothing_fits(report))
     result = Result(
         kind="plan",
-        content=lambda: json.loads(planned_to_json(report)),
+        content=lambda: json.loads(report_to_json(report)),
         code=ExitCode.DONE if report.best else ExitCode.NOTHING_FOUND,
     )
     folder = Path(spec.study.folder) / study_name(spec, spec_path)
@@ -151,11 +151,11 @@ def _write(files: tuple[Path, ...], report: PlanningReport, result: Result) -> N
         if file.suffix == ".json":
             write_text(file, result_to_json(result))
         else:
-            from orchestrator.report.plan_page import planned_page
+            from orchestrator.report.plan_page import render_plan_page
 
-            write_text(file, planned_page(report))
+            write_text(file, render_plan_page(report))
     if files:
-        say(f"written: {' and '.join(map(str, files))}")
+        print_line(f"written: {' and '.join(map(str, files))}")
 
 
 def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> tuple[_Number, ...]:
@@ -190,7 +190,7 @@ def _calibrated(calibration: Calibration, study: str, planned_for: Device) -> Ca
     records = load_records(spec, name)
     device = study_device(spec, records)
     if device.name != planned_for.name:
-        say(
+        print_line(
             f"note: study {name} ran on {device.name}: forecasts for {planned_for.name} are less"
             " certain than their intervals suggest",
             style="yellow",
@@ -199,9 +199,9 @@ def _calibrated(calibration: Calibration, study: str, planned_for: Device) -> Ca
 
 
 def _explain(planner: Planner, report: PlanningReport, text: str) -> None:
-    from orchestrator.report.plan_tables import render_explained
+    from orchestrator.report.plan_tables import render_breakdown
 
-    page().print(render_explained(planner.explain(_plan_named(planner, report, text))))
+    table_console().print(render_breakdown(planner.explain(_plan_named(planner, report, text))))
 
 
 def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
@@ -227,6 +227,6 @@ def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
 
 
 def _nothing_fits(report: PlanningReport) -> str:
-    from orchestrator.report.plan_text import answer_sentence, enough_sentence
+    from orchestrator.report.plan_text import answer_sentence, smallest_setup_sentence
 
-    return f"{answer_sentence(report)}; {enough_sentence(report)}"
+    return f"{answer_sentence(report)}; {smallest_setup_sentence(report)}"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import page, say, ui_hint, write_text
-from orchestrator.cli.options import Json, StudyName, find
+from orchestrator.cli.console import print_line, table_console, ui_hint, write_text
+from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result, result_to_json
 
 
@@ -26,7 +26,7 @@ def report(
     as_json: Json = False,
 ) -> Result | None:
     """Print the report of a sweep, or write it as a page or JSON."""
-    named = find(study)
+    named = named_study(study)
     from orchestrator.study.reader import load_state
 
     state = load_state(named.spec, named.name)
@@ -38,7 +38,7 @@ def report(
     file = out or (Path(f"{named.name}-report.html") if html else None)
     if file is None:
         if not as_json:
-            page().print(render_report(state, ui_hint(named.spec, study)))
+            table_console().print(render_report(state, ui_hint(named.spec, study)))
         return result
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))
@@ -47,5 +47,5 @@ def report(
         from orchestrator.report.sweep_page import report_page
 
         write_text(file, report_page(report_data(state)))
-    say(f"written: {file}")
+    print_line(f"written: {file}")
     return result

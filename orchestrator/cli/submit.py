@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.console import say, say_error
+from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials
 from orchestrator.cluster.jobs import (
-    EXCLUDED,
+    DEFAULT_EXCLUDES,
     STOP_SECONDS,
     STUDY,
     Submission,
-    died,
+    active_job,
+    can_resume,
     entrypoint,
     exit_code,
     job_id,
-    under_way,
 )
-from orchestrator.cluster.runtime import shows_ray_logs
+from orchestrator.cluster.runtime import ray_logs_enabled
 from search_spaces.errors import DISTRIBUTION, UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 from search_spaces.spec.redaction import without_password
@@ -109,11 +109,11 @@ def submit(
                 "trials": trials,
                 "minutes": minutes,
                 "set": tuple(overrides or ()),
-                "debug": shows_ray_logs() or None,
+                "debug": ray_logs_enabled() or None,
             },
         ),
         working_dir=str(working_dir.resolve()),
-        excludes=(*EXCLUDED, *(exclude or ())),
+        excludes=(*DEFAULT_EXCLUDES, *(exclude or ())),
         environment=(
             ("RAY_JOB_STOP_WAIT_TIME_S", str(STOP_SECONDS)),
             *_run_context(code),
@@ -128,12 +128,12 @@ def submit(
     server = JobServer(address)
     job = _begin(server, submission)
     if not follow:
-        say(f"Follow it: ray job logs --follow {job}. Stop it: ray job stop {job}.")
+        print_line(f"Follow it: ray job logs --follow {job}. Stop it: ray job stop {job}.")
         return
     try:
         _follow(server, submission, job, retries)
     except KeyboardInterrupt:
-        say_error(
+        print_error(
             "The job keeps running. Repeat this command to follow it again; `ray job stop` ends it."
         )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -142,14 +142,14 @@ def submit(
 def _begin(server: JobServer, submission: Submission) -> str:
     """Returns the job of the sweep: the one that runs already, or a new one."""
     jobs = server.jobs()
-    if running := under_way(submission.study, jobs):
-        say(
+    if running := active_job(submission.study, jobs):
+        print_line(
             f"Job {running.id} is already running study {submission.study}; not submitting another."
         )
         return running.id
     job = job_id(submission.study, jobs)
     server.submit(submission, job)
-    say(f"Job {job} submitted to {server.address}: {submission.entrypoint}")
+    print_line(f"Job {job} submitted to {server.address}: {submission.entrypoint}")
     return job
 
 
@@ -157,15 +157,15 @@ def _follow(server: JobServer, submission: Submission, job: str, retries: int) -
     """Shows logs until a job ends by itself; resubmits one that died up to `retries` times."""
     while True:
         ended = server.follow(job, _write)
-        if ended is not None and not died(ended):
+        if ended is not None and not can_resume(ended):
             break
         if retries == 0:
             break
         retries -= 1
-        say_error(f"Job {job} {_ending(ended)}: a new job resumes where it stopped.")
+        print_error(f"Job {job} {_ending(ended)}: a new job resumes where it stopped.")
         job = _begin(server, submission)
     if ended is None or ended.status != "succeeded":
-        say_error(f"Job {job} {_ending(ended)}.{_advice(ended)}")
+        print_error(f"Job {job} {_ending(ended)}.{_advice(ended)}")
     code = ExitCode.NOTHING_FOUND if ended is None else exit_code(ended)
     if code:
         raise typer.Exit(code)

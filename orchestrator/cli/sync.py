@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import say
-from orchestrator.cli.options import Json, StudyName, find
+from orchestrator.cli.console import print_line
+from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
@@ -12,12 +12,12 @@ from search_spaces.spec.schema import SweepSpec
 
 def sync(study: StudyName = None, as_json: Json = False) -> Result:
     """Add to MLflow any trials it missed."""
-    named = find(study)
+    named = named_study(study)
     spec, name = named.spec, named.name
     if not spec.tracking.enabled:
         raise UserError("tracking.enabled is false: this sweep is not tracked in MLflow")
 
-    from orchestrator.study.locks import sole_driver
+    from orchestrator.study.locks import exclusive_driver
     from orchestrator.study.reader import (
         load_end,
         load_provenances,
@@ -25,7 +25,7 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
         load_validations,
         stored_state,
     )
-    from orchestrator.tracking.mlflow_callback import add_what_is_missing
+    from orchestrator.tracking.mlflow_callback import add_missing_runs
     from orchestrator.tracking.mlflow_reachability import check_tracking
     from orchestrator.tracking.mlflow_store import store_uri
     from search_spaces.spec.redaction import without_password
@@ -33,12 +33,12 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     model = _model(spec)
     records, validations = load_records(spec, name), load_validations(spec, name)
     state = stored_state(spec, name, records, validations, load_end(spec, name))
-    with sole_driver(spec, name):  # a running driver logs its own trials
+    with exclusive_driver(spec, name):  # a running driver logs its own trials
         check_tracking(spec)
-        added = add_what_is_missing(state, model, load_provenances(spec, name))
+        added = add_missing_runs(state, model, load_provenances(spec, name))
     store = without_password(store_uri(spec))
     if not as_json:
-        say(
+        print_line(
             f"{store} has all {len(records)} trials and {len(validations)} validations of {name};"
             f" added now: {added}."
         )
@@ -59,5 +59,5 @@ def _model(spec: SweepSpec) -> ModelFacts | None:
     try:
         return describe(spec.model, spec.train)
     except UserError as error:
-        say(f"Exports are left out: the model cannot be read here: {error}")
+        print_line(f"Exports are left out: the model cannot be read here: {error}")
         return None

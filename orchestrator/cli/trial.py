@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import say
+from orchestrator.cli.console import print_line
 from orchestrator.cli.options import Json, SpecPath
 from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
@@ -49,12 +49,12 @@ def _show(outcome: Outcome) -> None:
     from orchestrator.report.labels import outcome_words
 
     if isinstance(outcome, Crashed) and outcome.trace:
-        say(outcome.trace.rstrip())
-    say(outcome_words(outcome))
+        print_line(outcome.trace.rstrip())
+    print_line(outcome_words(outcome))
     if isinstance(outcome, Measured):
         memory = outcome.memory
         share = f"{100 * memory.share:.0f} % of the limit"
-        say(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all measurements")
+        print_line(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all measurements")
 
 
 def read_plan(path: Path) -> Plan:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.check import expected
+from orchestrator.cli.check import model_and_space
 from orchestrator.cli.completion import complete_study
-from orchestrator.cli.console import command_line, page, say_error, ui_hint
+from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     Json,
@@ -24,9 +24,9 @@ from orchestrator.cli.options import (
     set_arguments,
 )
 from orchestrator.cli.result import Result, reserved_stdout
-from orchestrator.cluster.runtime import shows_ray_logs
-from orchestrator.core.objective import counts, measured
-from orchestrator.workspace import remember
+from orchestrator.cluster.runtime import ray_logs_enabled
+from orchestrator.core.objective import is_measured, outcome_counts
+from orchestrator.workspace import save_spec
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
@@ -86,33 +86,33 @@ def tune(
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
     from orchestrator.study.study import StudyLost, check_study
-    from orchestrator.sweep import Stopped, run_sweep
+    from orchestrator.sweep import SweepStopped, run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 
     if spec.cluster.workers != "auto":
-        expected(spec, spec.cluster.workers)  # find errors before a cluster starts
+        model_and_space(spec, spec.cluster.workers)  # find errors before a cluster starts
     check_study(spec, name)  # a different job must not replace this study's specification
     calibration = _calibration(records, spec, name)
-    remember(spec, name)
+    save_spec(spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
-            view = EventStream(stdout) if events else make_view(plain or shows_ray_logs())
-            listeners = [view, EventFile(events_file(spec, name), say_error)]
+            view = EventStream(stdout) if events else make_view(plain or ray_logs_enabled())
+            listeners = [view, EventFile(events_file(spec, name), print_error)]
             state = run_sweep(spec, name, listeners, calibration)
     except KeyboardInterrupt as stopped:
         again = command_line("tune", spec_path, *set_arguments(overrides))
-        say_error(f"Stopped. To resume: {again}")
-        signum = stopped.signum if isinstance(stopped, Stopped) else signal.SIGINT
+        print_error(f"Stopped. To resume: {again}")
+        signum = stopped.signum if isinstance(stopped, SweepStopped) else signal.SIGINT
         raise typer.Exit(ExitCode(128 + signum)) from None  # as shells have it
     except StudyLost as lost:
-        say_error(str(lost))
+        print_error(str(lost))
         raise typer.Exit(ExitCode.STUDY_LOST) from None
     if not events and not as_json:
         # after --set, the file alone does not describe the sweep; the study's folder does
         swept = Path(spec.study.folder, name) if overrides else spec_path
-        page().print(render_report(state, ui_hint(spec, swept)))
+        table_console().print(render_report(state, ui_hint(spec, swept)))
     if state.best is None:
-        say_error(why_nothing(state))
+        print_error(no_plan_sentence(state))
     return Result(
         kind="report",
         content=lambda: report_document(state),
@@ -131,17 +131,17 @@ def _calibration(records: str | None, spec: SweepSpec, name: str) -> Calibration
     return calibrated_for_sweep(calibration, study, spec, name)
 
 
-def why_nothing(state: SweepState) -> str:
+def no_plan_sentence(state: SweepState) -> str:
     """Returns a sentence on why the sweep found no feasible plan."""
     if not state.records:
         reason = state.ended.reason if state.ended else "it was stopped"
         return f"No plan was found: no trial finished ({reason})."
-    if any(measured(record) for record in state.records):
-        from orchestrator.report.sweep_text import all_failed, short_of_goal
+    if any(is_measured(record) for record in state.records):
+        from orchestrator.report.sweep_text import failed_validations_sentence, shortfall_sentence
 
-        if failed := all_failed(state):
+        if failed := failed_validations_sentence(state):
             return f"No plan was found: {failed}."
-        if short := short_of_goal(state):
+        if short := shortfall_sentence(state):
             return f"No plan was found: {short}."
         share = 100 * state.spec.objective.headroom
         return (
@@ -150,6 +150,7 @@ def why_nothing(state: SweepState) -> str:
             " model."
         )
     endings = ", ".join(
-        f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(counts(state.records).items())
+        f"{count} {kind.replace('_', ' ')}"
+        for kind, count in sorted(outcome_counts(state.records).items())
     )
     return f"No plan was found: no trial could be measured ({endings})."

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import say
-from orchestrator.cli.options import StudyName, find
+from orchestrator.cli.console import print_line
+from orchestrator.cli.options import StudyName, named_study
 from search_spaces.errors import UserError
 
 
@@ -21,14 +21,14 @@ def ui(
     ] = False,
 ) -> None:
     """Serve the MLflow UI, or optuna-dashboard, for a sweep until Ctrl-C."""
-    named = find(study)
+    named = named_study(study)
     spec, name = named.spec, named.name
     if optuna:
         from orchestrator.study.dashboard import serve_dashboard
 
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
             serve_dashboard(
-                spec, name, port=port, ready=lambda url: say(f"optuna-dashboard: {url}")
+                spec, name, port=port, ready=lambda url: print_line(f"optuna-dashboard: {url}")
             )
         return
 
@@ -36,9 +36,9 @@ def ui(
 
     # MLflow's own first page lists no runs
     pages = sweep_pages(spec, name, port=port)
-    say(f"All trials: {pages.trials}")
+    print_line(f"All trials: {pages.trials}")
     if pages.answer:
-        say(f"Best plan: {pages.answer}")
+        print_line(f"Best plan: {pages.answer}")
 
     command = ui_command(spec, pages, port=port)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.console import page, say
+from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
@@ -51,7 +51,7 @@ def verify(
     if minutes is not None:
         seconds = 60 * minutes
     if not as_json:
-        say(
+        print_line(
             f"{folder}: running `{manifest.command}` for {steps} steps, at most"
             f" {seconds / 60:.0f} min ..."
         )
@@ -82,9 +82,9 @@ def _show(findings: tuple[Finding, ...]) -> None:
         mark = {True: "matches", False: "DIFFERS", None: "not checked"}[finding.holds]
         cells = (finding.what, finding.wanted, finding.seen, mark)
         table.add_row(*(Text(cell) for cell in cells), style="" if finding.holds else "bold")
-    page().print(table)
+    table_console().print(table)
     different = [finding.what for finding in findings if finding.holds is False]
-    say(
+    print_line(
         f"differs: {', '.join(different)}"
         if different
         else "verified: the folder does what was measured"

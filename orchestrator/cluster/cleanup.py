@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.channels import Seat
 from orchestrator.cluster.ray_private import actors_of_job, is_alive, placement_groups_of
-from orchestrator.host import end_leftovers, oom_kills, unreleased
+from orchestrator.host import kill_leftovers, oom_kills, wait_for_release
 
 _EXIT_SECONDS = 5.0  # for a process that was told to end
 _RELEASE_SECONDS = 15.0  # until a driver has back the memory of a process that has ended
@@ -42,7 +42,7 @@ def session_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:
+def end_worker_processes(seats: Sequence[Seat]) -> tuple[str, ...]:
     """Ends all processes of workers on their nodes, and waits until their GPUs are free.
 
     Args:
@@ -76,7 +76,7 @@ def end_on_nodes(seats: Sequence[Seat]) -> tuple[str, ...]:
 def _clean_node(
     leaders: Sequence[int], devices: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    return end_leftovers(leaders, _EXIT_SECONDS), unreleased(devices, _RELEASE_SECONDS)
+    return kill_leftovers(leaders, _EXIT_SECONDS), wait_for_release(devices, _RELEASE_SECONDS)
 
 
 def oom_killed(before: Mapping[str, int]) -> bool:
@@ -101,7 +101,7 @@ def end_controllers() -> None:
     _end_controllers_of({this_worker}, actors_of_job())
 
 
-def free_abandoned() -> None:
+def remove_abandoned_placement_groups() -> None:
     """Removes the placement groups of dead controllers of this job."""
     controllers = {
         actor.actor_id
@@ -126,8 +126,8 @@ def clean_up_group(seats: Sequence[Seat]) -> tuple[str, ...]:
     actors = actors_of_job()
     dead = {_worker_id(actor.address) for actor in actors if not is_alive(actor)}
     _end_controllers_of(dead, actors)
-    faults = end_on_nodes(seats)
-    free_abandoned()
+    faults = end_worker_processes(seats)
+    remove_abandoned_placement_groups()
     return faults
 
 
@@ -149,7 +149,7 @@ def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> Non
     ]
     if not controllers:
         return
-    end_leftovers([actor.pid for actor in controllers], 0)
+    kill_leftovers([actor.pid for actor in controllers], 0)
     ids = {actor.actor_id for actor in controllers}
     until = time.monotonic() + _DEATH_NOTICE_SECONDS
     while _any_alive(ids) and time.monotonic() < until:

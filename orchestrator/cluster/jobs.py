@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from orchestrator.cluster.ray_private import PACKAGING_LOGGER
-from orchestrator.cluster.runtime import settle_ray, settle_token
+from orchestrator.cluster.runtime import configure_ray, enable_token_auth
 from search_spaces.errors import ClusterError, require
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Status = Literal["pending", "running", "stopped", "succeeded", "failed"]
 STUDY = "plimsoll_study"  # in a job's metadata
 # Files that no sweep needs, in .gitignore's syntax: results, checkpoints and caches of tools
-EXCLUDED = (
+DEFAULT_EXCLUDES = (
     ".git",
     ".venv",
     "venv",
@@ -132,13 +132,13 @@ def job_id(study: str, jobs: Iterable[Job]) -> str:
     return name
 
 
-def under_way(study: str, jobs: Iterable[Job]) -> Job | None:
+def active_job(study: str, jobs: Iterable[Job]) -> Job | None:
     """Returns the study's latest job that has not ended, or None."""
     active = [job for job in jobs if job.study == study and not job.ended]
     return max(active, key=lambda job: job.started_at, default=None)
 
 
-def died(job: Job) -> bool:
+def can_resume(job: Job) -> bool:
     """Returns True if something outside the sweep ended the job, so that another one can resume.
 
     A sweep that ends by itself sets the exit code; another job would end in the same way.
@@ -155,7 +155,7 @@ def exit_code(job: Job) -> int:
     return job.exit_code if job.exit_code is not None and job.exit_code > 0 else 1
 
 
-def mute_progress() -> None:
+def silence_client() -> None:
     """Silences Ray's job client about uploads and connections; warnings remain.
 
     Call it after the client is imported: its modules set their own loggers to INFO.
@@ -183,8 +183,8 @@ class JobServer:
             raise ClusterError(
                 f"--address {fault}: give the job server's URL, such as http://HEAD:8265"
             )
-        settle_ray()
-        settle_token()
+        configure_ray()
+        enable_token_auth()
         os.environ[_ADDRESSES[0]] = url  # Ray prefers the variable to the argument
         self.address = url
         self._patience_seconds = patience_seconds
@@ -268,7 +268,7 @@ class JobServer:
         require("ray")
         from ray.job_submission import JobSubmissionClient
 
-        mute_progress()
+        silence_client()
         return self._call(lambda: JobSubmissionClient(self.address))
 
     def _call(self, request: Callable[[], Any]) -> Any:

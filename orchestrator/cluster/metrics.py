@@ -19,9 +19,9 @@ from orchestrator.tracking.metrics import (
     Metric,
     Reading,
     Utilization,
-    current,
-    happened,
-    standing,
+    event_readings,
+    live_readings,
+    study_readings,
     utilization,
 )
 
@@ -63,7 +63,7 @@ class RayMetrics(AbstractCallback):
             self._instruments = {metric.name: _instrument(metric, state) for metric in METRICS}
         used, before = self._latest or (Utilization(), state)
         self._latest = utilization(used, event, before), state
-        self._write(happened(event))
+        self._write(event_readings(event))
         if isinstance(event, SweepStarted) and not self._thread.is_alive():
             self._thread.start()
 
@@ -82,9 +82,9 @@ class RayMetrics(AbstractCallback):
             # a state shares its tuples with the one before unless they changed
             if self._standing_source is None or not _is_source(self._standing_source, state):
                 self._standing_source = (state.records, state.validations)
-                self._standing = tuple(standing(state))
+                self._standing = tuple(study_readings(state))
             self._write(self._standing)
-            self._write(current(used, state, self._clock()))
+            self._write(live_readings(used, state, self._clock()))
 
     def _write(self, readings: Iterable[Reading]) -> None:
         for reading in readings:

@@ -16,9 +16,9 @@ from orchestrator.core.placement import (
     CapacityRequest,
     Node,
     Shortfall,
-    capacity_words,
-    on_kind,
-    one_kind_each,
+    capacity_text,
+    nodes_of_one_kind,
+    nodes_with_accelerator,
     room_for_groups,
     shortfall,
 )
@@ -146,7 +146,7 @@ class RayNodes(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         if self._accelerators:
             return tuple(node for node in self.all_up() if node.kind in self._accelerators)
-        nodes = one_kind_each(self.all_up(), self._kind)
+        nodes = nodes_of_one_kind(self.all_up(), self._kind)
         if nodes:
             self._kind = nodes[0].kind
         return nodes
@@ -217,11 +217,11 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
             if len(missing) == len(requests):
                 raise ClusterError(
                     f"{_keys(missing[0])}, but after {minutes} (cluster.wait_minutes) the cluster"
-                    f" has {capacity_words(up)}: lower the values, or add nodes"
+                    f" has {capacity_text(up)}: lower the values, or add nodes"
                 )
             kinds = ", ".join(one.accelerator for one in missing)
             say(
-                f"After {minutes} the cluster has {capacity_words(up)}: plans for {kinds} are left"
+                f"After {minutes} the cluster has {capacity_text(up)}: plans for {kinds} are left"
                 " out."
             )
             break
@@ -230,8 +230,7 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
             waits = True
             room = " and ".join(map(_room_words, missing))
             say(
-                f"Waiting up to {minutes} for room for {room}. The cluster has"
-                f" {capacity_words(up)}."
+                f"Waiting up to {minutes} for room for {room}. The cluster has {capacity_text(up)}."
             )
         time.sleep(_POLL_SECONDS)
     # the nodes must not go before the first trial
@@ -246,7 +245,7 @@ def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool
         up: Nodes.
         tensor: Ranks of a group that must be on one node.
     """
-    candidates = on_kind(up, request.accelerator)
+    candidates = nodes_with_accelerator(up, request.accelerator)
     fitting = room_for_groups(
         request.ranks, tensor, candidates, request.groups, share=request.share
     )
@@ -283,7 +282,7 @@ def _room_words(request: CapacityRequest) -> str:
     return f"{request.groups} groups of {ranks}{separate}"
 
 
-def gone_among(doors: Collection[tuple[str, str]]) -> tuple[str, ...]:
+def unreachable_nodes(doors: Collection[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the ids of nodes that two attempts to connect, one after the other, do not reach.
 
     Ray itself declares a node dead 15 to 65 s after its last sign of life.

@@ -13,7 +13,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from orchestrator.cluster.nodes import RayNodes, await_room
-from orchestrator.core.placement import Node, on_kind
+from orchestrator.core.placement import Node, nodes_with_accelerator
 from search_spaces.errors import ClusterError, require
 from search_spaces.facts import ClusterFacts, split_by_accelerator
 from search_spaces.spec.schema import SweepSpec
@@ -56,22 +56,22 @@ _PROBE_SECONDS = 120.0
 _TOKEN_FILE = Path("~/.ray/auth_token")
 
 
-def settle_ray() -> None:
+def configure_ray() -> None:
     """Configures Ray through the environment, before it is imported; the user's settings stay."""
     os.environ.pop(_OWN, None)
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
-def settle_own_ray() -> None:
+def configure_own_ray() -> None:
     """Configures a Ray that this process is about to start, and all its processes."""
-    settle_ray()
+    configure_ray()
     for name, value in (WORKER_ENVIRONMENT | _HEAD).items():
         os.environ.setdefault(name, value)
     os.environ[_OWN] = "1"
 
 
-def shows_ray_logs() -> bool:
+def ray_logs_enabled() -> bool:
     """Returns True if messages of Ray and of its workers are shown."""
     return RAY_LOGS_VARIABLE in os.environ
 
@@ -81,27 +81,27 @@ def is_own_ray() -> bool:
     return _OWN in os.environ
 
 
-def to_hand_over(wanted: Mapping[str, str]) -> dict[str, str]:
+def missing_variables(wanted: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that a new process has to be handed, as it would not inherit them."""
     if not is_own_ray():
         return dict(wanted)
     return {name: value for name, value in wanted.items() if os.environ.get(name) != value}
 
 
-def settle_token() -> None:
+def enable_token_auth() -> None:
     """Turns on token authentication if a token is set or lies in the home directory."""
     if os.environ.get("RAY_AUTH_TOKEN") or _TOKEN_FILE.expanduser().exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def keep_token() -> None:
+def protect_token() -> None:
     """Makes the token in the home directory private: Ray writes it readable by all users."""
     with contextlib.suppress(OSError):  # no such file, or another owner
         _TOKEN_FILE.expanduser().chmod(0o600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class ConnectedCluster:
     """Cluster that this process is connected to."""
 
     facts: ClusterFacts
@@ -109,7 +109,7 @@ class Joined:
 
 
 @contextlib.contextmanager
-def connected(spec: SweepSpec) -> Iterator[Joined]:
+def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
     """Connects to Ray while the context is open. Requested nodes may go when it closes.
 
     Joins `cluster.address`, or the cluster whose job this is. Without either, starts Ray on this
@@ -121,16 +121,16 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
     """
     require("ray")
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
-    settle_ray()
+    configure_ray()
     if address:
         _check_reachable(address)
-        settle_token()
+        enable_token_auth()
     import ray
 
     connects = not ray.is_initialized()
     if connects:
         _connect(ray, address)
-        keep_token()
+        protect_token()
     nodes, is_local = None, connects and address is None
     try:
         device = _device(ray, spec)
@@ -144,7 +144,7 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
             await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
         facts = _facts(device, nodes, spec)
         lacks = _lacks(device) if is_local else _lacks_on_worker(ray, device)
-        yield Joined(facts=replace(facts, lacks=lacks), nodes=nodes)
+        yield ConnectedCluster(facts=replace(facts, lacks=lacks), nodes=nodes)
     finally:
         if nodes is not None:
             nodes.close()
@@ -153,11 +153,11 @@ def connected(spec: SweepSpec) -> Iterator[Joined]:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    verbose = shows_ray_logs()
+    verbose = ray_logs_enabled()
     logs = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     try:
         if address is None:
-            settle_own_ray()
+            configure_own_ray()
             ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **logs)
         else:
             ray.init(address=address, **logs)
@@ -218,7 +218,9 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
         memory_limit_bytes=spec.memory_limit_bytes,
         node_slots=node_slots,
     )
-    return split_by_accelerator(facts, spec, lambda kind: _room(on_kind(nodes, kind)))
+    return split_by_accelerator(
+        facts, spec, lambda kind: _room(nodes_with_accelerator(nodes, kind))
+    )
 
 
 def _room(nodes: Sequence[Node]) -> tuple[int, int]:

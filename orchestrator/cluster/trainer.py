@@ -45,7 +45,8 @@ class LeanTrainer(DataParallelTrainer):  # type: ignore[misc]
         return ray.get(controller.get_result.remote())
 
     def _create_default_callbacks(self) -> list[Any]:
-        # a group has no data of Ray Data; `cleanup.free_abandoned` frees placement groups
+        # a group has no data of Ray Data; `cleanup.remove_abandoned_placement_groups` frees
+        # placement groups
         needless = ray_private.callbacks_with_actors()
         callbacks = super()._create_default_callbacks()
         return [callback for callback in callbacks if not isinstance(callback, needless)]

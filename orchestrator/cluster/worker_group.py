@@ -34,23 +34,23 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 from orchestrator.cluster.channels import Mailbox, Seat
 from orchestrator.cluster.cleanup import (
     end_controllers,
-    end_on_nodes,
-    free_abandoned,
+    end_worker_processes,
     oom_killed,
+    remove_abandoned_placement_groups,
     session_folder,
 )
-from orchestrator.cluster.nodes import ID_LABEL, gone_among
-from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, to_hand_over
+from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
+from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
 from orchestrator.core.failures import (
     GroupFailure,
     failure_decision,
-    may_be_a_lost_node,
+    may_be_node_loss,
     outcome_of_group_failure,
 )
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.core.placement import Processes, reason_to_change
-from orchestrator.host import oom_kills, package_versions, visible_device_use
+from orchestrator.host import oom_kills, package_versions, visible_gpu_bytes_in_use
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
@@ -131,7 +131,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     actor, node = context.current_actor, context.get_node_id()
     mailbox.count.remote(node, oom_kills())
     has_gpu = context.get_accelerator_ids().get("GPU")
-    devices = tuple(visible_device_use().items()) if has_gpu else ()
+    devices = tuple(visible_gpu_bytes_in_use().items()) if has_gpu else ()
     ray.get(mailbox.sit.remote(Seat(worker=actor, node=node, pid=os.getpid(), devices=devices)))
     worker = Worker.start(config["spec"], announce)
     warm_up(config["spec"], worker)
@@ -235,8 +235,8 @@ class WorkerGroup:
                 end_controllers()
                 self._ended.wait(STOP_SECONDS)
         ray.kill(self._mailbox)
-        faults = end_on_nodes(self.seats)
-        free_abandoned()
+        faults = end_worker_processes(self.seats)
+        remove_abandoned_placement_groups()
         shutil.rmtree(self._folder, ignore_errors=True)
         return faults
 
@@ -258,7 +258,7 @@ class WorkerGroup:
                 return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
             except GetTimeoutError:
                 now = time.monotonic()
-                unreachable = now > next_check and gone_among(doors)
+                unreachable = now > next_check and unreachable_nodes(doors)
                 if now > until or unreachable:
                     where = " on nodes that cannot be reached" if unreachable else ""
                     detail = f"{doing} did not finish{where}"
@@ -317,7 +317,7 @@ def _trainer(
             name=f"plimsoll-group-{uuid.uuid4().hex[:8]}",
             storage_path=folder,
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=1),
-            worker_runtime_env={"env_vars": to_hand_over(environment)},
+            worker_runtime_env={"env_vars": missing_variables(environment)},
         ),
     )
 
@@ -361,8 +361,8 @@ class WarmGroup:
             outcome, self._group = failed.outcome, None
             reason = failure_decision(outcome).replace or "its workers are gone"
             notes += [_replaced(reason), *failed.left]
-            if may_be_a_lost_node(outcome):
-                lost_nodes = gone_among(given.doors)
+            if may_be_node_loss(outcome):
+                lost_nodes = unreachable_nodes(given.doors)
         ended_at = time.time()
         return TrialReport(
             number=given.request.number,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.core.failures import reason_to_stop
-from orchestrator.core.objective import measured, record_of, trials_since_best
+from orchestrator.core.objective import is_measured, record_of, trials_since_best
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast, Record
@@ -14,10 +14,10 @@ from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForeca
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
 # No forecast covers libraries that load during the first step, or a busy machine
-FLOOR_SECONDS = 60.0
+DEADLINE_FLOOR_SECONDS = 60.0
 # A trial that does not hang may take this multiple of the upper end of its forecast, or of the
 # longest build so far
-SLACK = 4.0
+DEADLINE_SLACK = 4.0
 # Steps outside of `objective.max_seconds`: the worst step, and the last two, which a measurement
 # may begin however slow they are
 _UNCAPPED_STEPS = 3
@@ -83,7 +83,7 @@ def not_worth_it(state: SweepState, saving: float | None, seconds: float | None)
     hours = state.spec.budget.training_hours
     if hours is None or saving is None or seconds is None:
         return None
-    if sum(measured(record) for record in state.records) < _MIN_MEASURED:
+    if sum(is_measured(record) for record in state.records) < _MIN_MEASURED:
         return None
     saved = saving * hours * 3600
     if saved >= seconds:
@@ -131,9 +131,10 @@ def trial_deadline_seconds(
     """Returns the hard limit of the next trial, in seconds.
 
     It is at most `budget.trial_seconds`, or the time until the sweep ends if that is less. Given a
-    forecast and a measured build time, it is also at most `FLOOR_SECONDS`, the measured steps
-    (`objective.max_seconds`), and `SLACK` times everything else that the plan is expected to need.
-    So a trial that hangs is ended within minutes, and one that is merely slow is not.
+    forecast and a measured build time, it is also at most `DEADLINE_FLOOR_SECONDS`, the measured
+    steps (`objective.max_seconds`), and `DEADLINE_SLACK` times everything else that the plan is
+    expected to need. So a trial that hangs is ended within minutes, and one that is merely slow is
+    not.
 
     Args:
         state: The sweep so far.
@@ -150,15 +151,15 @@ def trial_deadline_seconds(
     if setup is None:
         return cap
     steps = _UNCAPPED_STEPS * forecast.step_seconds.high / forecast.filled
-    needed = SLACK * (steps + setup) + state.spec.objective.max_seconds
-    return min(cap, FLOOR_SECONDS + needed)
+    needed = DEADLINE_SLACK * (steps + setup) + state.spec.objective.max_seconds
+    return min(cap, DEADLINE_FLOOR_SECONDS + needed)
 
 
 def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
     """Returns the hard limit of a validation in seconds, however little time the sweep has left.
 
     It is at most `budget.trial_seconds` times `validation.longer`. It is less if the measurements
-    of the trial show that less will do, with `SLACK` and time for a slow disk to take the
+    of the trial show that less will do, with `DEADLINE_SLACK` and time for a slow disk to take the
     checkpoint.
 
     Args:
@@ -174,7 +175,7 @@ def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
     checkpoint_bytes = trial.plan.world_size * (anatomy.weights + anatomy.optimizer_states)
     saving = checkpoint_bytes / _SLOW_DISK_BYTES_PER_SECOND
     measuring = spec.validation.longer * spec.objective.max_seconds
-    needed = FLOOR_SECONDS + SLACK * (setup + steps) + measuring + saving
+    needed = DEADLINE_FLOOR_SECONDS + DEADLINE_SLACK * (setup + steps) + measuring + saving
     return min(spec.validation.longer * spec.budget.trial_seconds, needed)
 
 

@@ -23,8 +23,8 @@ from search_spaces.trial import (
 RESIDUAL_SHARE = 0.05
 RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
-SAME_FAILURES = 4  # plans that fail with one error before the job itself is blamed
-FULL_DISKS = 2  # trials in a row
+MAX_SAME_FAILURES = 4  # plans that fail with one error before the job itself is blamed
+MAX_FULL_DISKS = 2  # trials in a row
 DRIVER_DIED_TWICE = Crashed(
     cause="driver_lost",
     rank=None,
@@ -99,10 +99,10 @@ def reason_to_stop(records: Sequence[Record]) -> str | None:
             are ignored.
     """
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
-    last = ended[-FULL_DISKS:]
-    if len(last) == FULL_DISKS and all(map(_is_full, last)):
-        return f"the last {FULL_DISKS} trials ran out of disk space: {_detail(last[-1])}"
-    if len(ended) < SAME_FAILURES:
+    last = ended[-MAX_FULL_DISKS:]
+    if len(last) == MAX_FULL_DISKS and all(map(_is_full, last)):
+        return f"the last {MAX_FULL_DISKS} trials ran out of disk space: {_detail(last[-1])}"
+    if len(ended) < MAX_SAME_FAILURES:
         return None
     errors = {_detail(outcome) for outcome in ended}
     if len(errors) != 1 or "" in errors:
@@ -161,7 +161,7 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
     return Crashed(cause="worker_died", rank=death.rank, phase=death.doing, detail=death.detail)
 
 
-def may_be_a_lost_node(outcome: Outcome) -> bool:
+def may_be_node_loss(outcome: Outcome) -> bool:
     """Returns True if the loss of a node can have caused this outcome."""
     match outcome:
         case Crashed(cause="worker_died" | "collective") | TimedOut():

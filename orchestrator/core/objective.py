@@ -14,7 +14,7 @@ from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, Record
 
 _HOUR = 3600
-PEAKS_APART = 0.005  # run-to-run difference of a plan's peak memory, as a share of the limit
+PEAK_NOISE_SHARE = 0.005  # run-to-run difference of a plan's peak memory, as a share of the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,9 @@ class Objective:
                 return None if seconds is None else _times(outcome.samples_per_second, seconds)
             case "headroom":
                 free = 1 - outcome.memory.share
-                return Estimate(value=free, low=free - PEAKS_APART, high=free + PEAKS_APART)
+                return Estimate(
+                    value=free, low=free - PEAK_NOISE_SHARE, high=free + PEAK_NOISE_SHARE
+                )
 
     def seconds_per_price(self, plan: Plan) -> float | None:
         """Returns the seconds that a plan's ranks run per unit of price; None without a price."""
@@ -122,7 +124,7 @@ def _times(rate: Estimate, factor: float) -> Estimate:
     return Estimate(value=rate.value * factor, low=rate.low * factor, high=rate.high * factor)
 
 
-def measured(record: Record) -> TypeGuard[Record]:
+def is_measured(record: Record) -> TypeGuard[Record]:
     """Returns True if the trial was measured."""
     return isinstance(record.outcome, Measured)
 
@@ -166,7 +168,7 @@ def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
     return next((record for record in reversed(tuple(records)) if record.plan == plan), None)
 
 
-def limit_of(record: Record) -> int | None:
+def memory_limit_of(record: Record) -> int | None:
     """Returns the memory limit of a rank in bytes; None if the outcome does not have it."""
     match record.outcome:
         case Measured(memory=memory):
@@ -177,7 +179,7 @@ def limit_of(record: Record) -> int | None:
             return None
 
 
-def counts(records: Iterable[Record]) -> dict[str, int]:
+def outcome_counts(records: Iterable[Record]) -> dict[str, int]:
     """Returns the number of trials by kind of outcome."""
     return dict(Counter(record.outcome.kind for record in records))
 

@@ -62,7 +62,7 @@ def front_rows(cost: Numbers, gain: Numbers) -> Counts:
     return order[gain[order] > best_before]
 
 
-def thinned(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
+def thin_front(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
     """Thins a front for a table: drops rows that gain hardly more than the one before.
 
     Args:

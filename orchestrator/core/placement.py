@@ -90,7 +90,7 @@ def assign(
     return None
 
 
-def one_kind_each(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
+def nodes_of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
     """Returns the nodes of one kind, since measurements on different GPUs are not comparable.
 
     Args:
@@ -104,7 +104,7 @@ def one_kind_each(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node,
     return tuple(node for node in nodes if node.kind == selected)
 
 
-def on_kind(nodes: Sequence[Node], accelerator: str) -> tuple[Node, ...]:
+def nodes_with_accelerator(nodes: Sequence[Node], accelerator: str) -> tuple[Node, ...]:
     """Returns the nodes with this accelerator; all of them if it is empty."""
     return tuple(node for node in nodes if not accelerator or node.kind == accelerator)
 
@@ -173,7 +173,7 @@ def _place(plan: Plan | _Shape, free_slots: Mapping[str, int]) -> Placement | No
     return Placement(tuple(parts))
 
 
-def capacity_words(nodes: Sequence[Node]) -> str:
+def capacity_text(nodes: Sequence[Node]) -> str:
     """Returns the capacity of nodes as text: `2 nodes with room for 8 ranks`, or `none`."""
     return ", ".join(_capacities(nodes)) or "none"
 
@@ -219,7 +219,7 @@ def shortfall(
         nodes: The nodes that are up, of any kind.
         held: Placements of the groups that have workers.
     """
-    nodes = on_kind(nodes, wanted.accelerator)
+    nodes = nodes_with_accelerator(nodes, wanted.accelerator)
     groups = _groups_that_fit(wanted, nodes)
     needed = frozenset(node for group in groups for node in group.nodes)
     missing = wanted.groups - len(groups)

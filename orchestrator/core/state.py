@@ -16,15 +16,15 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import Objective, limit_of, score
+from orchestrator.core.objective import Objective, memory_limit_of, score
 from orchestrator.core.validation import (
     ValidationFailure,
     candidates,
     counts_as_validation,
     failures,
     next_validation,
+    passed_validation,
     slowness,
-    validated_among,
 )
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Record
@@ -71,7 +71,7 @@ class SweepState:
     def best(self) -> Record | None:
         """Trial of the validated plan, else the best feasible one whose validation did not fail."""
         equals, goal = self.equals, self.goal
-        validation = validated_among(equals, self.validations)
+        validation = passed_validation(equals, self.validations)
         if validation is not None:
             return next(record for record in equals if record.number == validation.number)
         return max(equals, key=lambda record: score(record, goal), default=None)
@@ -84,7 +84,7 @@ class SweepState:
     @property
     def validated(self) -> Record | None:
         """The validation that one of the best plans passed, None if none did."""
-        return validated_among(self.equals, self.validations)
+        return passed_validation(self.equals, self.validations)
 
     @property
     def failed_validations(self) -> Mapping[int, ValidationFailure]:
@@ -140,7 +140,7 @@ def advance(state: SweepState, event: Event) -> SweepState:
                 validations=(*state.validations, record)
                 if counts_as_validation(record)
                 else state.validations,
-                memory_limit_bytes=limit_of(record) or state.memory_limit_bytes,
+                memory_limit_bytes=memory_limit_of(record) or state.memory_limit_bytes,
             )
         case Noted():
             return replace(state, notes=(*state.notes, event))

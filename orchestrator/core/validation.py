@@ -19,13 +19,17 @@ from search_spaces.trial import Cancelled, Measured, Outcome, Record
 # First steps whose losses are compared: few enough that rounding errors, which grow from step to
 # step, stay small, and enough for a wrong gradient to show.
 COMPARED_STEPS = 10
-FEWEST_STEPS = 5  # of a reference, if possible: the first loss alone says nothing of training
+MIN_REFERENCE_STEPS = (
+    5  # of a reference, if possible: the first loss alone says nothing of training
+)
 # Largest difference of losses, relative to the largest loss, between two plans that train the same.
 # In fp32 the project's engines and layouts differed by up to 2e-5 over 9 steps and 1e-4 over 11; a
 # plan that does not train at all differed by 1e-3 or more (tests/workers/test_same_training, fuzz).
-SAME_FP32 = 1e-3
-SAME_HALF = 0.02  # bf16 has 3 digits: tiny models were within 2 % of fp32 over 9 steps
-SAME_LOSSY = 0.05  # 8-bit states, compressed gradients, other precisions, different dropout masks
+TOLERANCE_FP32 = 1e-3
+TOLERANCE_HALF = 0.02  # bf16 has 3 digits: tiny models were within 2 % of fp32 over 9 steps
+TOLERANCE_LOSSY = (
+    0.05  # 8-bit states, compressed gradients, other precisions, different dropout masks
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ def loss_check(
     """Compares the first losses of a validation with those of a reference plan.
 
     The reference is the measured lossless plan that differs least from the baseline, and is the
-    baseline itself if that was measured. Plans with at least `FEWEST_STEPS` steps go first.
+    baseline itself if that was measured. Plans with at least `MIN_REFERENCE_STEPS` steps go first.
 
     Args:
         validation: The validation of any plan.
@@ -81,7 +85,7 @@ def loss_check(
     reference = min(
         references,
         key=lambda record: (
-            len(_losses(record)) < FEWEST_STEPS,
+            len(_losses(record)) < MIN_REFERENCE_STEPS,
             _differences(record.plan, baseline),
             record.number,
         ),
@@ -106,8 +110,8 @@ def loss_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int
 def loss_tolerance(plan: Plan, outcome: Measured, spec: SweepSpec) -> float:
     """Returns the largest relative difference of losses that is allowed on the same samples."""
     if not is_lossless(plan, spec) or (outcome.validation is not None and outcome.validation.draws):
-        return SAME_LOSSY
-    return SAME_FP32 if plan.precision == "fp32" else SAME_HALF
+        return TOLERANCE_LOSSY
+    return TOLERANCE_FP32 if plan.precision == "fp32" else TOLERANCE_HALF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,7 @@ def next_validation(
     if slow is not None:
         return slow
     best = candidates(records, failed, Objective.of(spec))
-    if not best or validated_among(best, validations) is not None:
+    if not best or passed_validation(best, validations) is not None:
         return None
     last = max(record.ended_at for record in records)
     tried = {
@@ -233,7 +237,7 @@ def _slow_for_the_first_time(
     return next((record for record in records if record.number == last.number), None)
 
 
-def validated_among(best: Sequence[Record], validations: Sequence[Record]) -> Record | None:
+def passed_validation(best: Sequence[Record], validations: Sequence[Record]) -> Record | None:
     """Returns the validation of the first trial that has one; `best` must hold no failed ones."""
     by_trial = {validation.number: validation for validation in validations}
     return next((by_trial[record.number] for record in best if record.number in by_trial), None)

@@ -9,14 +9,14 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from orchestrator.core.objective import PEAKS_APART, counts
+from orchestrator.core.objective import PEAK_NOISE_SHARE, outcome_counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
 from orchestrator.report.labels import KIND_WORDS, lossy_words, outcome_words
 from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
 from search_spaces.plan import Plan
 from search_spaces.plan_table import differing_knobs
-from search_spaces.spec.load import ADDRESSES
+from search_spaces.spec.load import ADDRESS_KEYS
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate, Fingerprint, Measured, Record
@@ -61,7 +61,7 @@ def measurement(record: Record, state: SweepState) -> Measurement:
     )
 
 
-def rates_apart(first: Record, second: Record) -> bool | None:
+def speeds_differ(first: Record, second: Record) -> bool | None:
     """Returns True if two speeds differ beyond noise; None if one was not measured.
 
     They do if their confidence intervals do not overlap, the test for statistically equal plans.
@@ -72,7 +72,7 @@ def rates_apart(first: Record, second: Record) -> bool | None:
     return not one.samples_per_second.overlaps(other.samples_per_second)
 
 
-def peaks_apart(first: Record, second: Record) -> bool | None:
+def peaks_differ(first: Record, second: Record) -> bool | None:
     """Returns True if two peaks differ beyond run-to-run noise; None if one was not measured."""
     one, other = peak(first), peak(second)
     return None if one is None or other is None else not one.overlaps(other)
@@ -83,7 +83,7 @@ def peak(record: Record) -> Estimate | None:
     if not isinstance(record.outcome, Measured):
         return None
     memory = record.outcome.memory
-    noise_bytes = PEAKS_APART * memory.limit_bytes
+    noise_bytes = PEAK_NOISE_SHARE * memory.limit_bytes
     peak_bytes = float(memory.peak_bytes)
     return Estimate(value=peak_bytes, low=peak_bytes - noise_bytes, high=peak_bytes + noise_bytes)
 
@@ -137,8 +137,8 @@ def compare_plans(state: SweepState, numbers: tuple[int, int]) -> PlanComparison
         second=measurement(second, state),
         knobs=tuple(_knobs(first, second)),
         ratio=speedup(second, first),
-        rates_apart=rates_apart(first, second),
-        peaks_apart=peaks_apart(first, second),
+        rates_apart=speeds_differ(first, second),
+        peaks_apart=peaks_differ(first, second),
         phases=tuple(_phases(first, second)),
         anatomy=tuple(_anatomy(first, second)),
     )
@@ -266,7 +266,7 @@ def compare_studies(
         ratio=_ratio(second_best, first_best),
         rates_apart=None
         if first_best is None or second_best is None
-        else rates_apart(first_best, second_best),
+        else speeds_differ(first_best, second_best),
         pairs=pairs,
         agreement=_agreement(pairs),
         only_first=len(plans[0] - plans[1]),
@@ -279,7 +279,7 @@ def _side(state: SweepState, note: str) -> Side:
     return Side(
         study=state.study,
         trials=len(state.records),
-        ended=tuple(counts(state.records).items()),
+        ended=tuple(outcome_counts(state.records).items()),
         device="" if fingerprint is None else f"{fingerprint.device} {fingerprint.device_name}",
         best=None if state.best is None else measurement(state.best, state),
         note=note,
@@ -297,8 +297,8 @@ def _pairs(first: SweepState, second: SweepState) -> Iterator[Pair]:
             first=measurement(one, first),
             second=measurement(other, second),
             ratio=_ratio(other, one),
-            rates_apart=rates_apart(one, other),
-            peaks_apart=peaks_apart(one, other),
+            rates_apart=speeds_differ(one, other),
+            peaks_apart=peaks_differ(one, other),
         )
 
 
@@ -377,7 +377,7 @@ def _keys(
             continue
         if isinstance(value, dict) and isinstance(other_value, dict):
             yield from _keys(value, other_value, f"{name}.")
-        elif tuple(name.split(".")) in ADDRESSES:
+        elif tuple(name.split(".")) in ADDRESS_KEYS:
             yield Difference(name=name, first=_address(value), second=_address(other_value))
         else:
             yield Difference(name=name, first=value, second=other_value)

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.objective import limit_of
+from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import Footprints, calibrated, study_device
 from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
-from orchestrator.forecast.table import Expected, ForecastTable, expected, forecast_table, size_plan
+from orchestrator.forecast.table import (
+    Expected,
+    ForecastTable,
+    expected,
+    forecast_table,
+    single_plan_table,
+)
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
 from search_spaces.hardware.catalogue import find_device
@@ -38,7 +44,7 @@ class ForecastContext:
     state: SweepState
     records: tuple[Record, ...]
     question: PlanningRequest
-    belief: Calibration
+    calibration: Calibration
     trace: TraceVariants
     sized: ForecastTable
 
@@ -58,7 +64,7 @@ class ForecastContext:
             return expected(self.sized, int(rows[0]))
         if self.refusal(plan) is not None:
             return None
-        return expected(size_plan(self.question, plan, self.trace, self.belief), 0)
+        return expected(single_plan_table(self.question, plan, self.trace, self.calibration), 0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -88,7 +94,7 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
         device = find_device(accelerator_spec.gpu)
     model = describe(spec.model, spec.train)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
-    limits = (limit for record in reversed(records) if (limit := limit_of(record)))
+    limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
     request = request.limited_to(next(limits, request.limit_bytes))
     trace = Footprints(spec, request.kind)
     calibration = calibrated(
@@ -98,7 +104,7 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
         state=state,
         records=records,
         question=request,
-        belief=calibration,
+        calibration=calibration,
         trace=trace,
         sized=forecast_table(request, request.ranks[0], trace, calibration),
     )
@@ -109,7 +115,7 @@ def without_accelerator(plan: Plan) -> Plan:
     return replace(plan, accelerator="")
 
 
-def times(estimate: Estimate, factor: float) -> Estimate:
+def scaled(estimate: Estimate, factor: float) -> Estimate:
     """Returns an estimate multiplied by a factor."""
     return Estimate(
         value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor
@@ -181,7 +187,7 @@ def _value(name: str, text: str) -> Any:
     return share
 
 
-def plan_asked(
+def complete_plan(
     values: Mapping[str, Any], template: Plan, domains: Mapping[str, Values], global_batch: int
 ) -> Plan | Refused:
     """Completes some knobs to a plan, with the other knobs of a template where they fit.

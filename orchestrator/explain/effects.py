@@ -146,7 +146,7 @@ def _effect(
     )
 
 
-def phases_saved(record: Record, other: Record) -> Iterator[tuple[str, float, float]]:
+def phase_seconds(record: Record, other: Record) -> Iterator[tuple[str, float, float]]:
     """Yields the phases of a step, with their measured seconds in both trials."""
     outcome, other_outcome = record.outcome, other.outcome
     if isinstance(outcome, Measured) and isinstance(other_outcome, Measured):
@@ -154,7 +154,7 @@ def phases_saved(record: Record, other: Record) -> Iterator[tuple[str, float, fl
             yield name, getattr(outcome.phases, name), getattr(other_outcome.phases, name)
 
 
-def terms_saved(
+def term_seconds(
     plan: Plan, other: Plan, context: ForecastContext
 ) -> Iterator[tuple[str, float, float]]:
     """Yields the cost terms of a step, with their forecast seconds in both plans.

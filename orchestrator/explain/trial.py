@@ -9,15 +9,15 @@ import numpy as np
 
 from orchestrator.core.objective import ranked
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import ForecastContext, times, without_accelerator
+from orchestrator.explain.context import ForecastContext, scaled, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
 from orchestrator.report.format import number
 from orchestrator.report.labels import lossy_words, outcome_words, validation_words, violation_words
 from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import dominated_rows
-from orchestrator.workspace import snapshot_of
-from search_spaces.costs.calibration import SURE, probability_below
+from orchestrator.workspace import memory_snapshot_path
+from search_spaces.costs.calibration import Z_95, probability_below
 from search_spaces.errors import StudyError
 from search_spaces.plan import Plan
 from search_spaces.plan_table import neighbours
@@ -123,7 +123,7 @@ def _oom_fix(
             fits=1.0,
             keeps=peak <= line,
         )
-    raised_peak = times(forecast.peak_bytes, factor)
+    raised_peak = scaled(forecast.peak_bytes, factor)
     fits = _fits(raised_peak, limit)
     fits_host = bool(context.sized.hosted[row])
     if fits < LIKELY or not fits_host:
@@ -141,7 +141,7 @@ def _oom_fix(
 
 
 def _fits(peak: Estimate, limit: float) -> float:
-    deviation = np.array([np.log(peak.high / peak.value) / SURE])
+    deviation = np.array([np.log(peak.high / peak.value) / Z_95])
     return float(probability_below(np.array([limit]), np.array([peak.value]), deviation)[0])
 
 
@@ -214,7 +214,7 @@ def explain_trial(
         plain = replace(record, plan=without_accelerator(record.plan))
         device_shortage = shortage(plain, outcome, context)
     ran_out = isinstance(outcome, OutOfMemory)
-    snapshot = snapshot_of(state.spec, state.study, record.number) if ran_out else None
+    snapshot = memory_snapshot_path(state.spec, state.study, record.number) if ran_out else None
     return TrialExplanation(
         study=state.study,
         trial=record.number,

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.explain.context import ForecastContext, plan_asked, without_accelerator
+from orchestrator.explain.context import ForecastContext, complete_plan, without_accelerator
 from orchestrator.explain.effects import Change, changes
-from orchestrator.forecast.request import SURE_TO_FIT
+from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words
@@ -67,7 +67,7 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     domains = dict(space.domains)
     values = {name: value for name, value in knobs.items() if name != "accelerator"}
     batch = context.state.spec.train.global_batch
-    plan = plan_asked(values, without_accelerator(template), domains, batch)
+    plan = complete_plan(values, without_accelerator(template), domains, batch)
     tried = context.record_of(without_accelerator(template))
     number = None if tried is None else tried.number
     if isinstance(plan, Refused):
@@ -192,7 +192,7 @@ def _memory(forecast: Expected, context: ForecastContext) -> str:
         return f"{words}, above the limit of {gib(limit)} GiB: {fits}"
     if peak.value > line:
         return f"{words}, above {gib(line)} GiB, the limit minus the headroom: {fits}"
-    if forecast.fits < SURE_TO_FIT:
+    if forecast.fits < RECOMMENDED_FIT_PROBABILITY:
         return f"{words}, too close to the limit of {gib(limit)} GiB: {fits}"
     return ""
 

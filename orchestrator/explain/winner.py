@@ -14,12 +14,12 @@ from orchestrator.explain.effects import (
     KnobEffect,
     changes,
     knob_effects,
-    phases_saved,
-    terms_saved,
+    phase_seconds,
+    term_seconds,
 )
 from orchestrator.report.labels import lossy_words, outcome_words
 from orchestrator.report.sweep_tables import quotient, speedup
-from orchestrator.report.sweep_text import answer, lossy_sentence
+from orchestrator.report.sweep_text import best_sentence, lossy_sentence
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Record
 
@@ -82,7 +82,7 @@ def explain_best(
     headroom = state.spec.objective.headroom
     return BestExplanation(
         study=state.study,
-        answer=answer(state),
+        answer=best_sentence(state),
         lossy=lossy_sentence(state),
         trial=best.number,
         plan=best.plan,
@@ -142,6 +142,6 @@ def _competitor(
         peak_bytes=peak,
         changes=changes(best.plan, plan),
         knob_effects=() if context is None else knob_effects(best, plan, context),
-        phases=() if tried is None else tuple(phases_saved(best, tried)),
-        terms=() if context is None else tuple(terms_saved(best.plan, plan, context)),
+        phases=() if tried is None else tuple(phase_seconds(best, tried)),
+        terms=() if context is None else tuple(term_seconds(best.plan, plan, context)),
     )

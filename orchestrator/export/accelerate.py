@@ -11,10 +11,10 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import (
     HEAD,
     SCRIPT,
-    filled,
     fsdp2_refusals,
-    unsplit,
-    what_is_yours,
+    render_template,
+    user_tasks,
+    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
@@ -28,7 +28,7 @@ _PORT = 29500
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Yields the reasons why Accelerate cannot express a plan."""
-    yield from unsplit(plan, "torch")
+    yield from wrapper_refusals(plan, "torch")
     if plan.compression != "none":
         yield f"compression is {plan.compression}, which only the torchrun script supports"
     yield from fsdp2_refusals(plan)
@@ -51,7 +51,7 @@ def export(source: ExportSource) -> Bundle:
     return Bundle(
         format="accelerate",
         files={
-            SCRIPT: filled("accelerate.py.jinja", **words, command=command),
+            SCRIPT: render_template("accelerate.py.jinja", **words, command=command),
             CONFIG: yaml.safe_dump(configuration(source), sort_keys=False),
         },
         command=command,
@@ -121,7 +121,7 @@ def _distributed(source: ExportSource) -> str:
 
 def _unsaid(source: ExportSource) -> Iterator[str]:
     plan = source.plan
-    yield from what_is_yours(source)
+    yield from user_tasks(source)
     if plan.checkpoint_ratio > 0:
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"

@@ -86,12 +86,12 @@ def files_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> dict[str, 
     return {
         **bundle.files,
         README: readme(bundle, source, inputs),
-        EXPORTED_FILE: exported_of(bundle, source, inputs).to_json(),
+        EXPORTED_FILE: manifest_of(bundle, source, inputs).to_json(),
         SPEC_FILE: spec_to_yaml(inputs.spec),
     }
 
 
-def exported_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportManifest:
+def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportManifest:
     """Returns the manifest that `plimsoll verify` and the unchanged script read."""
     measured = source.told
     return ExportManifest(

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import (
     SCRIPT,
-    filled,
-    script_words,
+    render_template,
     start_command,
-    unsplit,
-    what_is_yours,
+    template_values,
+    user_tasks,
+    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
@@ -28,23 +28,23 @@ CONFIG = "ds_config.json"
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Yields the reasons why DeepSpeed's configuration cannot express a plan."""
-    yield from unsplit(plan, "deepspeed")
+    yield from wrapper_refusals(plan, "deepspeed")
 
 
 def export(source: ExportSource) -> Bundle:
     """Returns the configuration, and a script for DeepSpeed's launcher or `torchrun`."""
     settings = deepspeed_settings(source)
     command = start_command(source)
-    words = script_words(source, settings)
+    words = template_values(source, settings)
     return Bundle(
         format="deepspeed",
         files={
-            SCRIPT: filled("deepspeed.py.jinja", **words, command=command),
+            SCRIPT: render_template("deepspeed.py.jinja", **words, command=command),
             CONFIG: config_text(settings),
         },
         command=command,
         environment=environment_of(source),
-        unsaid=(*what_is_yours(source), optimizer_is_in_the_script(source)),
+        unsaid=(*user_tasks(source), optimizer_caveat(source)),
     )
 
 
@@ -66,7 +66,7 @@ def environment_of(source: ExportSource) -> Environment:
     return tuple(environment.items())
 
 
-def optimizer_is_in_the_script(source: ExportSource) -> str:
+def optimizer_caveat(source: ExportSource) -> str:
     """Returns a sentence on the settings that DeepSpeed's configuration leaves out."""
     return (
         f"The optimizer ({source.plan.optimizer}) and the learning-rate schedule are in the script,"

@@ -43,7 +43,7 @@ FORMATS = {
 }
 
 
-def fitting(name: str | None, record: Record) -> str:
+def choose_format(name: str | None, record: Record) -> str:
     """Returns the name of a format, or of the first that can express the plan of a trial.
 
     Raises:
@@ -71,7 +71,7 @@ def fitting(name: str | None, record: Record) -> str:
     return name
 
 
-def every_export(source: ExportSource) -> dict[str, str]:
+def all_exports(source: ExportSource) -> dict[str, str]:
     """Returns the folders of all formats that can express the plan, without inputs.
 
     Returns:
@@ -87,10 +87,10 @@ def every_export(source: ExportSource) -> dict[str, str]:
     return texts
 
 
-def exported(source: ExportSource, name: str | None = None) -> Bundle:
+def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:
     """Exports the plan in a format, or in the first that can express it.
 
     Raises:
         UserError: If the format does not exist or cannot express the plan.
     """
-    return FORMATS[fitting(name, source.record)].export(source)
+    return FORMATS[choose_format(name, source.record)].export(source)

@@ -10,12 +10,12 @@ from orchestrator.export import deepspeed
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import (
     SCRIPT,
-    filled,
     fsdp2_refusals,
-    script_words,
+    render_template,
     start_command,
-    unsplit,
-    what_is_yours,
+    template_values,
+    user_tasks,
+    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
@@ -41,7 +41,7 @@ _OPTIMIZERS = {
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Yields the reasons why Trainer cannot train a plan."""
-    yield from unsplit(plan, plan.engine)
+    yield from wrapper_refusals(plan, plan.engine)
     if plan.batching == "packed":
         yield "batching is packed: Trainer needs the same number of micro-batches in every step"
     if plan.replicas > 1:
@@ -94,7 +94,7 @@ def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, An
     return arguments | _engine(plan, device)
 
 
-def misfits(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
+def model_refusals(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why Trainer cannot train a plan with this model or on this device."""
     if model.vocab_size is None:
         yield (
@@ -142,7 +142,7 @@ def export(source: ExportSource) -> Bundle:
     Raises:
         UserError: If Trainer cannot train the model.
     """
-    if reasons := list(misfits(source.plan, source.model, source.device)):
+    if reasons := list(model_refusals(source.plan, source.model, source.device)):
         number = source.record.number
         raise UserError(
             f"hf-trainer cannot express the plan of trial {number}: {'; '.join(reasons)}"
@@ -150,12 +150,12 @@ def export(source: ExportSource) -> Bundle:
     plan = source.plan
     command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(source)
     settings = render_torch(plan, source.model)
-    words = script_words(source, settings)
+    words = template_values(source, settings)
     # the script must not recompute again what Trainer's own switch recomputes
     words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
     arguments = training_arguments(plan, source.spec, source.device)
     files = {
-        SCRIPT: filled("hf_trainer.py.jinja", **words, command=command),
+        SCRIPT: render_template("hf_trainer.py.jinja", **words, command=command),
         ARGUMENTS: json.dumps(arguments, indent=2) + "\n",
     }
     if plan.engine == "deepspeed":
@@ -188,7 +188,7 @@ def _environment(source: ExportSource) -> Environment:
 
 def _unsaid(source: ExportSource) -> Iterator[str]:
     plan = source.plan
-    yield from what_is_yours(source, batches="make_batches")
+    yield from user_tasks(source, batches="make_batches")
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"

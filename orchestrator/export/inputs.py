@@ -1,7 +1,7 @@
 """Inputs of training (data, tokenizer, model folder, user modules), collected for an export.
 
 An exported folder must start from any current directory and on other machines. So an input of up
-to `CARRIED_BYTES` is copied into its subfolder `inputs/`. A larger one is referenced by absolute
+to `MAX_COPIED_BYTES` is copied into its subfolder `inputs/`. A larger one is referenced by absolute
 path, and also searched elsewhere (`search_spaces.settings.export_manifest.Input`).
 """
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from search_spaces.presets.catalogue import preset_names
 from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_paths
 from search_spaces.spec.schema import DataSpec, SweepSpec
-from workers.models.user_code import importable_from_here
+from workers.models.user_code import importable_from_cwd
 
-CARRIED_BYTES = 32 * 2**20  # per input; all data files together count as one
+MAX_COPIED_BYTES = 32 * 2**20  # per input; all data files together count as one
 # files of a model or tokenizer folder to copy; weights are initialized, not loaded
 _COPIED_SUFFIXES = (".json", ".py", ".txt", ".model", ".tiktoken", ".jinja")
 _PLIMSOLL = ("orchestrator", "search_spaces", "workers")  # installed, never copied
@@ -61,7 +61,7 @@ def collect_inputs(spec: SweepSpec, *, carry: bool = True) -> Inputs:
     for group in (_data(spec.data), _tokenizer(spec.data), _model(spec), _code(spec)):
         local_inputs = list(group)
         copied = {name: file for local in local_inputs for name, file in local.files.items()}
-        carried = carry and bool(copied) and _bytes(copied) <= CARRIED_BYTES
+        carried = carry and bool(copied) and _bytes(copied) <= MAX_COPIED_BYTES
         for local in local_inputs:
             exported = Input(name=local.name, source=str(local.source), carried=carried)
             inputs.append(exported)
@@ -125,7 +125,7 @@ def _code(spec: SweepSpec) -> Iterator[_LocalInput]:
     top = module.partition(".")[0]
     if not colon or top in _PLIMSOLL:
         return
-    with importable_from_here():
+    with importable_from_cwd():
         root = _root(top)
         if root is None or _is_installed(root):
             return

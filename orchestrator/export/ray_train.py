@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from orchestrator.export import deepspeed, torchrun
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import SCRIPT, filled, script_words, what_is_yours
+from orchestrator.export.scripts import SCRIPT, render_template, template_values, user_tasks
 from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
@@ -41,14 +41,14 @@ def files_of(source: ExportSource) -> dict[str, str]:
     plan, files = source.plan, {}
     if plan.engine == "deepspeed":
         settings = deepspeed.deepspeed_settings(source)
-        words, environment = script_words(source, settings), deepspeed.environment_of(source)
+        words, environment = template_values(source, settings), deepspeed.environment_of(source)
         files[deepspeed.CONFIG] = deepspeed.config_text(settings)
     else:
         words, environment = torchrun.torch_words(source), render_environment(plan, source.device)
     resources = {"CPU": source.spec.cluster.cpus_per_worker}
     if source.device == "cuda":
         resources["GPU"] = 1
-    script = filled(
+    script = render_template(
         "ray_train.py.jinja",
         **words,
         command=_COMMAND,
@@ -63,6 +63,6 @@ def files_of(source: ExportSource) -> dict[str, str]:
 
 def caveats(source: ExportSource) -> Iterator[str]:
     """Yields sentences on what the script leaves to its user, wherever it runs."""
-    yield from what_is_yours(source)
+    yield from user_tasks(source)
     if source.plan.engine == "deepspeed":
-        yield deepspeed.optimizer_is_in_the_script(source)
+        yield deepspeed.optimizer_caveat(source)

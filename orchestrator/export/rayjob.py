@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import filled, quotable_title
+from orchestrator.export.scripts import quotable_title, render_template
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import DISTRIBUTION, require
 from search_spaces.plan import Plan
@@ -54,8 +54,8 @@ def export(source: ExportSource) -> Bundle:
         "ray_version": version("ray"),
     }
     manifests = {
-        JOB: filled("rayjob.yaml.jinja", **words),
-        KUSTOMIZATION: filled("kustomization.yaml.jinja", **words),
+        JOB: render_template("rayjob.yaml.jinja", **words),
+        KUSTOMIZATION: render_template("kustomization.yaml.jinja", **words),
     }
     unsaid = (*ray_train.caveats(source), *_unsaid(source, words["memory_gib"]))
     return Bundle(

@@ -21,7 +21,7 @@ _BATCHING = {
 }
 
 
-def filled(template: str, **words: object) -> str:
+def render_template(template: str, **words: object) -> str:
     """Renders a template of `orchestrator/export/templates`."""
     # no HTML escapes: the templates are Python and YAML
     environment = Environment(
@@ -46,7 +46,7 @@ def start_command(source: ExportSource, script: str = SCRIPT) -> str:
     )
 
 
-def unsplit(plan: Plan, engine: Engine) -> Iterator[str]:
+def wrapper_refusals(plan: Plan, engine: Engine) -> Iterator[str]:
     """Yields the reasons why a script that wraps the whole model cannot express a plan.
 
     Args:
@@ -74,7 +74,7 @@ def fsdp2_refusals(plan: Plan) -> Iterator[str]:
         yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
 
 
-def script_words(
+def template_values(
     source: ExportSource, settings: TorchSettings | DeepSpeedSettings
 ) -> dict[str, object]:
     """Returns the values that the templates of both engines need."""
@@ -99,7 +99,7 @@ def quotable_title(source: ExportSource) -> str:
     return ascii(title)[1:-1].replace('"', "'")
 
 
-def what_is_yours(source: ExportSource, batches: str = "make_steps") -> Iterator[str]:
+def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[str]:
     """Yields sentences on what every script leaves to its user.
 
     Args:

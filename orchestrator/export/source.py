@@ -36,7 +36,7 @@ class ExportSource:
         return self.validation or self.outcome
 
 
-def chosen_record(state: SweepState, number: int | None) -> Record:
+def record_to_export(state: SweepState, number: int | None) -> Record:
     """Returns the record of a trial, or of the best plan if `number` is None.
 
     Raises:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import (
     SCRIPT,
-    filled,
     fsdp2_refusals,
-    script_words,
+    render_template,
     start_command,
-    unsplit,
-    what_is_yours,
+    template_values,
+    user_tasks,
+    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
@@ -23,7 +23,7 @@ _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.flo
 
 def refusals(plan: Plan) -> Iterator[str]:
     """Yields the reasons why a script of plain torch cannot express a plan."""
-    yield from unsplit(plan, "torch")
+    yield from wrapper_refusals(plan, "torch")
     yield from fsdp2_refusals(plan)
 
 
@@ -36,7 +36,7 @@ def torch_words(source: ExportSource) -> dict[str, object]:
         names.append("CPUOffloadPolicy")
     if settings.compute != "fp32":
         names.append("MixedPrecisionPolicy")
-    return script_words(source, settings) | {
+    return template_values(source, settings) | {
         "fsdp": fsdp,
         "fsdp_names": ", ".join(sorted(names)),
         "ddp": settings.wrapper == "ddp",
@@ -51,11 +51,11 @@ def export(source: ExportSource) -> Bundle:
     """Returns the script; `torchrun` starts it if it has several ranks."""
     plan = source.plan
     command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(source)
-    text = filled("torchrun.py.jinja", **torch_words(source), command=command)
+    text = render_template("torchrun.py.jinja", **torch_words(source), command=command)
     return Bundle(
         format="torchrun",
         files={SCRIPT: text},
         command=command,
         environment=render_environment(plan, source.device),
-        unsaid=tuple(what_is_yours(source)),
+        unsaid=tuple(user_tasks(source)),
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import filled, quotable_title, start_command
+from orchestrator.export.scripts import quotable_title, render_template, start_command
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Optimizer, Plan, Schedule
@@ -181,7 +181,7 @@ def export(source: ExportSource) -> Bundle:
         )
     command = start_command(source, f"-m torchtitan.train --job.config_file {CONFIG}")
     unsaid = tuple(_unsaid(source))
-    text = filled(
+    text = render_template(
         "torchtitan.toml.jinja",
         title=quotable_title(source),
         command=command,

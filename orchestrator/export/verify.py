@@ -342,7 +342,7 @@ def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:
     return _equal("accumulation", plan.accumulation, passes)
 
 
-def seen_losses(ranks: Sequence[ObservedRank]) -> list[float]:
+def observed_losses(ranks: Sequence[ObservedRank]) -> list[float]:
     """Returns the loss of each step, averaged over ranks as its gradient is.
 
     Empty if a step has no loss.
@@ -359,7 +359,7 @@ def seen_losses(ranks: Sequence[ObservedRank]) -> list[float]:
 def _losses(
     manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
 ) -> Finding:
-    losses = seen_losses(ranks)[1:]  # the first step takes the longest samples
+    losses = observed_losses(ranks)[1:]  # the first step takes the longest samples
     steps, difference = loss_difference(losses, manifest.losses)
     reason = _not_compared(manifest, steps, changed)
     return Finding(
@@ -379,7 +379,7 @@ def _not_compared(manifest: ExportManifest, steps: int, changed: Sequence[str]) 
 
 
 def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
-    record, speed = manifest.samples_per_second, seen_speed(manifest.plan, rank)
+    record, speed = manifest.samples_per_second, observed_speed(manifest.plan, rank)
     if speed is None:
         return Finding(what="samples/s", wanted=spread(record), seen="too few steps", holds=None)
     ratio = speed.value / record.value
@@ -391,7 +391,7 @@ def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
     )
 
 
-def seen_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
+def observed_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
     """Returns samples per second, from the median of steady steps; None if there are too few."""
     times = [step.at for step in rank.steps[UNSTEADY_STEPS - 1 :]]
     seconds = [later - earlier for earlier, later in pairwise(times)]

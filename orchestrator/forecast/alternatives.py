@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.forecast.request import SURE_TO_FIT
+from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import Expected, ForecastTable, expected
-from search_spaces.costs.calibration import limit_above
+from search_spaces.costs.calibration import limit_for_probability
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Numbers
 from search_spaces.hardware.device import Device
@@ -52,12 +52,16 @@ def closest_plan(sized: ForecastTable, headroom: float) -> ClosestPlan:
 def needed_bytes(forecasts: Forecasts, headroom: float) -> Numbers:
     """Returns the smallest memory limit under which each plan would be recommended."""
     for_headroom = forecasts.peak_bytes / (1 - headroom)
-    for_confidence = limit_above(forecasts.peak_bytes, forecasts.peak_deviation, SURE_TO_FIT)
+    for_confidence = limit_for_probability(
+        forecasts.peak_bytes, forecasts.peak_deviation, RECOMMENDED_FIT_PROBABILITY
+    )
     limits: Numbers = np.maximum(for_headroom, for_confidence)
     return limits
 
 
-def large_enough(needed: float, beside: Device, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+def smallest_suitable(
+    needed: float, beside: Device, devices: tuple[Device, ...]
+) -> tuple[Device, ...]:
     """Returns the smallest devices with enough memory.
 
     Args:

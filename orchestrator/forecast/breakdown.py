@@ -14,7 +14,7 @@ from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers
 from search_spaces.costs.time import TERMS, step_terms
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Quantity:
     unit: str
 
 
-def quantities_of_time(work: Work, told: Forecasts) -> dict[str, list[Quantity]]:
+def quantities_of_time(work: Workload, told: Forecasts) -> dict[str, list[Quantity]]:
     """Returns the figures behind each term of one plan's step."""
     return _compute_quantities(work, told) | _parallelism_quantities(work, told)
 
 
-def _compute_quantities(work: Work, forecasts: Forecasts) -> dict[str, list[Quantity]]:
+def _compute_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[Quantity]]:
     execution, rows = work.executions, work.rows
     terms = dict(zip(TERMS, forecasts.terms[0], strict=True))
     matmuls, attention = _flops(work)
@@ -62,7 +62,7 @@ def _compute_quantities(work: Work, forecasts: Forecasts) -> dict[str, list[Quan
     }
 
 
-def _parallelism_quantities(work: Work, forecasts: Forecasts) -> dict[str, list[Quantity]]:
+def _parallelism_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[Quantity]]:
     execution, rows = work.executions, work.rows
     exchanged, exchanges = _step_sum(work, "exchanged_bytes"), _step_sum(work, "exchanges")
     bubble = float(execution.pipeline[0] - 1) / float(
@@ -109,7 +109,7 @@ def _rates(
         )
 
 
-def _flops(work: Work) -> tuple[float, float]:
+def _flops(work: Workload) -> tuple[float, float]:
     """Returns the FLOPs of one device in a step: of matmuls, and of fused attention."""
     kernels, case = work.kernels, int(work.rows.case[0])
     of_plan = kernels.slot // len(PASSES) == case
@@ -123,11 +123,11 @@ def _flops(work: Work) -> tuple[float, float]:
     return total(kernels.is_attention[of_plan] == 0), total(kernels.is_attention[of_plan] == 1)
 
 
-def _step_sum(work: Work, name: str) -> float:
+def _step_sum(work: Workload, name: str) -> float:
     return _over_step(work, getattr(work.sums, name)[work.rows.case[0]])
 
 
-def _over_step(work: Work, by_pass: Numbers) -> float:
+def _over_step(work: Workload, by_pass: Numbers) -> float:
     """Sums amounts per pass over a step of one device, the mean one of a pipeline."""
     execution = work.executions
     amounts = dict(zip(PASSES, by_pass.tolist(), strict=True))
@@ -139,7 +139,7 @@ def _over_step(work: Work, by_pass: Numbers) -> float:
     return float(model * execution.accumulation[0] / execution.pipeline[0])
 
 
-def _updated(work: Work) -> float:
+def _updated(work: Workload) -> float:
     """Returns the parameters that one rank updates, the mean one of a pipeline."""
     execution, rows = work.executions, work.rows
     trained = (
@@ -150,7 +150,7 @@ def _updated(work: Work) -> float:
     return float(trained / execution.pipeline[0] / shards)
 
 
-def quantities_of_memory(work: Work) -> dict[str, list[Quantity]]:
+def quantities_of_memory(work: Workload) -> dict[str, list[Quantity]]:
     """Returns the figures behind each category of one plan's peak."""
     execution, rows, parts = work.executions, work.rows, work.parts
     case, shards = int(rows.case[0]), float(execution.shards[0])
@@ -233,12 +233,12 @@ class Breakdown:
     provenance: str
 
 
-def breakdown(sized: ForecastTable, row: int, belief: Calibration) -> Breakdown:
+def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Breakdown:
     """Breaks down the forecast of the plan in a row."""
     rows = np.array([row])
     work, forecasts = sized.work.take(rows), sized.forecasts.take(rows)
-    steps, peak = step_terms(work, belief.time), peak_bytes(work, belief.memory)
-    time_scales, memory_scales = belief.time_scales.mean, belief.memory_scales.mean
+    steps, peak = step_terms(work, calibration.time), peak_bytes(work, calibration.memory)
+    time_scales, memory_scales = calibration.time_scales.mean, calibration.memory_scales.mean
     is_torch = bool(work.executions.stack[0] == STACKS.index("torch"))
     time_quantities = quantities_of_time(work, forecasts)
     memory_quantities = quantities_of_memory(work)
@@ -262,14 +262,14 @@ def breakdown(sized: ForecastTable, row: int, belief: Calibration) -> Breakdown:
             )
             for at, name in enumerate(CATEGORIES)
         ),
-        time_doubts=_variance_shares(belief.time_scales, steps.seconds[0], TERMS),
+        time_doubts=_variance_shares(calibration.time_scales, steps.seconds[0], TERMS),
         memory_doubts=_variance_shares(
-            belief.memory_scales,
+            calibration.memory_scales,
             peak.bytes[0],
             CATEGORIES,
-            belief.own_sureness if is_torch else None,
+            calibration.own_sureness if is_torch else None,
         ),
-        provenance=belief.provenance,
+        provenance=calibration.provenance,
     )
 
 

@@ -12,7 +12,7 @@ from orchestrator.workspace import NamedStudy
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.hardware.catalogue import find_device
@@ -51,7 +51,7 @@ class Footprints:
 
 
 def calibrated(
-    belief: Calibration,
+    calibration: Calibration,
     records: Sequence[Record],
     *,
     model: ModelFacts,
@@ -61,7 +61,7 @@ def calibrated(
     """Returns the calibration updated by the measured trials of a study.
 
     Args:
-        belief: The calibration before.
+        calibration: The calibration before.
         records: Records of one study.
         model: The study's model.
         device: The device that it ran on.
@@ -71,11 +71,11 @@ def calibrated(
         (record.plan, record.outcome) for record in records if isinstance(record.outcome, Measured)
     ]
     if not measured:
-        return belief
+        return calibration
     table = PlanTable.of(plan for plan, _ in measured)
     footprint = trace(variants_of(table))
-    work = work_of(footprint, device, plan_features(table, model, footprint))
-    return belief.learned(
+    work = workload_of(footprint, device, plan_features(table, model, footprint))
+    return calibration.learned(
         work,
         np.array([outcome.step_seconds.value for _, outcome in measured]),
         np.array([float(outcome.memory.peak_bytes) for _, outcome in measured]),
@@ -83,7 +83,7 @@ def calibrated(
 
 
 def calibrated_by_study(
-    belief: Calibration, spec: SweepSpec, records: Sequence[Record], device: Device
+    calibration: Calibration, spec: SweepSpec, records: Sequence[Record], device: Device
 ) -> Calibration:
     """Returns the calibration updated by a study on a device, whose model it loads and traces.
 
@@ -94,7 +94,7 @@ def calibrated_by_study(
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
     return calibrated(
-        belief,
+        calibration,
         records,
         model=describe(spec.model, spec.train),
         device=device,
@@ -118,12 +118,12 @@ def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
 
 
 def calibrated_for_sweep(
-    belief: Calibration, study: NamedStudy, tuned: SweepSpec, tuned_name: str
+    calibration: Calibration, study: NamedStudy, tuned: SweepSpec, tuned_name: str
 ) -> Calibration:
     """Returns the calibration updated by another study, which may be of another model.
 
     Args:
-        belief: The calibration before.
+        calibration: The calibration before.
         study: The study to learn from. If it is the sweep's own, the calibration is returned as it
             is: a sweep learns from its own records as they arrive.
         tuned: Specification of the sweep that needs forecasts.
@@ -138,6 +138,6 @@ def calibrated_for_sweep(
 
     spec, name = study.spec, study.name
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
-        return belief
+        return calibration
     records = load_records(spec, name)
-    return calibrated_by_study(belief, spec, records, study_device(spec, records))
+    return calibrated_by_study(calibration, spec, records, study_device(spec, records))

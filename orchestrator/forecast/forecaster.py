@@ -13,11 +13,11 @@ import numpy as np
 
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import calibrated
-from search_spaces.costs.calibration import SURE, Calibration
+from search_spaces.costs.calibration import Z_95, Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import Forecasts, SearchPrior, forecast, joined, search_prior
+from search_spaces.costs.forecast import Forecasts, SearchPrior, forecast, join_priors, search_prior
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device
@@ -39,7 +39,7 @@ class Forecaster:
     """Forecasts plans on one device; equal arguments give equal results."""
 
     def __init__(
-        self, *, model: ModelFacts, device: Device, footprint: Footprint, belief: Calibration
+        self, *, model: ModelFacts, device: Device, footprint: Footprint, calibration: Calibration
     ) -> None:
         """Makes a forecaster.
 
@@ -47,12 +47,12 @@ class Forecaster:
             model: Facts about the model.
             device: The device of each rank.
             footprint: Footprint of the model, with the variants of all plans to forecast.
-            belief: The calibration before this study.
+            calibration: The calibration before this study.
         """
         self._model = model
         self._device = device
         self._footprint = footprint
-        self._calibration = belief
+        self._calibration = calibration
         self._variants: frozenset[VariantKey] = frozenset(
             (variant.attention, variant.compute, variant.split) for variant in footprint.variants
         )
@@ -83,7 +83,7 @@ class Forecaster:
         )
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
         executions = plan_features(table, self._model, self._footprint)
-        work = work_of(self._footprint, self._device, executions)
+        work = workload_of(self._footprint, self._device, executions)
         uncalibrated = forecast(work, self._calibration, limit)
         if calibration is self._calibration:
             latest = uncalibrated
@@ -92,7 +92,7 @@ class Forecaster:
         filled = float(executions.filled[0])
         return _plan_forecast(latest, uncalibrated, len(measured), filled=filled)
 
-    def prospects(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
+    def prior(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
         """Returns the prior of a search: forecasts of plans before any record.
 
         Args:
@@ -107,7 +107,7 @@ class Forecaster:
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
         executions = plan_features(table, self._model, self._footprint)
         prior = search_prior(
-            work_of(self._footprint, self._device, executions), self._calibration, limit
+            workload_of(self._footprint, self._device, executions), self._calibration, limit
         )
         columns = (prior.log_rate, prior.log_share, prior.rate_parts, prior.share_parts)
         return prior if all(np.isfinite(column).all() for column in columns) else None
@@ -152,7 +152,7 @@ def _plan_forecast(
 
 
 def _estimate(value: float, deviation: float) -> Estimate | None:
-    factor = float(np.exp(SURE * deviation))
+    factor = float(np.exp(Z_95 * deviation))
     low, high = value / factor, value * factor
     if not (math.isfinite(high) and low <= value <= high):
         return None
@@ -167,7 +167,7 @@ class AbstractForecasts(ABC):
         """Forecasts a plan, calibrated by the sweep's records; None without a forecast."""
 
     @abstractmethod
-    def prospects(self, state: SweepState) -> SearchPrior | None:
+    def prior(self, state: SweepState) -> SearchPrior | None:
         """Returns the prior of the search for all plans of the space; None without forecasts.
 
         Returns the same object until something that it depends on changes.
@@ -185,7 +185,7 @@ class NoForecasts(AbstractForecasts):
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         return None
 
-    def prospects(self, state: SweepState) -> SearchPrior | None:
+    def prior(self, state: SweepState) -> SearchPrior | None:
         return None
 
     def problem(self) -> str | None:
@@ -204,7 +204,7 @@ class TracedForecasts(AbstractForecasts):
         spec: SweepSpec,
         model: ModelFacts,
         cluster: ClusterFacts,
-        belief: Calibration,
+        calibration: Calibration,
         poll: Callable[[], Footprint | None],
     ) -> None:
         """Makes the forecasts of a sweep.
@@ -213,14 +213,14 @@ class TracedForecasts(AbstractForecasts):
             spec: The specification of the sweep.
             model: Facts about its model.
             cluster: Facts about its cluster; on CUDA, the workers report the GPU later.
-            belief: The calibration before the study's own records.
+            calibration: The calibration before the study's own records.
             poll: Returns the footprint, None before the trace is done; raises a `UserError` if it
                 failed.
         """
         self._spec = spec
         self._model = model
         self._cluster = cluster
-        self._calibration = belief
+        self._calibration = calibration
         self._poll = poll
         # By accelerator, with the name of the device when the forecaster was made
         self._forecasters: dict[str, tuple[str | None, Forecaster | None]] = {}
@@ -233,7 +233,7 @@ class TracedForecasts(AbstractForecasts):
         """Forecasts a plan, or returns None; an error ends the forecasts, but not the sweep."""
         return self._guarded(lambda: self._plan_forecast(plan, state))
 
-    def prospects(self, state: SweepState) -> SearchPrior | None:
+    def prior(self, state: SweepState) -> SearchPrior | None:
         """Returns the prior of the search, or None; an error ends the forecasts alike."""
         return self._guarded(lambda: self._search_prior(state))
 
@@ -289,7 +289,7 @@ class TracedForecasts(AbstractForecasts):
         if footprint is None or device is None:
             return None
         return Forecaster(
-            model=self._model, device=device, footprint=footprint, belief=self._calibration
+            model=self._model, device=device, footprint=footprint, calibration=self._calibration
         )
 
     def _fail(self, reason: str) -> None:
@@ -302,12 +302,12 @@ def _joint_prior(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | Non
     kinds, priors, rows = table.values["accelerator"], [], []
     for kind, (forecaster, limit) in zip(kinds, bases, strict=True):
         rows_of_kind = np.flatnonzero(table.is_value("accelerator", kind))
-        prior = forecaster.prospects(table.take(rows_of_kind), limit) if forecaster else None
+        prior = forecaster.prior(table.take(rows_of_kind), limit) if forecaster else None
         if prior is None:
             return None
         priors.append(prior)
         rows.append(rows_of_kind)
-    return priors[0] if len(priors) == 1 else joined(priors, rows)
+    return priors[0] if len(priors) == 1 else join_priors(priors, rows)
 
 
 def _limit_bytes(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from orchestrator.forecast.request import PlanningRequest
-from orchestrator.forecast.table import Expected, ForecastTable, expected, fastest, within_line
+from orchestrator.forecast.table import Expected, ForecastTable, expected, fastest, recommendable
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
-from search_spaces.costs.workload import work_of
+from search_spaces.costs.workload import workload_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 
@@ -63,7 +63,7 @@ class MemoryBudget:
 
 
 def memory_budgets(
-    question: PlanningRequest, sized: ForecastTable, belief: Calibration
+    question: PlanningRequest, sized: ForecastTable, calibration: Calibration
 ) -> tuple[MemoryBudget, ...]:
     """Returns the best plan under each memory limit of the request.
 
@@ -71,14 +71,14 @@ def memory_budgets(
         question: A request with `memory_sizes`.
         sized: Forecasts of the space for the smallest limit: larger ones leave fewer knobs to
             search.
-        belief: The calibration that the forecasts were made with.
+        calibration: The calibration that the forecasts were made with.
     """
     forecasts = sized.forecasts
     unlimited = _best_without_limit(sized)
     budgets = []
     for limit in sorted(question.memory_sizes):
         line = limit * (1 - question.spec.objective.headroom)
-        fitting = sized.hosted & within_line(forecasts, limit, line)
+        fitting = sized.hosted & recommendable(forecasts, limit, line)
         order = fastest(forecasts, fitting)
         if not len(order):
             budgets.append(MemoryBudget(limit_bytes=limit, best=None, fitting=0))
@@ -94,7 +94,7 @@ def memory_budgets(
                     forecasts.step_seconds[best] / forecasts.step_seconds[unlimited] - 1
                 ),
                 turned=_knob_steps(
-                    question, sized, belief, sized.plan(unlimited), sized.plan(best)
+                    question, sized, calibration, sized.plan(unlimited), sized.plan(best)
                 ),
             )
         )
@@ -145,7 +145,7 @@ def _knob_steps(
         plans, steps = PlanTable.of([before, after]), (("all knobs", after),)
     features = plan_features(plans, request.model, table.footprint)
     forecasts = forecast(
-        work_of(table.footprint, request.device, features), calibration, table.limit_bytes
+        workload_of(table.footprint, request.device, features), calibration, table.limit_bytes
     )
     peaks, rates = forecasts.peak_bytes, forecasts.samples_per_second
     return tuple(

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import TypeAdapter
 
-from orchestrator.core.pareto import front_rows, thinned
+from orchestrator.core.pareto import front_rows, thin_front
 from orchestrator.forecast.alternatives import (
     ClosestPlan,
     closest_plan,
-    large_enough,
     min_devices,
     sizes_between,
+    smallest_suitable,
 )
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
@@ -26,16 +26,16 @@ from orchestrator.forecast.table import (
     expected,
     fastest,
     forecast_table,
-    size_plan,
+    single_plan_table,
 )
-from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
+from orchestrator.forecast.tiling import TileWaste, tile_waste
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.hardware.catalogue import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
-MOST_POINTS = 2_000  # in the chart of all plans
+MAX_POINTS = 2_000  # in the chart of all plans
 _FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
 SURELY_NOT = 0.01  # P(fits) below which memory rules a plan out
 _MAX_PRICED = 6  # device counts in a price comparison if the user names only one
@@ -107,13 +107,13 @@ class PlanningReport:
 _ADAPTER: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
 
 
-def planned_to_json(planned: PlanningReport) -> str:
+def report_to_json(planned: PlanningReport) -> str:
     """Converts a report to JSON."""
     return _ADAPTER.dump_json(planned, indent=1).decode() + "\n"
 
 
-def planned_from_json(text: str) -> PlanningReport:
-    """Reads a report from the JSON of `planned_to_json`."""
+def report_from_json(text: str) -> PlanningReport:
+    """Reads a report from the JSON of `report_to_json`."""
     return _ADAPTER.validate_json(text)
 
 
@@ -122,7 +122,7 @@ def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
     forecasts = sized.forecasts
     within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
-    rows = thinned(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
+    rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(expected(sized, int(row)) for row in rows)
 
 
@@ -134,8 +134,8 @@ def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     forecasts = sized.forecasts
     rows = np.flatnonzero(sized.hosted)
     rows = rows[np.argsort(-forecasts.samples_per_second[rows], kind="stable")]
-    if len(rows) > MOST_POINTS:
-        rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(np.int64)]
+    if len(rows) > MAX_POINTS:
+        rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(np.int64)]
         hosted = np.flatnonzero(sized.hosted)
         peaks, speeds = forecasts.peak_bytes[hosted], forecasts.samples_per_second[hosted]
         rows = np.unique(np.concatenate([rows, hosted[front_rows(peaks, speeds)]]))
@@ -193,7 +193,7 @@ class Planner:
         self,
         question: PlanningRequest,
         trace: TraceVariants,
-        belief: Calibration,
+        calibration: Calibration,
         names: Mapping[int, str] | None = None,
     ) -> None:
         """Makes a planner for a request.
@@ -201,12 +201,12 @@ class Planner:
         Args:
             question: The request.
             trace: Traces footprints of its model.
-            belief: Calibration of the cost model.
+            calibration: Calibration of the cost model.
             names: Names of the model's matrix sizes; see `size_names`.
         """
         self._request = question
         self._trace = trace
-        self._calibration = belief
+        self._calibration = calibration
         self._names = dict(names or {})
         self._results: dict[int, ScaleResult] = {}
         self._forecast_plans = 0
@@ -263,7 +263,7 @@ class Planner:
         Raises:
             UserError: If the plan is not legal here, or the model cannot be traced.
         """
-        table = size_plan(self._request, plan, self._trace, self._calibration)
+        table = single_plan_table(self._request, plan, self._trace, self._calibration)
         return breakdown(table, 0, self._calibration)
 
     def plan_with_key(self, key: str) -> Plan | None:
@@ -350,12 +350,12 @@ class Planner:
             return ()
         row = int(fastest(table.forecasts, table.keeps)[0])
         multiprocessors = self._request.device.multiprocessors
-        return wasteful_sizes(table, row, self._names, multiprocessors, self._calibration)
+        return tile_waste(table, row, self._names, multiprocessors, self._calibration)
 
     def _large_enough(self, needed_bytes: float) -> tuple[str, ...]:
         if self._request.kind == "cpu":  # the specification sets the memory of its ranks
             return ()
-        devices = large_enough(needed_bytes, self._request.device, catalogue())
+        devices = smallest_suitable(needed_bytes, self._request.device, catalogue())
         return tuple(device.name for device in devices)
 
 

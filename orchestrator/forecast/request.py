@@ -22,7 +22,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import GIB, SweepSpec
 
-SURE_TO_FIT = 0.9  # least probability of a plan that is recommended
+RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
 _HOST_SHARE = 0.9  # of host memory; the system and data loaders need the rest
 
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest, TraceVariants
+from orchestrator.forecast.request import (
+    RECOMMENDED_FIT_PROBABILITY,
+    PlanningRequest,
+    TraceVariants,
+)
 from orchestrator.report.labels import lossy_words
-from search_spaces.costs.calibration import SURE, Calibration, probability_below
+from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
-from search_spaces.costs.workload import Work, work_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -26,7 +30,7 @@ _GRADIENT_BYTES = 4.0  # an optimizer on the host keeps gradients in fp32
 _DIGITS = 9  # forecasts that agree in these are equal
 
 
-def host_bytes(work: Work) -> Numbers:
+def host_bytes(work: Workload) -> Numbers:
     """Returns the bytes that one rank offloads to host memory: states, weights, block inputs.
 
     In a pipeline this is the fullest stage. Data on NVMe and loader processes do not count.
@@ -47,7 +51,7 @@ def host_bytes(work: Work) -> Numbers:
     return states + weights + np.where(execution.activations_on_host, inputs, 0.0)
 
 
-def _fullest_stage(work: Work) -> tuple[Numbers, Numbers, Numbers]:
+def _fullest_stage(work: Workload) -> tuple[Numbers, Numbers, Numbers]:
     """Returns trained parameters, all parameters and blocks of the stage with most parameters."""
     execution, rows = work.executions, work.rows
     single = execution.pipeline == 1
@@ -80,7 +84,8 @@ class ForecastTable:
 
     `ruled_out` counts the combinations that each rule forbids. `hosted` marks plans whose offload
     fits into host memory. `keeps` marks those that can be recommended: hosted, with an expected
-    peak below `line_bytes`, and within the limit with a probability of `SURE_TO_FIT`.
+    peak below `line_bytes`, and within the limit with a probability of
+    `RECOMMENDED_FIT_PROBABILITY`.
     """
 
     spec: SweepSpec
@@ -89,7 +94,7 @@ class ForecastTable:
     line_bytes: float
     table: PlanTable
     footprint: Footprint
-    work: Work
+    work: Workload
     forecasts: Forecasts
     ruled_out: tuple[tuple[str, int], ...]
     host_bytes: Numbers
@@ -102,7 +107,7 @@ class ForecastTable:
 
 
 def forecast_table(
-    question: PlanningRequest, ranks: int, trace: TraceVariants, belief: Calibration
+    question: PlanningRequest, ranks: int, trace: TraceVariants, calibration: Calibration
 ) -> ForecastTable:
     """Enumerates and forecasts the legal plans on a number of devices.
 
@@ -111,11 +116,11 @@ def forecast_table(
         UserError: If the model cannot be traced.
     """
     space = build_space(question.around(ranks), ranks)
-    return _table_of(question, ranks, space.table, space.ruled_out, trace, belief)
+    return _table_of(question, ranks, space.table, space.ruled_out, trace, calibration)
 
 
-def size_plan(
-    question: PlanningRequest, plan: Plan, trace: TraceVariants, belief: Calibration
+def single_plan_table(
+    question: PlanningRequest, plan: Plan, trace: TraceVariants, calibration: Calibration
 ) -> ForecastTable:
     """Forecasts one plan, on the devices that it needs, as a table of one row.
 
@@ -124,7 +129,7 @@ def size_plan(
     """
     if violation := refusal(plan, question.around(plan.world_size)):
         raise UserError(f"the plan is not legal here: {violation.detail} ({violation.rule})")
-    return _table_of(question, plan.world_size, PlanTable.of([plan]), (), trace, belief)
+    return _table_of(question, plan.world_size, PlanTable.of([plan]), (), trace, calibration)
 
 
 def _table_of(
@@ -136,7 +141,7 @@ def _table_of(
     calibration: Calibration,
 ) -> ForecastTable:
     footprint = trace(variants_of(table))
-    work = work_of(footprint, request.device, plan_features(table, request.model, footprint))
+    work = workload_of(footprint, request.device, plan_features(table, request.model, footprint))
     forecasts = forecast(work, calibration, float(request.limit_bytes))
     host = host_bytes(work)
     hosted = host <= request.host_limit_bytes
@@ -152,14 +157,14 @@ def _table_of(
         ruled_out=ruled_out,
         host_bytes=host,
         hosted=hosted,
-        keeps=hosted & within_line(forecasts, request.limit_bytes, request.line_bytes),
+        keeps=hosted & recommendable(forecasts, request.limit_bytes, request.line_bytes),
     )
 
 
-def within_line(forecasts: Forecasts, limit_bytes: float, line_bytes: float) -> Flags:
+def recommendable(forecasts: Forecasts, limit_bytes: float, line_bytes: float) -> Flags:
     """Marks the plans within the headroom line that fit the limit with high probability."""
     fits = fits_within(forecasts, limit_bytes)
-    within: Flags = (forecasts.peak_bytes <= line_bytes) & (fits >= SURE_TO_FIT)
+    within: Flags = (forecasts.peak_bytes <= line_bytes) & (fits >= RECOMMENDED_FIT_PROBABILITY)
     return within
 
 
@@ -185,7 +190,7 @@ def fastest(forecasts: Forecasts, among: Flags) -> Counts:
     return ordered[~repeated]
 
 
-def alike(forecasts: Forecasts, row: int) -> Counts:
+def equal_rows(forecasts: Forecasts, row: int) -> Counts:
     """Returns the rows with the same forecast as `row`, itself included."""
     tolerance = 10.0**-_DIGITS
     equal = np.isclose(
@@ -205,8 +210,8 @@ class Expected:
     """Forecast of one plan, with 95 % intervals.
 
     `seconds` splits an optimizer step into terms, and `held_bytes` the peak of the fullest rank
-    into categories; both add up to their totals. `alike` counts the plans with an equal forecast,
-    itself included. `stage` is the fullest pipeline stage, None without a pipeline.
+    into categories; both add up to their totals. `equal_rows` counts the plans with an equal
+    forecast, itself included. `stage` is the fullest pipeline stage, None without a pipeline.
     """
 
     key: str
@@ -261,11 +266,11 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         host_bytes=float(sized.host_bytes[row]),
         recomputed=float(forecast_row.recomputed[0]),
         hidden_seconds=float(forecast_row.hidden_seconds[0]),
-        alike=len(alike(forecasts, row)),
+        alike=len(equal_rows(forecasts, row)),
         lossy=lossy_words(plan, sized.spec),
     )
 
 
 def _estimate(value: float, deviation: float) -> Estimate:
-    factor = float(np.exp(SURE * deviation))
+    factor = float(np.exp(Z_95 * deviation))
     return Estimate(value=float(value), low=float(value) / factor, high=float(value) * factor)

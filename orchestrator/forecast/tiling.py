@@ -12,9 +12,9 @@ from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.columns import PASSES, Kernels
 from search_spaces.costs.plan_features import Flags, Numbers
 from search_spaces.costs.time import TERMS, step_terms
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
-WHOLE_BYTES = 128
+ALIGNMENT_BYTES = 128
 """Best alignment of the rows of a matrix: 64 elements of 16 bits.
 
 Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.2, table 1 (A100 on)."""
@@ -22,7 +22,7 @@ TILE_ROWS, TILE_COLUMNS = 128.0, 256.0
 """Rows and columns of the tile of a product that one multiprocessor computes at a time.
 
 Source: the same guide, section 2.3: 128 x 256 are the most efficient tiles of cuBLAS."""
-TELLING = 0.005  # least cost to report, as a share of a step
+MIN_COST = 0.005  # least cost to report, as a share of a step
 _MIN_WAVE_COST = 0.05  # least cost of a partial wave: libraries also choose other tiles
 _FEW_WAVES = 10.0  # with more of them, the last wave costs a few percent at most
 _MIN_SIZE = 16  # smaller ones count heads or samples
@@ -46,12 +46,12 @@ class TileWaste:
     why: str
 
 
-def wasteful_sizes(
+def tile_waste(
     sized: ForecastTable,
     row: int,
     names: Mapping[int, str],
     multiprocessors: int,
-    belief: Calibration,
+    calibration: Calibration,
 ) -> tuple[TileWaste, ...]:
     """Returns the inefficient matmul sizes of a plan, the costliest first.
 
@@ -62,7 +62,7 @@ def wasteful_sizes(
         row: The plan's row.
         names: Names of sizes, such as "vocab_size" for 50257.
         multiprocessors: Number in one device.
-        belief: The calibration that the forecasts were made with.
+        calibration: The calibration that the forecasts were made with.
     """
     work = _work_of_row(sized.work, row)
     execution = work.executions
@@ -71,35 +71,35 @@ def wasteful_sizes(
     slices = {size // tensor: f"{name} / {tensor}" for size, name in names.items()}
     all_names = {**slices, **names, tokens: "micro_batch x tokens"}
     wastes = [
-        *_misaligned(work, belief, all_names),
-        *_partial_wave(work, belief, multiprocessors, tokens),
+        *_misaligned(work, calibration, all_names),
+        *_partial_wave(work, calibration, multiprocessors, tokens),
     ]
     return tuple(sorted(wastes, key=lambda waste: -waste.cost))
 
 
-def _work_of_row(work: Work, row: int) -> Work:
+def _work_of_row(work: Workload, row: int) -> Workload:
     plan = work.take(np.array([row]))
     return _with_kernels(plan, plan.kernels.slot // len(PASSES) == plan.rows.case[0])
 
 
-def _with_kernels(work: Work, selected: Flags) -> Work:
+def _with_kernels(work: Workload, selected: Flags) -> Workload:
     columns = {f.name: getattr(work.kernels, f.name)[selected] for f in fields(Kernels)}
     kernels = Kernels(**columns)
     return replace(work, kernels=kernels)
 
 
-def _term_seconds(work: Work, calibration: Calibration) -> Numbers:
+def _term_seconds(work: Workload, calibration: Calibration) -> Numbers:
     scales = calibration.time_scales
     terms: Numbers = scales.scaled(step_terms(work, calibration.time).seconds)[0]
     return terms
 
 
 def _misaligned(
-    work: Work, calibration: Calibration, names: Mapping[int, str]
+    work: Workload, calibration: Calibration, names: Mapping[int, str]
 ) -> Iterator[TileWaste]:
     kernels, total = work.kernels, _term_seconds(work, calibration).sum()
     matmuls = kernels.is_attention == 0
-    unit = WHOLE_BYTES / kernels.element_bytes[matmuls].min(initial=4.0)
+    unit = ALIGNMENT_BYTES / kernels.element_bytes[matmuls].min(initial=4.0)
     sizes = np.stack([getattr(kernels, name) for name in _SIZES], axis=1)
     for size in np.unique(sizes[matmuls]):
         better = float(np.ceil(size / unit) * unit)
@@ -108,7 +108,7 @@ def _misaligned(
         affected = matmuls & (sizes == size).any(axis=1)
         resized = _resized(work, affected, size, better)
         cost = float(1 - _term_seconds(resized, calibration).sum() / total)
-        if cost >= TELLING:
+        if cost >= MIN_COST:
             affected_work = _with_kernels(work, affected)
             in_matmuls = _term_seconds(affected_work, calibration)[TERMS.index("matmul")]
             yield TileWaste(
@@ -121,7 +121,7 @@ def _misaligned(
             )
 
 
-def _resized(work: Work, affected: Flags, size: float, better: float) -> Work:
+def _resized(work: Workload, affected: Flags, size: float, better: float) -> Workload:
     """Replaces a size by a better one, with FLOPs in proportion."""
     kernels = work.kernels
     flops, columns = kernels.flops, {}
@@ -134,7 +134,7 @@ def _resized(work: Work, affected: Flags, size: float, better: float) -> Work:
 
 
 def _partial_wave(
-    work: Work, calibration: Calibration, multiprocessors: int, tokens: int
+    work: Workload, calibration: Calibration, multiprocessors: int, tokens: int
 ) -> Iterator[TileWaste]:
     """Yields the cost of multiprocessors that idle during the last wave of tiles of a product.
 
@@ -161,7 +161,7 @@ def _partial_wave(
         )
 
 
-def _repetitions(work: Work) -> Numbers:
+def _repetitions(work: Workload) -> Numbers:
     """Returns how often each kernel runs for a micro-batch, over the whole model."""
     execution, depth = work.executions, float(work.rows.depth[0])
     recomputed = depth * float(execution.recomputed[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.core.objective import counts, limit_of
+from orchestrator.core.objective import memory_limit_of, outcome_counts
 from orchestrator.core.state import SweepState, validation_state
 from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
@@ -50,7 +50,7 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "answer": None if best is None else _trial(best, state),
         "validation": validation_state(state),
         "equal_trials": [record.number for record in state.equals],
-        "outcomes": counts(state.records),
+        "outcomes": outcome_counts(state.records),
         "trials": [_trial(record, state) for record in state.records],
         "validations": [
             _trial(record, state) | _failure(record, state) for record in state.validations
@@ -88,7 +88,7 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
     yield "tokens_per_second", measured and measured.tokens_per_second
     yield "peak_bytes", measured and measured.memory.peak_bytes
     yield "wanted_bytes", outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None
-    yield "limit_bytes", limit_of(record)
+    yield "limit_bytes", memory_limit_of(record)
     yield (
         "forecast",
         forecast

@@ -42,7 +42,7 @@ def ratio_words(ratio: Estimate) -> str:
     return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def room_sentence(explanation: BestExplanation) -> str:
+def free_memory_sentence(explanation: BestExplanation) -> str:
     """Reports the memory that the best plan leaves free."""
     peak, limit = explanation.peak_bytes, explanation.limit_bytes
     free, unused = limit - peak, explanation.line_bytes - peak
@@ -177,7 +177,7 @@ def render_best(explanation: BestExplanation) -> RenderableType:
     """Renders the explanation of the best plan."""
     parts = [
         *_head(explanation.study, explanation.answer, explanation.note),
-        Text(room_sentence(explanation)),
+        Text(free_memory_sentence(explanation)),
     ]
     if explanation.lossy:
         parts.append(Text(explanation.lossy, "yellow"))

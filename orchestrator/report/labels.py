@@ -144,7 +144,7 @@ def lossy_label(lossy: str) -> str:
     return f" (lossy: {lossy})" if lossy else ""
 
 
-def labelled_words(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
+def labelled_plan(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
     """Returns the short name of a plan, with a label if it is lossy."""
     return plan_words(plan, omit=omit) + lossy_label(lossy_words(plan, spec))
 

@@ -23,7 +23,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import counts, within_headroom
+from orchestrator.core.objective import outcome_counts, within_headroom
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
@@ -32,7 +32,7 @@ from orchestrator.report.labels import (
     fixed_knobs,
     fixed_words,
     forecast_words,
-    labelled_words,
+    labelled_plan,
     outcome_words,
     plan_words,
     record_words,
@@ -146,7 +146,7 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
         yield "now", Text(idle, style="bright_black")
         return
     *others, trial = state.running
-    words = labelled_words(trial.plan, state.spec, omit=fixed_knobs(state.space))
+    words = labelled_plan(trial.plan, state.spec, omit=fixed_knobs(state.space))
     kind = "validation of trial" if trial.validation else "trial"
     more = f", {plural(len(others), 'more trial')} running" if others else ""
     yield "now", Text.assemble((f"{kind} {trial.number} ", "bold"), (words, "cyan"), more)
@@ -163,7 +163,7 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if best is None:
         yield "best", Text("no feasible plan yet", style="bright_black")
         return
-    words = labelled_words(best.plan, state.spec, omit=fixed_knobs(state.space))
+    words = labelled_plan(best.plan, state.spec, omit=fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
     gain = speedup(best, baseline_record(state))
     if best.plan == state.space.baseline:
@@ -202,7 +202,7 @@ def _reading(record: Record) -> MemoryReading:
 
 
 def _counts(state: SweepState) -> RenderableType:
-    by_kind = counts(state.records)
+    by_kind = outcome_counts(state.records)
     parts = [
         Text(f"{by_kind[kind]} {word}", COLOURS[kind])
         for kind, word in KIND_WORDS.items()
@@ -222,7 +222,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     omit = fixed_knobs(state.space)
     for record in reversed(state.records[-most:]):
-        words = labelled_words(record.plan, state.spec, omit=omit)
+        words = labelled_plan(record.plan, state.spec, omit=omit)
         outcome = _outcome(record, state.spec.objective.headroom, width >= _WIDE)
         table.add_row(str(record.number), Text(words), outcome)
     more = len(state.records) - most
@@ -327,11 +327,11 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
         case TrialStarted(validation=True, number=number, plan=plan):
-            words = labelled_words(plan, state.spec)
+            words = labelled_plan(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
         case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast, fits=fits):
             expected = f"; forecast {forecast_words(forecast, fits=fits)}" if forecast else ""
-            yield f"trial {number} starts: {labelled_words(plan, state.spec)} ({reason}{expected})"
+            yield f"trial {number} starts: {labelled_plan(plan, state.spec)} ({reason}{expected})"
         case TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case TrialEnded(record=record):
@@ -390,11 +390,11 @@ def _validation_ended(validation: Record, state: SweepState) -> str:
 
 def _tally(state: SweepState) -> str:
     best = state.best
-    tally = counts_words(counts(state.records)) or "no trials"
+    tally = counts_words(outcome_counts(state.records)) or "no trials"
     if best is None:
         return f"{tally}; no plan is feasible"
     validated = ", validated" if state.validated is not None else ""
-    words = labelled_words(best.plan, state.spec)
+    words = labelled_plan(best.plan, state.spec)
     return f"{tally}; best is trial {best.number}{validated}: {words}"
 
 

@@ -31,15 +31,15 @@ from orchestrator.report.plan_text import (
     common_knobs,
     common_words,
     devices,
-    enough_sentence,
     expected_words,
     fewest_sentence,
     interval,
     memory_sentence,
-    missing_sentence,
     percent,
     ruled_out_sentences,
+    shortfall_sentence,
     significant,
+    smallest_setup_sentence,
     term_words,
     waste_sentence,
 )
@@ -264,7 +264,7 @@ def _sizes(report: PlanningReport) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def planned_page(report: PlanningReport) -> str:
+def render_plan_page(report: PlanningReport) -> str:
     """Renders the HTML of the page, which includes all its scripts and styles."""
     answer = report.answer
     return render_page(
@@ -291,7 +291,7 @@ def _shortfall(report: PlanningReport) -> tuple[str, ...]:
     closest = report.answer.nearest
     if closest is None:
         return ()
-    return tuple(filter(None, (missing_sentence(closest), enough_sentence(report))))
+    return tuple(filter(None, (shortfall_sentence(closest), smallest_setup_sentence(report))))
 
 
 def _tiles(report: PlanningReport, best: Expected) -> Iterator[Tile]:

@@ -22,17 +22,17 @@ from orchestrator.report.plan_text import (
     category_words,
     common_knobs,
     common_words,
-    enough_sentence,
     expected_words,
     fewest_sentence,
     interval,
-    missing_sentence,
+    knob_steps_words,
     percent,
     ruled_out_sentences,
+    shortfall_sentence,
     significant,
     slowdown_words,
+    smallest_setup_sentence,
     term_words,
-    turned_words,
     waste_sentence,
 )
 from orchestrator.report.sweep_tables import section
@@ -200,7 +200,7 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
 def _changes(size: MemoryBudget) -> Text:
     assert size.best is not None
     words = expected_words(size.best)
-    return Text(f"{turned_words(size)}\n= {words}" if size.turned else f"none: {words}")
+    return Text(f"{knob_steps_words(size)}\n= {words}" if size.turned else f"none: {words}")
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
@@ -247,12 +247,15 @@ def quantity_words(quantity: Quantity) -> str:
     return f"{quantity.name} {figure} {prefix}{gap}{unit}".rstrip()
 
 
-def render_planned(report: PlanningReport) -> RenderableType:
+def render_plan_report(report: PlanningReport) -> RenderableType:
     """Renders a planning report: the best plan first, then the alternatives."""
     parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
     parts += [Text(f"note: {note}", "yellow") for note in report.notes]
     if report.answer.nearest is not None:
-        parts += [Text(missing_sentence(report.answer.nearest)), Text(enough_sentence(report))]
+        parts += [
+            Text(shortfall_sentence(report.answer.nearest)),
+            Text(smallest_setup_sentence(report)),
+        ]
     if report.best is not None:
         parts += _plans(report)
     if len(report.sizes) > 1:
@@ -295,7 +298,7 @@ def _footer(report: PlanningReport) -> str:
     )
 
 
-def render_explained(breakdown: Breakdown) -> RenderableType:
+def render_breakdown(breakdown: Breakdown) -> RenderableType:
     """Renders the forecast of one plan term by term."""
     forecast = breakdown.expected
     stage = f" on the {forecast.stage} pipeline stage" if forecast.stage else ""

@@ -132,7 +132,7 @@ def _closest(closest: ClosestPlan, report: PlanningReport) -> str:
     )
 
 
-def missing_sentence(nearest: ClosestPlan) -> str:
+def shortfall_sentence(nearest: ClosestPlan) -> str:
     """Breaks the memory shortfall of the closest plan down by category."""
     parts = sorted(nearest.missing, key=lambda entry: -entry[1])
     shortfall = ", ".join(
@@ -141,7 +141,7 @@ def missing_sentence(nearest: ClosestPlan) -> str:
     return f"memory shortfall by category (GiB): {shortfall}"
 
 
-def enough_sentence(report: PlanningReport) -> str:
+def smallest_setup_sentence(report: PlanningReport) -> str:
     """Names the smallest setups that fit."""
     setups = []
     if report.fewest_ranks is not None:
@@ -205,11 +205,11 @@ def memory_sentence(size: MemoryBudget) -> str:
     return (
         f"{words}; compared with the best plan for unlimited memory, it saves"
         f" {gib(size.saved_bytes)} GiB and costs {slowdown_words(size.slowdown)}"
-        f" ({turned_words(size)})"
+        f" ({knob_steps_words(size)})"
     )
 
 
-def turned_words(size: MemoryBudget) -> str:
+def knob_steps_words(size: MemoryBudget) -> str:
     """Lists the groups of knobs that change, each with the memory saved and the time cost."""
     return "; ".join(
         f"{turn.group}: {_change(turn.saved_bytes)} GiB, {slowdown_words(turn.slowdown)}"

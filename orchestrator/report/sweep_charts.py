@@ -252,7 +252,7 @@ def change_words(effect: KnobEffect) -> str:
     return f"{change.knob} {change.ours} → {change.theirs}"
 
 
-def lost(effect: KnobEffect) -> float:
+def speed_change(effect: KnobEffect) -> float:
     """Returns the relative change in speed, -0.25 for a quarter less."""
     assert effect.ratio is not None
     return 1 / effect.ratio.value - 1
@@ -276,7 +276,7 @@ def knobs_chart(knob_effects: Sequence[KnobEffect]) -> Figure:
                     "type": "bar",
                     "orientation": "h",
                     "name": name,
-                    "x": [round(100 * lost(effect), 2) for effect in effects],
+                    "x": [round(100 * speed_change(effect), 2) for effect in effects],
                     "y": [change_words(effect) for effect in effects],
                     "marker": {"color": colour},
                     "hovertemplate": "%{y}: %{x:+.1f} % samples/s<extra>" + name + "</extra>",

@@ -11,7 +11,7 @@ from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.labels import (
     KIND_WORDS,
     fixed_knobs,
-    labelled_words,
+    labelled_plan,
     record_words,
     validation_sentences,
 )
@@ -23,9 +23,9 @@ from orchestrator.report.page_data import (
     comparisons,
     memory_of,
 )
-from orchestrator.report.sweep_charts import change_words, figures, lost
+from orchestrator.report.sweep_charts import change_words, figures, speed_change
 from orchestrator.report.sweep_text import (
-    answer,
+    best_sentence,
     budget_sentence,
     contention_sentence,
     equals_sentence,
@@ -65,9 +65,9 @@ def report_page(data: ReportData) -> str:
 def _headline(data: ReportData) -> str:
     best, state = data.best, data.state
     if best is None:
-        return _sentence(answer(state))
+        return _sentence(best_sentence(state))
     validated = "not validated" if state.validated is None else "validated in a fresh worker group"
-    words = labelled_words(best.plan, state.spec)
+    words = labelled_plan(best.plan, state.spec)
     memory, outcome = memory_of(best), best.outcome
     assert isinstance(outcome, Measured)
     first = (
@@ -178,7 +178,7 @@ def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) ->
     assert isinstance(outcome, Measured)
     return (
         f"{role}, trial {record.number}",
-        labelled_words(record.plan, spec),
+        labelled_plan(record.plan, spec),
         spread(outcome.samples_per_second),
         gib(outcome.memory.peak_bytes),
         faster,
@@ -202,7 +202,7 @@ def _changes(data: ReportData) -> Table | None:
 
 
 def _effect_row(effect: KnobEffect) -> tuple[str, str, str, str]:
-    speed = "-" if effect.ratio is None else f"{100 * lost(effect):+.1f} %"
+    speed = "-" if effect.ratio is None else f"{100 * speed_change(effect):+.1f} %"
     memory = "-" if effect.peak_bytes is None else f"{-effect.peak_bytes / 2**30:+.3f}"
     if effect.trial is None:
         source = "unknown" if effect.ratio is None else "forecast"
@@ -240,7 +240,7 @@ def _trials(state: SweepState) -> Table:
         rows=tuple(
             (
                 str(record.number),
-                labelled_words(record.plan, state.spec, omit=omit),
+                labelled_plan(record.plan, state.spec, omit=omit),
                 record_words(record),
                 record.why,
             )

@@ -100,7 +100,7 @@ def quotient(above: Estimate, below: Estimate) -> Estimate | None:
     return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
-def over_the_line(record: Record, headroom: float) -> float | None:
+def memory_excess(record: Record, headroom: float) -> float | None:
     """Returns the excess over usable memory as a share of it, or None if it is unknown.
 
     Usable memory is the limit without the headroom. The excess is negative for a plan within it,
@@ -115,12 +115,12 @@ def over_the_line(record: Record, headroom: float) -> float | None:
             return None
 
 
-def nearest(records: Iterable[Record], headroom: float) -> Record | None:
+def closest_record(records: Iterable[Record], headroom: float) -> Record | None:
     """Returns the record with the least excess over usable memory, or None if all are unknown."""
     excesses = [
         (excess, record.number, record)
         for record in records
-        if (excess := over_the_line(record, headroom)) is not None
+        if (excess := memory_excess(record, headroom)) is not None
     ]
     return min(excesses, key=lambda entry: entry[:2])[2] if excesses else None
 
@@ -269,7 +269,7 @@ def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
         yield "fragmentation", anatomy.fragmentation
 
 
-def ends_table(state: SweepState) -> Table:
+def outcomes_table(state: SweepState) -> Table:
     """Counts trials by outcome, each with the reason of its first trial."""
     headroom = state.spec.objective.headroom
     table = plain_table(("outcome", False), ("trials", True), ("first trial", False))

@@ -28,22 +28,22 @@ from orchestrator.report.sweep_tables import (
     anatomy_table,
     baseline_record,
     best_table,
-    ends_table,
+    closest_record,
     front_table,
-    nearest,
-    over_the_line,
+    memory_excess,
+    outcomes_table,
     rules_table,
     section,
     speedup,
 )
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Estimate, Measured, Record, errors
+from search_spaces.trial import Estimate, Measured, Record, forecast_errors
 
 _MOST_NUMBERS = 12  # trial numbers in a list
 _OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
 
 
-def answer(state: SweepState) -> str:
+def best_sentence(state: SweepState) -> str:
     """Names the best plan, or the closest one if no plan is feasible."""
     top = state.best
     if top is None:
@@ -74,21 +74,21 @@ def _nothing_feasible(state: SweepState) -> str:
     headroom = state.spec.objective.headroom
     if not state.records:
         return "no trial has ended yet"
-    if failed := all_failed(state):
+    if failed := failed_validations_sentence(state):
         return failed
-    closest = nearest(state.records, headroom)
+    closest = closest_record(state.records, headroom)
     if closest is None:
         return "no plan is feasible, and no trial reported how much memory it wanted"
-    if shortfall := short_of_goal(state):
+    if shortfall := shortfall_sentence(state):
         return f"no plan is feasible; {shortfall}"
-    excess = over_the_line(closest, headroom) or 0.0
+    excess = memory_excess(closest, headroom) or 0.0
     return (
         f"no plan is feasible; the closest is trial {closest.number}, {100 * excess:.0f} % over"
         f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}"
     )
 
 
-def all_failed(state: SweepState) -> str:
+def failed_validations_sentence(state: SweepState) -> str:
     """Says why every feasible plan failed validation; empty if one passed or there was none."""
     if state.best is not None or best(state.records, state.goal) is None:
         return ""
@@ -99,7 +99,7 @@ def all_failed(state: SweepState) -> str:
     return f"no plan within the memory headroom passed validation ({reasons})"
 
 
-def short_of_goal(state: SweepState) -> str:
+def shortfall_sentence(state: SweepState) -> str:
     """Says which bound the fastest plan within the headroom misses; empty if there is none."""
     goal = state.goal
     closest = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
@@ -211,7 +211,9 @@ def forecast_sentence(state: SweepState) -> str:
     It covers the measured trials that had a forecast, and is empty if there are none.
     """
     wrong = [
-        error for record in state.records if (error := errors(record.forecast, record.outcome))
+        error
+        for record in state.records
+        if (error := forecast_errors(record.forecast, record.outcome))
     ]
     if not wrong:
         return ""
@@ -309,7 +311,7 @@ def render_report(state: SweepState, ui_command: str) -> RenderableType:
             parts += section("Pareto front: no plan is better than these in every metric", front)
         parts += section("Peak memory of the best plan", anatomy_table(state.best))
     if state.records:
-        parts += section("Trial outcomes", ends_table(state))
+        parts += section("Trial outcomes", outcomes_table(state))
     if state.space.ruled_out:
         parts += section("Combinations ruled out", rules_table(state))
     if ui_command:
@@ -344,7 +346,7 @@ def _heading(state: SweepState) -> Iterator[str]:
 
 
 def _answer(state: SweepState) -> Iterator[str]:
-    yield answer(state)
+    yield best_sentence(state)
     if state.best is not None:
         yield from validation_sentences(state)
         yield speedup_sentence(state)

@@ -14,7 +14,7 @@ from orchestrator.search.surrogate import Prediction, Rows
 
 _SAFE = 0.9  # P(fits) preferred for the first trials, where any candidate reaches it
 _FIT_EXPONENT = 2.0  # power of P(fits): running out of memory costs more than the trial's seconds
-LEAST_FITS = 0.5  # P(fits) below which a candidate is unlikely to fit
+MIN_FIT_PROBABILITY = 0.5  # P(fits) below which a candidate is unlikely to fit
 _UNLIKELY_FACTOR = 0.1  # weight of the improvement of an unlikely candidate
 _MIN_UNLIKELY_GAIN = 1e-5  # least improvement for which an unlikely candidate is tried
 
@@ -49,7 +49,7 @@ def constrained_improvement(gained: Numbers, fits: Numbers) -> Numbers:
 
     Candidates that are unlikely to fit come last: they are tried once nothing else pays.
     """
-    unlikely = fits < LEAST_FITS
+    unlikely = fits < MIN_FIT_PROBABILITY
     score: Numbers = gained * fits**_FIT_EXPONENT * np.where(unlikely, _UNLIKELY_FACTOR, 1.0)
     if unlikely.all():
         return score

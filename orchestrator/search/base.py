@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, candidates_of
+from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.trial import OutOfMemory, Record
 
 Flags = NDArray[np.bool_]
@@ -23,13 +23,13 @@ class SearchState:
     """Everything that a sampler sees of a sweep when it proposes a plan.
 
     `free` marks the plans of the space that no trial has tried or is running; at least one is
-    free. `prospects` holds the forecasts of all plans, None before there are any.
+    free. `prior` holds the forecasts of all plans, None before there are any.
     """
 
     records: Sequence[Record]
     free: Flags
     running: tuple[Plan, ...] = ()
-    prospects: SearchPrior | None = None
+    prior: SearchPrior | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequen
     Returns:
         The other plans; all of them if every plan is dominated, since dominance is not certain.
     """
-    table = candidates_of(untried).table
+    table = as_candidates(untried).table
     undominated = np.ones(len(table), dtype=bool)
     for record in records:
         undominated[dominated_rows(table, record)] = False

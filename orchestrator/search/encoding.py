@@ -55,7 +55,7 @@ def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Poin
     return np.stack(columns, axis=1) if columns else np.zeros((len(table), 1))
 
 
-def place(distribution: BaseDistribution, value: Any) -> float:
+def position(distribution: BaseDistribution, value: Any) -> float:
     """Returns a choice's index, or a number's position between its bounds, 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return float(distribution.choices.index(value))
@@ -72,7 +72,7 @@ def _columns(distribution: BaseDistribution, values: Sequence[Any]) -> Iterator[
         for choice in distribution.choices:
             yield np.array([value == choice for value in values]) / 2**0.5
         return
-    yield np.array([place(distribution, value) for value in values])
+    yield np.array([position(distribution, value) for value in values])
 
 
 def distributions(space: Space) -> Distributions:

@@ -14,7 +14,9 @@ from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, Record, TimedOut
 
-MOST = 400  # observations that are used; more cost more time than they improve the search
+MAX_OBSERVATIONS = (
+    400  # observations that are used; more cost more time than they improve the search
+)
 _PEAK_NOISE = 0.003  # standard deviation of the logarithm of a repeated peak
 _BOUND_NOISE = 0.01  # of "ran out" and "fitted", in logarithms
 _FAILURE_NOISE = 0.1  # of "failed", for a latent of standard deviation 1
@@ -25,7 +27,7 @@ _DEADLINE_STEPS = 3  # steps that fit into a deadline besides `objective.max_sec
 CONSTRAINT = "memory"
 # Optuna 4 kept all constraints in a list under this key, and optuna-dashboard 0.21 reads only that;
 # Optuna 5 keeps each under a key of its own ("constraints:memory")
-LISTED = "constraints"
+CONSTRAINTS_LIST = "constraints"
 _MIN_EXCESS = 1e-6  # a plan that ran out of memory is infeasible even without headroom
 
 
@@ -58,10 +60,10 @@ class Observation:
 
 
 def subsample(observations: Sequence[Observation]) -> list[Observation]:
-    """Returns at most `MOST` observations in order: the fastest, the latest, and some others."""
-    if len(observations) <= MOST:
+    """Returns at most `MAX_OBSERVATIONS` of them in order: the fastest, the latest, some others."""
+    if len(observations) <= MAX_OBSERVATIONS:
         return list(observations)
-    third = MOST // 3
+    third = MAX_OBSERVATIONS // 3
     by_rate = sorted(range(len(observations)), key=lambda at: -_speed(observations[at]))
     spread = np.linspace(0, len(observations) - third - 1, third).astype(int)
     last = range(len(observations) - third, len(observations))

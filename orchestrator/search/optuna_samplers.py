@@ -15,12 +15,12 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.core.objective import Objective, measured, score
+from orchestrator.core.objective import Objective, is_measured, score
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState, drop_dominated
-from orchestrator.search.encoding import distributions, parameters, place
+from orchestrator.search.encoding import distributions, parameters, position
 from orchestrator.search.observations import constraints_of
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, candidates_of
+from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
 from search_spaces.trial import Record
@@ -79,7 +79,7 @@ class OptunaProposer(AbstractProposer):
         trial = self._mirror.ask(self._searched)
         params = trial.params
         self._mirror.tell(trial, state=TrialState.FAIL)  # its result arrives as a record
-        candidates = candidates_of(drop_dominated(untried, state.records))
+        candidates = as_candidates(drop_dominated(untried, state.records))
         distances = self._distances(params, candidates.table)
         nearest = np.flatnonzero(distances <= distances.min() + _TOLERANCE).tolist()
         return candidates[self._random.choice(nearest)]
@@ -87,7 +87,8 @@ class OptunaProposer(AbstractProposer):
     def _update_mirror(self, records: Sequence[Record]) -> None:
         """Adds the records since the last call; starts over if the worst value changed."""
         worst = min(
-            (score(record, self._objective) for record in records if measured(record)), default=0.0
+            (score(record, self._objective) for record in records if is_measured(record)),
+            default=0.0,
         )
         if worst != self._worst:
             self._worst = worst
@@ -105,7 +106,7 @@ class OptunaProposer(AbstractProposer):
             yield create_trial(
                 params=params,
                 distributions=self._searched,
-                value=score(record, self._objective) if measured(record) else self._worst,
+                value=score(record, self._objective) if is_measured(record) else self._worst,
                 constraints=dict(violations),
             )
 
@@ -117,8 +118,8 @@ class OptunaProposer(AbstractProposer):
         """Returns the distance of each plan: the sum over knobs, 0 to 1 each."""
         distances = np.zeros(len(table))
         for name, distribution in self._searched.items():
-            places = np.array([place(distribution, value) for value in table.values[name]])
-            distance = np.abs(places - place(distribution, params[name]))
+            places = np.array([position(distribution, value) for value in table.values[name]])
+            distance = np.abs(places - position(distribution, params[name]))
             if isinstance(distribution, CategoricalDistribution):
                 distance = (distance > 0).astype(np.float64)
             distances += distance[table.codes[name]]

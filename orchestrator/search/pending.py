@@ -49,7 +49,7 @@ def enqueued(trial: FrozenTrial, space: Space) -> dict[str, Any]:
     return {name: fixed[name] for name in space if name in fixed}
 
 
-def others(study: Study, trial: FrozenTrial) -> list[FrozenTrial]:
+def other_trials(study: Study, trial: FrozenTrial) -> list[FrozenTrial]:
     """Returns all other trials of the study, as they are in the storage now."""
     return [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
 
@@ -88,7 +88,7 @@ class Reservations:
         yielded = 0
         with self.lock:
             for _ in range(_ATTEMPTS):
-                earlier = others(study, trial)
+                earlier = other_trials(study, trial)
                 params = propose(earlier, yielded)
                 _write(study._storage, trial, space, params)
                 conflicts = self._conflicts(study, trial, space, earlier, params)
@@ -110,7 +110,7 @@ class Reservations:
         # One that has finished since counts too
         return [
             other.number
-            for other in others(study, trial)
+            for other in other_trials(study, trial)
             if other.number not in repeated and parameters_of(other, space) == params
         ]
 

@@ -11,13 +11,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.objective import Objective, limit_of
+from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.search.acquisition import SearchObjective
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState, dominated_rows
-from orchestrator.search.encoding import Distributions, distributions, place, table_features
+from orchestrator.search.encoding import Distributions, distributions, position, table_features
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, observation_of
-from orchestrator.search.plimsoll_sampler import sentence
+from orchestrator.search.plimsoll_sampler import reason_sentence
 from orchestrator.search.search import CandidatePool, Search, Suggestion
 from orchestrator.search.transfer import EarlierStudy, TransferredTrial, transferred_trials
 from search_spaces.costs.forecast import SearchPrior
@@ -35,7 +35,9 @@ _SETUP_SECONDS = 3.0  # of a trial on a running worker group, before any has bee
 _EXTRA_STEPS = 3  # beyond the measured ones: warm-up and the step of the longest samples
 # Fixed when a worker group starts: see `render_environment`
 _GROUP_KNOBS = ("data", "tensor", "pipeline", "allocator")
-MOST = 200_000  # candidates; of a larger space, the most promising plans and a random sample
+MAX_CANDIDATES = (
+    200_000  # candidates; of a larger space, the most promising plans and a random sample
+)
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _MEMORY_STD = 0.7  # prior of the effect of a knob's whole range on memory, and of the offset
 # One more candidate is chosen from each fit for this many running trials. So the last of a batch
@@ -169,7 +171,7 @@ class PlimsollProposer(AbstractProposer):
 
     def _updated(self, state: SearchState) -> _CandidateSet:
         """Brings candidates and dominance up to date with the forecasts and records."""
-        if self._candidates is None or self._candidates.prospects is not state.prospects:
+        if self._candidates is None or self._candidates.prior is not state.prior:
             self._candidates = self._new_candidates(state)
         self._candidates.learn(state.records, self._spec, self._earlier)
         for record in state.records[self._checked :]:
@@ -178,9 +180,9 @@ class PlimsollProposer(AbstractProposer):
         return self._candidates
 
     def _new_candidates(self, state: SearchState) -> _CandidateSet:
-        table, prospects = self._space.table, state.prospects
+        table, prospects = self._space.table, state.prior
         pool = np.arange(len(table))
-        if len(table) > MOST:
+        if len(table) > MAX_CANDIDATES:
             pool = self._subset(state)
             table = table.take(pool)
         prior = prospects.take(pool) if prospects is not None else None
@@ -196,7 +198,7 @@ class PlimsollProposer(AbstractProposer):
         return _CandidateSet(
             table=table,
             pool=pool,
-            prospects=prospects,
+            prior=prospects,
             step_seconds=None if prior is None else prior.step_seconds,
             search=Search(options, self._seed),
             cost=TrialCost(table, self._spec.objective),
@@ -204,13 +206,13 @@ class PlimsollProposer(AbstractProposer):
 
     def _subset(self, state: SearchState) -> Rows:
         """Chooses candidates of a very large space: tried, most promising, and random plans."""
-        table, half = self._space.table, MOST // 2
+        table, half = self._space.table, MAX_CANDIDATES // 2
         tried = [row for record in state.records for row in table.rows_of(record.plan)]
         free = np.flatnonzero(state.free)
         rng = np.random.default_rng(self._seed)
         subsets = [np.array(tried, dtype=np.intp), rng.permutation(free)[:half]]
-        if state.prospects is not None:
-            prior = state.prospects
+        if state.prior is not None:
+            prior = state.prior
             excess = np.maximum(prior.log_share, 0.0)
             forecast = (prior.log_rate - excess * _OVER_LIMIT_PENALTY)[free]
             subsets.append(free[np.argsort(-forecast)[:half]])
@@ -224,8 +226,8 @@ class PlimsollProposer(AbstractProposer):
             if incumbent is None
             else {name: getattr(incumbent, name) for name in self._searched}
         )
-        no_forecast = "" if candidates.prospects is not None else "; without a forecast"
-        why = sentence(choice, params, best, self._spec.objective.metric)
+        no_forecast = "" if candidates.prior is not None else "; without a forecast"
+        why = reason_sentence(choice, params, best, self._spec.objective.metric)
         return why + no_forecast + candidates.measured_before(choice.row)
 
 
@@ -237,14 +239,14 @@ class _CandidateSet:
         *,
         table: PlanTable,
         pool: Rows,
-        prospects: SearchPrior | None,
+        prior: SearchPrior | None,
         step_seconds: Numbers | None,
         search: Search,
         cost: TrialCost,
     ) -> None:
         self.table = table
         self.pool = pool  # row in the space of each candidate
-        self.prospects = prospects
+        self.prior = prior
         self.step_seconds = step_seconds
         self.search = search
         self.cost = cost
@@ -312,7 +314,7 @@ class _CandidateSet:
     def _transfer(
         self, trial: TransferredTrial, study: int, latest: Record, spec: SweepSpec
     ) -> None:
-        other_limit, limit = limit_of(trial.record), limit_of(latest)
+        other_limit, limit = memory_limit_of(trial.record), memory_limit_of(latest)
         shift = math.log(other_limit / limit) if other_limit and limit else 0.0
         # A study of a single node kind does not name it
         plan = replace(trial.record.plan, accelerator=latest.plan.accelerator)
@@ -347,7 +349,7 @@ def _memory_trend(table: PlanTable, searched: Distributions) -> tuple[Numbers, N
     trend = np.zeros(len(table))
     for knob in KNOBS:
         if knob.memory and knob.name in searched:
-            places = [place(searched[knob.name], value) for value in table.values[knob.name]]
+            places = [position(searched[knob.name], value) for value in table.values[knob.name]]
             effect = knob.memory * np.array(places)[table.codes[knob.name]]
             trend = trend + effect
             parts.append(effect)
@@ -359,7 +361,7 @@ def _latest(records: Sequence[Record], accelerator: str) -> Record | None:
     complete = (
         record
         for record in reversed(records)
-        if record.plan.accelerator == accelerator and record.fingerprint and limit_of(record)
+        if record.plan.accelerator == accelerator and record.fingerprint and memory_limit_of(record)
     )
     return next(complete, None)
 

@@ -208,7 +208,7 @@ class PlimsollSampler(BaseSampler):
         best = None if choice.best is None else pool.candidates[choice.best]
         expected = None if scale.spread is None else _values_sentence(choice, observations, scale)
         params = {**pool.candidates[choice.row], **fixed}
-        return params, sentence(choice, params, best, expected=expected)
+        return params, reason_sentence(choice, params, best, expected=expected)
 
     def _candidate_set(
         self, study: Study, space: dict[str, BaseDistribution], past: Sequence[FrozenTrial]
@@ -362,7 +362,7 @@ class _CandidateSet:
         )
 
 
-def sentence(
+def reason_sentence(
     choice: Suggestion,
     params: Params,
     best: Params | None,

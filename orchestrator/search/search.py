@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
 from orchestrator.search.acquisition import (
-    LEAST_FITS,
+    MIN_FIT_PROBABILITY,
     Scores,
     SearchObjective,
     constrained_improvement,
@@ -226,7 +226,7 @@ class Search:
             deviation = batch_variance.without(int(remaining[at]))
             predictions = predictions._replace(rate=predictions.rate._replace(deviation=deviation))
             remaining = np.delete(remaining, at)
-            if scores.chance[at] >= LEAST_FITS:
+            if scores.chance[at] >= MIN_FIT_PROBABILITY:
                 threshold = max(threshold, float(scores.mean[at]))
 
     def _highest(self, ranking: Numbers) -> int:
@@ -313,7 +313,7 @@ class Search:
         if not pending:
             return -np.inf
         scores = self._score_rows(fantasized, np.array(pending, dtype=np.intp))
-        probable = scores.mean[scores.chance >= LEAST_FITS]
+        probable = scores.mean[scores.chance >= MIN_FIT_PROBABILITY]
         return float(probable.max(initial=-np.inf))
 
     def _score_rows(

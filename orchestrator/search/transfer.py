@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from search_spaces.trial import Fingerprint, Record
 
 # Standard deviations, in logarithms, of an error that all trials of another study share
-SAME = 0.02  # same machine and software, another day
-OTHER_SOFTWARE = 0.1
-OTHER_HOSTS = 0.1
+SAME_MACHINE_STD = 0.02  # same machine and software, another day
+OTHER_SOFTWARE_STD = 0.1
+OTHER_HOSTS_STD = 0.1
 # Packages that compute or communicate; others do not change the duration of a step
 _PERFORMANCE_PACKAGES = frozenset({"torch", "deepspeed", "transformers", "ray"})
 
@@ -44,7 +44,7 @@ def transferred_trials(
     )
 
 
-def sources(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[str, ...]:
+def transfer_notes(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[str, ...]:
     """Describes, in a sentence for each study, which trials are transferred and how uncertain."""
     return tuple(sentence for study in studies if (sentence := _source(study, ours)))
 
@@ -74,11 +74,11 @@ def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
     """
     if theirs is None or (theirs.device, theirs.device_name) != (ours.device, ours.device_name):
         return None
-    variance = SAME**2
+    variance = SAME_MACHINE_STD**2
     if _versions(theirs) != _versions(ours):
-        variance += OTHER_SOFTWARE**2
+        variance += OTHER_SOFTWARE_STD**2
     if theirs.hosts != ours.hosts:
-        variance += OTHER_HOSTS**2
+        variance += OTHER_HOSTS_STD**2
     return float(variance**0.5)
 
 

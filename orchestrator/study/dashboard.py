@@ -11,7 +11,7 @@ from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from orchestrator.study.reader import load_study_id
-from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.storage import opened_storage, storage_url
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
@@ -52,7 +52,7 @@ def serve_dashboard(spec: SweepSpec, name: str, *, port: int, ready: Callable[[s
             "optuna-dashboard is not installed: pip install optuna-dashboard"
         ) from None
     study_id = load_study_id(spec, name)
-    with brief_storage(storage_url(spec, name)) as storage:
+    with opened_storage(storage_url(spec, name)) as storage:
         try:
             server = make_server(HOST, port, wsgi(storage), _Server, _QuietHandler)
         except OSError as error:

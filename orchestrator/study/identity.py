@@ -9,7 +9,7 @@ import optuna
 
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import ASIDE
+from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
 
 _SUBJECT = "subject"
 
@@ -18,7 +18,7 @@ _SUBJECT = "subject"
 _TRANSFERABLE = ("model", "data", "train")
 
 
-def subject_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the job that a study measures, by section of the specification.
 
     Empty if the study does not say. Of each accelerator it holds the memory limit only.
@@ -36,7 +36,7 @@ def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
     return all(stored.get(section) == job[section] for section in _TRANSFERABLE)
 
 
-def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
+def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
     """Stores the job of a new study; compares the job with that of an old one.
 
     Args:
@@ -49,7 +49,7 @@ def check_subject(study: optuna.Study, spec: SweepSpec, name: str, *, measured: 
         StudyError: If the jobs differ; names the keys that changed.
     """
     job = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
-    for key in ASIDE:
+    for key in KEYS_OUTSIDE_MEASUREMENT:
         job["cluster"].pop(key)
     # prices and forecast settings of an accelerator change no measurement
     kinds = job["cluster"].pop("accelerators")

@@ -17,8 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.study.retry import Unavailable
 from orchestrator.study.storage import (
-    is_away,
     is_postgres,
+    is_unavailable,
     open_engine,
     process_name,
     reason,
@@ -164,7 +164,7 @@ class PostgresLock(AbstractLock):
             has_lock = self.take()
             is_stale = not has_lock and self._holding_session()[0] == self._session
         except SQLAlchemyError as error:
-            if is_away(error):
+            if is_unavailable(error):
                 raise Unavailable(reason(error)) from error
             raise
         if is_stale:  # the server hung, or the network was cut: it has not noticed yet
@@ -204,7 +204,7 @@ def lock_of(url: str, name: str) -> AbstractLock:
 
 
 @contextlib.contextmanager
-def sole_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
+def exclusive_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
     """Holds the study's lock for the length of the block.
 
     Raises:
@@ -214,7 +214,7 @@ def sole_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
     with storage_errors(url):
         lock = lock_of(url, name)
         if not lock.take():
-            raise taken_by_another(name, lock)
+            raise locked_error(name, lock)
     try:
         yield lock
     finally:
@@ -246,11 +246,11 @@ def refuse_second_driver(spec: SweepSpec, name: str) -> None:
     Raises:
         StudyError: If another driver has it, or the storage cannot be reached.
     """
-    with sole_driver(spec, name):
+    with exclusive_driver(spec, name):
         pass
 
 
-def taken_by_another(name: str, lock: AbstractLock) -> StudyError:
+def locked_error(name: str, lock: AbstractLock) -> StudyError:
     """Returns the error for a study that another driver writes, with the driver's name."""
     holder = lock.holder()
     who = f" ({holder})" if holder else ""

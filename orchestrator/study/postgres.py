@@ -18,7 +18,7 @@ ANSWER_SECONDS = 60.0  # for a statement or a commit; the longest take some seco
 Value = TypeVar("Value")
 
 
-class ImpatientConnection(psycopg.Connection[Any]):
+class TimeoutConnection(psycopg.Connection[Any]):
     """Connection that closes if an answer does not come in time.
 
     Raises:
@@ -58,7 +58,7 @@ def _limited(
 class _Module(ModuleType):
     """Copy of psycopg with another `connect`: SQLAlchemy takes a module as its driver."""
 
-    connect = staticmethod(ImpatientConnection.connect)
+    connect = staticmethod(TimeoutConnection.connect)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(psycopg, name)

@@ -9,7 +9,7 @@ import optuna
 
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.study.identity import subject_of
+from orchestrator.study.identity import job_of
 from orchestrator.study.serialization import (
     kept_end,
     kept_provenances,
@@ -17,9 +17,9 @@ from orchestrator.study.serialization import (
     records_of,
 )
 from orchestrator.study.storage import (
-    brief_storage,
     holds_studies,
-    shown_url,
+    opened_storage,
+    safe_url,
     sqlite_path,
     storage_errors,
     storage_url,
@@ -78,7 +78,7 @@ def load_study_id(spec: SweepSpec, name: str) -> int:
     return _load(spec, name, lambda study: study._storage.get_study_id_from_name(name))
 
 
-def held_studies(url: str) -> dict[str, dict[str, Any]]:
+def stored_studies(url: str) -> dict[str, dict[str, Any]]:
     """Returns the studies in a storage by name, each with the job that it measures.
 
     Raises:
@@ -86,18 +86,18 @@ def held_studies(url: str) -> dict[str, dict[str, Any]]:
     """
     with storage_errors(url):
         if not holds_studies(url):
-            raise StudyError(f"{shown_url(url)} holds no study")
-        with brief_storage(url) as storage:
+            raise StudyError(f"{safe_url(url)} holds no study")
+        with opened_storage(url) as storage:
             return {
-                frozen.study_name: subject_of(frozen.user_attrs)
+                frozen.study_name: job_of(frozen.user_attrs)
                 for frozen in storage.get_all_studies()
-                if subject_of(frozen.user_attrs)
+                if job_of(frozen.user_attrs)
             }
 
 
 def _load(spec: SweepSpec, name: str, read: Callable[[optuna.Study], Content]) -> Content:
     url = storage_url(spec, name)
-    address = shown_url(url)
+    address = safe_url(url)
     path = sqlite_path(url)
     if path is not None and not path.exists():
         raise StudyError(
@@ -106,7 +106,7 @@ def _load(spec: SweepSpec, name: str, read: Callable[[optuna.Study], Content]) -
     with storage_errors(url):
         if not holds_studies(url):
             raise StudyError(f"{address} holds no study yet; run plimsoll tune")
-        with brief_storage(url) as storage:
+        with opened_storage(url) as storage:
             names = optuna.get_all_study_names(storage)
             if name in names:
                 return read(optuna.load_study(study_name=name, storage=storage))
@@ -142,12 +142,12 @@ def stored_state(
     """
     if not records:
         raise StudyError(f"the study {name} has no finished trial yet")
-    from search_spaces.space import space_of
+    from search_spaces.space import space_of_plans
 
     started = SweepStarted(
         study=name,
         spec=spec,
-        space=space_of([record.plan for record in records], spec),
+        space=space_of_plans([record.plan for record in records], spec),
         records=(),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=min(record.started_at for record in records),

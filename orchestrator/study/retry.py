@@ -48,7 +48,7 @@ class RetryPolicy:
         self._reported = False
         self.say: Callable[[str], None] = lambda _: None
 
-    def give_up_waiting(self) -> None:
+    def stop_retrying(self) -> None:
         """Stops retrying: from now on the first failure of a call is final."""
         self._seconds = 0.0
 

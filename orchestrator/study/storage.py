@@ -91,7 +91,7 @@ def open_engine(url: str) -> Engine:
     return create_engine(with_driver(url), poolclass=NullPool, **options)
 
 
-def is_away(error: BaseException | None) -> bool:
+def is_unavailable(error: BaseException | None) -> bool:
     """Returns True if the database is unavailable, rather than a query wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
@@ -100,7 +100,7 @@ def is_away(error: BaseException | None) -> bool:
     return isinstance(error, OperationalError | InterfaceError)
 
 
-def root_of(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Returns the first error of a chain: the driver's, below SQLAlchemy's and Optuna's."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -109,7 +109,7 @@ def root_of(error: BaseException) -> BaseException:
 
 def reason(error: BaseException) -> str:
     """Returns the first line of an error's original message."""
-    root = root_of(error)
+    root = root_cause(error)
     return next(iter(str(root).strip().splitlines()), type(root).__name__)
 
 
@@ -173,7 +173,7 @@ def holds_studies(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def brief_storage(url: str) -> Iterator[RDBStorage]:
+def opened_storage(url: str) -> Iterator[RDBStorage]:
     """Opens a storage for the length of the block, as a shared database limits connections.
 
     Raises:
@@ -244,7 +244,7 @@ def _refuse_mlflow_database(url: str, existing: frozenset[str]) -> None:
     # Optuna and MLflow store their schema's version in a table of the same name
     if _MLFLOW in existing and _STUDIES not in existing:
         raise StudyError(
-            f"study.storage {shown_url(url)} is MLflow's database: the study needs one of its own"
+            f"study.storage {safe_url(url)} is MLflow's database: the study needs one of its own"
         )
 
 
@@ -252,7 +252,7 @@ def _check_version(storage: RDBStorage, url: str) -> None:
     current, newest = storage.get_current_version(), storage.get_head_version()
     if current == newest:
         return
-    address = shown_url(url)
+    address = safe_url(url)
     if current in storage.get_all_versions():
         raise StudyError(
             f"study.storage {address} was written by an older Optuna (schema {current}, Optuna"
@@ -273,20 +273,20 @@ def storage_errors(url: str) -> Iterator[None]:
         yield
     except _OPENING_ERRORS as error:
         raise StudyError(
-            f"study.storage {shown_url(url)} cannot be opened: {storage_reason(error, url)}"
+            f"study.storage {safe_url(url)} cannot be opened: {storage_reason(error, url)}"
         ) from error
 
 
 def storage_reason(error: BaseException, url: str) -> str:
     """Returns the cause of an error in one line without credentials."""
-    if isinstance(root := root_of(error), ImportError) and root.name:
+    if isinstance(root := root_cause(error), ImportError) and root.name:
         return f"its driver, the Python package {root.name}, is not installed"
-    line = without_secrets(reason(error).replace(url, shown_url(url)), url)
+    line = without_secrets(reason(error).replace(url, safe_url(url)), url)
     if "no password supplied" in line:
         return f"{line}; copies of a specification hold no password: set {STORAGE_VARIABLE}"
     return line
 
 
-def shown_url(url: str) -> str:
+def safe_url(url: str) -> str:
     """Returns scheme, host and path of a URL, without user and query, which may hold a password."""
     return re.sub(r"[^/]*@|\?.*$", "", without_password(url))

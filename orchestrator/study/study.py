@@ -23,8 +23,8 @@ from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import constraints_of
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
-from orchestrator.search.transfer import EarlierStudy, sources
-from orchestrator.study.identity import check_subject
+from orchestrator.search.transfer import EarlierStudy, transfer_notes
+from orchestrator.study.identity import check_same_job
 from orchestrator.study.locks import AbstractLock, refuse_second_driver
 from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
@@ -39,9 +39,9 @@ from orchestrator.study.serialization import (
     records_of,
 )
 from orchestrator.study.storage import (
-    brief_storage,
     open_storage,
-    shown_url,
+    opened_storage,
+    safe_url,
     storage_errors,
     storage_url,
 )
@@ -72,7 +72,7 @@ def check_study(spec: SweepSpec, name: str) -> None:
             measures another job.
     """
     url = storage_url(spec, name)
-    with storage_errors(url), brief_storage(url) as storage:
+    with storage_errors(url), opened_storage(url) as storage:
         refuse_second_driver(spec, name)
         study_in(storage, spec, name)
 
@@ -92,7 +92,7 @@ def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
         load_if_exists=True,
     )
     measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
-    check_subject(study, spec, name, measured=measured)
+    check_same_job(study, spec, name, measured=measured)
     _name_values(study, spec.objective.metric)
     return study
 
@@ -183,9 +183,9 @@ class Study:
         """Sets the function that receives messages about an unavailable storage."""
         self._retry.say = say
 
-    def give_up_waiting(self) -> None:
+    def stop_retrying(self) -> None:
         """Stops retrying while the storage is unavailable, so that the sweep can end."""
-        self._retry.give_up_waiting()
+        self._retry.stop_retrying()
 
     def records(self) -> tuple[Record, ...]:
         """Returns the records of all trials that ended with one, by number."""
@@ -225,15 +225,15 @@ class Study:
         return Candidates(self._space.table.take(self._free & self._is_on(kinds)))
 
     def propose(
-        self, prospects: SearchPrior | None = None, kinds: Collection[str] | None = None
+        self, prior: SearchPrior | None = None, kinds: Collection[str] | None = None
     ) -> Proposal:
         """Returns the sampler's next proposal. There must be an untried candidate.
 
         Args:
-            prospects: Forecasts of the space's candidates, or None while there are none.
+            prior: Forecasts of the space's candidates, or None while there are none.
             kinds: Accelerators to choose from; None: any.
         """
-        state = self._search_state(prospects)
+        state = self._search_state(prior)
         return self._proposer.propose(replace(state, free=state.free & self._is_on(kinds)))
 
     def _is_on(self, kinds: Collection[str] | None) -> NDArray[np.bool_]:
@@ -244,16 +244,16 @@ class Study:
 
     def sources(self, ours: Fingerprint) -> tuple[str, ...]:
         """Returns a sentence on each other study that the search uses on this fingerprint."""
-        return sources(self._earlier, ours)
+        return transfer_notes(self._earlier, ours)
 
-    def regret_bound(self, prospects: SearchPrior | None = None) -> float | None:
+    def regret_bound(self, prior: SearchPrior | None = None) -> float | None:
         """Returns how much faster than the best any untried candidate is at most (95 % confidence).
 
         None if nothing was measured, or if the sampler computes no bound.
         """
         if not self._free.any():
             return 1.0
-        return self._proposer.regret_bound(self._search_state(prospects))
+        return self._proposer.regret_bound(self._search_state(prior))
 
     def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> OpenedTrial:
         """Opens a trial of a plan."""
@@ -313,12 +313,12 @@ class Study:
             self._records.append(record)
             self._mark_tried(record.plan)
 
-    def _search_state(self, prospects: SearchPrior | None) -> SearchState:
+    def _search_state(self, prior: SearchPrior | None) -> SearchState:
         return SearchState(
             records=self._records,
             free=self._free,
             running=tuple(plan for _, plan in self._open.values()),
-            prospects=prospects,
+            prior=prior,
         )
 
     def _mark_tried(self, plan: Plan) -> None:
@@ -363,7 +363,7 @@ class Study:
             if record is not None and spool(self._spool_file, record):
                 spooled = f", and the result of trial {record.number} in {self._spool_file}"
             raise StudyLost(
-                f"study.storage {shown_url(self._url)} is unavailable ({error}) for longer than"
+                f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
                 f" study.wait_minutes ({self._wait_minutes:g}): all earlier results are stored"
                 f" there{spooled}; the same command resumes the sweep"
             ) from error

@@ -11,7 +11,7 @@ import optuna
 from orchestrator.search.transfer import EarlierStudy
 from orchestrator.study.identity import is_same_job
 from orchestrator.study.serialization import records_of
-from orchestrator.study.storage import STUDY_FILE, brief_storage, storage_errors
+from orchestrator.study.storage import STUDY_FILE, opened_storage, storage_errors
 from orchestrator.workspace import study_storage
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
@@ -34,7 +34,7 @@ def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
 def _same_jobs(spec: SweepSpec, exclude: str) -> Iterator[optuna.Study]:
     storage = study_storage(spec)
     for url in [storage] if storage else _files(Path(spec.study.folder)):
-        with contextlib.suppress(StudyError), storage_errors(url), brief_storage(url) as opened:
+        with contextlib.suppress(StudyError), storage_errors(url), opened_storage(url) as opened:
             # one query for all of them: a shared storage may hold hundreds of studies
             for frozen in opened.get_all_studies():
                 if frozen.study_name != exclude and is_same_job(frozen.user_attrs, spec):

@@ -18,11 +18,11 @@ from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.search.observations import LISTED
-from orchestrator.study.locks import AbstractLock, NoLock, taken_by_another
+from orchestrator.search.observations import CONSTRAINTS_LIST
+from orchestrator.study.locks import AbstractLock, NoLock, locked_error
 from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.study.serialization import RECORD, record_from_json, record_to_json
-from orchestrator.study.storage import is_away, storage_reason
+from orchestrator.study.storage import is_unavailable, storage_reason
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Record
@@ -149,19 +149,19 @@ class StudyWriter:
             lambda study: tuple(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         )
 
-    def give_up_waiting(self) -> None:
+    def stop_retrying(self) -> None:
         """Stops retrying while the database is unavailable."""
-        self._retry.give_up_waiting()
+        self._retry.stop_retrying()
 
     def _retried(self, act: Callable[[int], Answer]) -> Answer:
         def attempted(attempt: int) -> Answer:
             if not self._lock.hold():
-                raise taken_by_another(self._study.study_name, self._lock)
+                raise locked_error(self._study.study_name, self._lock)
             try:
                 return act(attempt)
             except (StorageInternalError, SQLAlchemyError) as error:
                 fault = storage_reason(error, self._storage.url)
-                if is_away(error.__cause__) or is_away(error):
+                if is_unavailable(error.__cause__) or is_unavailable(error):
                     raise Unavailable(fault) from error
                 raise StudyError(f"the study cannot be written: {fault}") from error
 
@@ -196,7 +196,9 @@ class StudyWriter:
             for name, violation in constraints.items():
                 trial.set_constraint(name, violation)
         if constraints:
-            self._storage.set_trial_system_attr(trial_id, LISTED, list(constraints.values()))
+            self._storage.set_trial_system_attr(
+                trial_id, CONSTRAINTS_LIST, list(constraints.values())
+            )
 
 
 def spool_file(spec: SweepSpec, name: str) -> Path:

@@ -174,7 +174,7 @@ METRICS = (
 )
 
 
-def happened(event: Event) -> Iterator[Reading]:
+def event_readings(event: Event) -> Iterator[Reading]:
     """Yields what an event adds to counters and histograms."""
     match event:
         case TrialStarted(ask_seconds=float(seconds)):
@@ -188,7 +188,7 @@ def happened(event: Event) -> Iterator[Reading]:
             return
 
 
-def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Reading]:
+def live_readings(meter: Utilization, state: SweepState, now: float) -> Iterator[Reading]:
     """Yields the gauges that change all the time; cheap."""
     yield Reading(metric=RUNNING, value=len(state.running))
     yield Reading(metric=GROUPS, value=meter.groups)
@@ -196,7 +196,7 @@ def current(meter: Utilization, state: SweepState, now: float) -> Iterator[Readi
         yield Reading(metric=BUSY_SHARE, value=share)
 
 
-def standing(state: SweepState) -> Iterator[Reading]:
+def study_readings(state: SweepState) -> Iterator[Reading]:
     """Yields the gauges that change when a trial or a validation ends; reads all records.
 
     Values that are not known yet are left out, such as those of the best plan while no plan is

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.core.objective import counts
+from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
-from orchestrator.export.formats import every_export
+from orchestrator.export.formats import all_exports
 from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.labels import counts_words, validation_sentences
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
-    answer,
+    best_sentence,
     contention_sentence,
     equals_sentence,
     forecast_sentence,
@@ -33,7 +33,7 @@ _WITHOUT = (
 )
 
 
-def at_start(spec: SweepSpec) -> dict[str, str]:
+def start_files(spec: SweepSpec) -> dict[str, str]:
     """Returns the specification without passwords, facts of this machine, and its packages."""
     packages = "\n".join(f"{name}=={version}" for name, version in package_versions(every=True))
     return {
@@ -49,7 +49,7 @@ def fingerprint_of(state: SweepState) -> Fingerprint | None:
     return state.fingerprint or next(filter(None, recorded), None)
 
 
-def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
+def worker_files(fingerprint: Fingerprint | None) -> dict[str, str]:
     """Returns the hardware and software of the trials."""
     if fingerprint is None:
         return {}
@@ -57,7 +57,7 @@ def workers(fingerprint: Fingerprint | None) -> dict[str, str]:
     return {"workers.json": _json(content)}
 
 
-def at_end(state: SweepState) -> dict[str, str]:
+def end_files(state: SweepState) -> dict[str, str]:
     """Returns the report as a page, and the best plan, if any, for `plimsoll trial --plan`.
 
     The page has no forecasts of untried plans, because they need a trace of the model.
@@ -67,26 +67,26 @@ def at_end(state: SweepState) -> dict[str, str]:
     return plan | {"report.html": report_page(ReportData(state=state, ground=None, note=_WITHOUT))}
 
 
-def exports(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
+def export_files(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
     """Returns the best plan as `plimsoll export` writes it, in each format that supports it.
 
     Empty if no plan is feasible, or if the model is unknown.
     """
     if state.best is None or model is None:
         return {}
-    files = every_export(export_source(state, state.best, model))
+    files = all_exports(export_source(state, state.best, model))
     return {f"exports/{name}": text for name, text in files.items()}
 
 
 def answer_markdown(state: SweepState) -> str:
     """Returns the description of the sweep's run; MLflow shows its first three lines."""
-    sentences = [answer(state)]
+    sentences = [best_sentence(state)]
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state)]
         sentences += [*validation_sentences(state), equals_sentence(state)]
         sentences += [contention_sentence(state), regret_sentence(state)]
     sentences.append(forecast_sentence(state))
-    outcomes = counts_words(counts(state.records)) or "none"
+    outcomes = counts_words(outcome_counts(state.records)) or "none"
     sentences.append(f"trials: {outcomes}")
     if state.ended is not None:
         sentences.append(f"ended: {state.ended.reason}")

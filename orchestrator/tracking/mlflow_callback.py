@@ -20,7 +20,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.retry import RetryPolicy, Unavailable
-from orchestrator.tracking.mlflow_reachability import settle_mlflow
+from orchestrator.tracking.mlflow_reachability import configure_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from search_spaces.errors import StudyError, require
 from search_spaces.facts import ModelFacts, Provenance
@@ -38,7 +38,7 @@ _Item = tuple[Event | None, SweepState]
 HEAD_START_SECONDS = 0.2
 
 
-def say_on_stderr(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Prints a line to stderr."""
     sys.stderr.write(f"{text}\n")
 
@@ -61,7 +61,7 @@ class MlflowCallback(AbstractCallback):
     def __init__(
         self,
         model: ModelFacts | None = None,
-        say: Callable[[str], None] = say_on_stderr,
+        say: Callable[[str], None] = print_to_stderr,
         close_seconds: float = CLOSE_SECONDS,
         last_seconds: float = LAST_SECONDS,
         head_start_seconds: float = HEAD_START_SECONDS,
@@ -108,7 +108,7 @@ class MlflowCallback(AbstractCallback):
             )
 
     def _work(self) -> None:
-        settle_mlflow()
+        configure_mlflow()
         while (item := self._next()) is not None:
             if isinstance(item[0], TrialStarted):
                 time.sleep(self._head_start_seconds)
@@ -127,13 +127,13 @@ class MlflowCallback(AbstractCallback):
 
     def _try(self, item: _Item, _: int) -> None:
         # imported here, because importing mlflow takes seconds
-        from orchestrator.tracking.mlflow_client import in_short, tracking_errors
+        from orchestrator.tracking.mlflow_client import short_message, tracking_errors
 
         try:
             self._handle(*item)
         except tracking_errors() as error:
             self._writer = None  # a new writer looks up what arrived although its reply was lost
-            self._problem = in_short(error, store_uri(item[1].spec))
+            self._problem = short_message(error, store_uri(item[1].spec))
             raise Unavailable(self._problem) from error
         self._problem = None  # each call writes everything that is missing
 
@@ -148,7 +148,7 @@ class MlflowCallback(AbstractCallback):
             self._writer.finish(state)
 
 
-def add_what_is_missing(
+def add_missing_runs(
     state: SweepState, model: ModelFacts | None, provenances: Sequence[Provenance] = ()
 ) -> int:
     """Writes all trials and validations that MLflow lacks, and the sweep's result.
@@ -161,9 +161,9 @@ def add_what_is_missing(
         MissingExtraError: If MLflow is not installed.
     """
     require("mlflow")
-    settle_mlflow()
+    configure_mlflow()
     # imported here, because importing mlflow takes seconds
-    from orchestrator.tracking.mlflow_client import in_short, tracking_errors
+    from orchestrator.tracking.mlflow_client import short_message, tracking_errors
     from orchestrator.tracking.mlflow_writer import StudyWriter
 
     uri = store_uri(state.spec)
@@ -173,7 +173,7 @@ def add_what_is_missing(
         writer.describe_workers(state)
         writer.finish(state)
     except tracking_errors() as error:
-        reason = in_short(error, uri)
+        reason = short_message(error, uri)
         raise StudyError(
             f"MLflow at {without_password(uri)} cannot be written: {reason}"
         ) from error

@@ -12,7 +12,7 @@ from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import RequestException, RetryError
 
 from orchestrator.study.storage import DATABASE_ERRORS
-from orchestrator.tracking.mlflow_store import made_once
+from orchestrator.tracking.mlflow_store import create_once
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
 from search_spaces.spec.redaction import without_secrets
@@ -52,7 +52,7 @@ def tracking_errors() -> tuple[type[Exception], ...]:
 def open_client(uri: str) -> MlflowClient:
     """Returns a client of a store; creates the tables if the store is an empty database."""
     driver_uri = with_driver(uri)
-    return made_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
+    return create_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
 
 
 def probe_store(uri: str) -> str | None:
@@ -81,12 +81,12 @@ def refusal(error: Exception, uri: str) -> str:
     """Returns the predicate of a sentence on an error of a probe, with its remedy."""
     cause = _request_error(error)
     if isinstance(cause, RetryError):
-        return f"answered with errors ({in_short(_root_cause(cause), uri)}): see its log"
+        return f"answered with errors ({short_message(_root_cause(cause), uri)}): see its log"
     if cause is not None:
-        return f"does not answer: {in_short(_root_cause(cause), uri)}"
+        return f"does not answer: {short_message(_root_cause(cause), uri)}"
     if isinstance(error, ImportError):
-        return f"needs a package that is not installed: {in_short(error, uri)}"
-    message = in_short(error, uri).partition("Response body")[0].strip()
+        return f"needs a package that is not installed: {short_message(error, uri)}"
+    message = short_message(error, uri).partition("Response body")[0].strip()
     if not isinstance(error, MlflowException):
         return f"cannot be used: {message}"
     status = error.get_http_status_code()
@@ -97,7 +97,7 @@ def refusal(error: Exception, uri: str) -> str:
     return f"cannot be used: {message}"
 
 
-def in_short(error: BaseException, uri: str) -> str:
+def short_message(error: BaseException, uri: str) -> str:
     """Returns an error on one line, without the secrets of the address."""
     message = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
     return without_secrets(message, uri)

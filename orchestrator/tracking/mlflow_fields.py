@@ -6,7 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.objective import Objective, best, counts, record_of, score, throughput
+from orchestrator.core.objective import (
+    Objective,
+    best,
+    outcome_counts,
+    record_of,
+    score,
+    throughput,
+)
 from orchestrator.core.state import SweepState
 from orchestrator.report.labels import (
     check_of,
@@ -18,7 +25,7 @@ from orchestrator.report.labels import (
     validation_words,
 )
 from orchestrator.report.sweep_tables import speedup
-from orchestrator.report.sweep_text import answer
+from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import DEFAULTS
@@ -31,7 +38,7 @@ from search_spaces.trial import (
     MemoryReading,
     OutOfMemory,
     Record,
-    errors,
+    forecast_errors,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +155,7 @@ def rounded(value: float) -> float:
 
 
 def _forecast(record: Record) -> Mapping[str, float | None]:
-    forecast, error = record.forecast, errors(record.forecast, record.outcome)
+    forecast, error = record.forecast, forecast_errors(record.forecast, record.outcome)
     if forecast is None:
         return {}
     rate = forecast.samples_per_second
@@ -286,7 +293,7 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
 def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
     """Returns the metrics of the sweep after its first `ended` trials."""
     records = state.records[:ended]
-    outcomes = counts(records)
+    outcomes = outcome_counts(records)
     metrics = {
         "trials": float(ended),
         "trials_measured": float(outcomes.get("measured", 0)),
@@ -309,7 +316,7 @@ def sweep_tags(state: SweepState) -> dict[str, str]:
     validation, best_record = state.validated, state.best
     tags = {
         "kind": "sweep",
-        "reason": answer(state)[:MAX_TAG],
+        "reason": best_sentence(state)[:MAX_TAG],
         "validated": "no" if validation is None else f"trial {validation.number}",
     }
     # empty instead of left out, to replace the tag of an earlier driver of the study

@@ -15,7 +15,7 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     store_uri,
 )
-from search_spaces.errors import MissingExtraError, StudyError, extra_lack
+from search_spaces.errors import MissingExtraError, StudyError, missing_extra
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -36,7 +36,7 @@ _NOISY_LOGGERS = {
 }
 
 
-def settle_mlflow() -> None:
+def configure_mlflow() -> None:
     """Sets MLflow's environment before it is imported; keeps variables that the user set."""
     for name, value in (_SETTINGS | _REQUESTS).items():
         os.environ.setdefault(name, value)
@@ -47,7 +47,7 @@ def settle_mlflow() -> None:
 @contextlib.contextmanager
 def brief_requests() -> Iterator[None]:
     """Limits requests to seconds while a user waits; keeps variables that the user set."""
-    settle_mlflow()
+    configure_mlflow()
     defaults = [name for name, value in _REQUESTS.items() if os.environ[name] == value]
     os.environ.update({name: _PROBE[name] for name in defaults})
     try:
@@ -69,7 +69,7 @@ def check_tracking(spec: SweepSpec) -> None:
     """
     if not spec.tracking.enabled:
         return
-    if lack := extra_lack("mlflow"):
+    if lack := missing_extra("mlflow"):
         raise MissingExtraError(f"{lack}; or turn tracking off with tracking.enabled: false")
     uri = store_uri(spec)
     try:

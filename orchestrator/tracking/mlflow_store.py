@@ -93,7 +93,7 @@ def check_database(uri: str) -> None:
     _check_revision(schema, uri)
 
 
-def made_once(uri: str, make: Callable[[], Made]) -> Made:
+def create_once(uri: str, make: Callable[[], Made]) -> Made:
     """Returns the result of `make`, which creates the tables of an empty database.
 
     A lock lets one machine do so at a time; MLflow itself synchronizes processes of one machine.

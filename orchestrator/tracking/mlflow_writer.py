@@ -24,7 +24,7 @@ from orchestrator.tracking.mlflow_fields import (
 )
 from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
-from orchestrator.workspace import experiment_name, snapshot_of
+from orchestrator.workspace import experiment_name, memory_snapshot_path
 from search_spaces.facts import ModelFacts, Provenance, provenance_at
 from search_spaces.trial import Fingerprint, Record
 
@@ -90,7 +90,7 @@ class StudyWriter:
         self._client.update_run(self._parent, status="RUNNING")
         self._add_source()
         self._add_params(state)
-        self._write_artifacts(mlflow_artifacts.at_start(state.spec))
+        self._write_artifacts(mlflow_artifacts.start_files(state.spec))
 
     def missing(self, state: SweepState) -> int:
         """Returns the number of records and validations without a complete run."""
@@ -113,7 +113,7 @@ class StudyWriter:
         """Adds hardware and software of the workers to the artifacts, if they changed."""
         fingerprint = mlflow_artifacts.fingerprint_of(state)
         if fingerprint != self._described:
-            self._write_artifacts(mlflow_artifacts.workers(fingerprint))
+            self._write_artifacts(mlflow_artifacts.worker_files(fingerprint))
             self._described = fingerprint
 
     def finish(self, state: SweepState) -> None:
@@ -125,7 +125,7 @@ class StudyWriter:
         for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)
         self._write_artifacts(
-            mlflow_artifacts.at_end(state) | mlflow_artifacts.exports(state, self._model)
+            mlflow_artifacts.end_files(state) | mlflow_artifacts.export_files(state, self._model)
         )
         self._delete_duplicates()
         ended = state.ended
@@ -219,7 +219,9 @@ class StudyWriter:
 
     def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
 
-        file = snapshot_of(state.spec, self._study, record.number, validation=record.validation)
+        file = memory_snapshot_path(
+            state.spec, self._study, record.number, validation=record.validation
+        )
         if file is not None:
             self._client.log_artifact(run_id, str(file))
 

@@ -23,14 +23,14 @@ from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.memory import MemoryCoefficients, peak_bytes
 from search_spaces.costs.plan_features import Numbers
 from search_spaces.costs.time import step_terms
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
-SURE = 1.96  # standard deviations on each side of a 95 % confidence interval
+Z_95 = 1.96  # standard deviations on each side of a 95 % confidence interval
 _STEPS = 8  # of Gauss-Newton; three suffice if terms are right within a factor of two
 _TINY = 1e-30
-# Student's t distribution with three degrees of freedom, scaled to 95 % within `SURE` deviations
+# Student's t distribution with three degrees of freedom, scaled to 95 % within `Z_95` deviations
 _FREEDOM = 3.0
-_UNIT = SURE / float(stdtrit(_FREEDOM, 0.975))
+_UNIT = Z_95 / float(stdtrit(_FREEDOM, 0.975))
 HOST_WEIGHT = 0.14  # of a measurement on a CPU, with 8 % noise instead of a GPU's 3 %
 PRIOR = "prior.json"  # fitted by `python -m benchmarks.published.fit`
 
@@ -151,7 +151,7 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     """Returns the probability that a quantity does not exceed a limit.
 
     Its logarithm has Student's t distribution with three degrees of freedom, close to the errors of
-    forecasts of published peaks (2.5 fit best, see docs/decisions, 14), scaled such that `SURE`
+    forecasts of published peaks (2.5 fit best, see docs/decisions, 14), scaled such that `Z_95`
     deviations give the 95 % confidence interval.
 
     Args:
@@ -165,7 +165,7 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     return below
 
 
-def limit_above(expected: Numbers, deviation: Numbers, probability: float) -> Numbers:
+def limit_for_probability(expected: Numbers, deviation: Numbers, probability: float) -> Numbers:
     """Returns the limit that a quantity stays below with a probability.
 
     This is the inverse of `probability_below`.
@@ -193,7 +193,11 @@ class Calibration:
     provenance: str  # measurements that the coefficients were fitted to
 
     def learned(
-        self, work: Work, step_seconds: Numbers, held_bytes: Numbers, weight: Numbers | None = None
+        self,
+        work: Workload,
+        step_seconds: Numbers,
+        held_bytes: Numbers,
+        weight: Numbers | None = None,
     ) -> Self:
         """Returns the calibration after measurements of some plans.
 

@@ -185,7 +185,7 @@ def kernels_of(
     )
 
 
-def sums_of(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:
+def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:
     """Returns the other work of cases that share a variant, besides the kernels."""
     passes = weighted_passes(variant, depth)
 

@@ -59,7 +59,7 @@ class Peak:
         return functools.reduce(np.maximum, values, 0.0)
 
 
-LOWEST = Peak()
+NO_PEAK = Peak()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Pass:
     launches: int = 0
     exchanged_bytes: Extent = ZERO
     exchanges: int = 0
-    transient_bytes: Peak = LOWEST
+    transient_bytes: Peak = NO_PEAK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

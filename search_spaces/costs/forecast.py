@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.costs.calibration import SURE, Calibration, probability_below
+from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.columns import PASSES
 from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
 _THREADS = 2  # more would be limited by memory bandwidth
 _CHUNK = 1 << 16  # plans at a time: smaller chunks cost more calls, larger ones more memory
@@ -54,7 +54,7 @@ class Forecasts:
     def interval(self, row: int) -> tuple[float, float]:
         """Returns the 95 % confidence interval of a plan's samples per second."""
         rate = float(self.samples_per_second[row])
-        factor = float(np.exp(SURE * self.step_deviation[row]))
+        factor = float(np.exp(Z_95 * self.step_deviation[row]))
         return rate / factor, rate * factor
 
     def by_term(self, row: int) -> dict[str, float]:
@@ -74,7 +74,7 @@ class Forecasts:
         return TERMS[int(np.argmax(self.terms[row]))]
 
 
-def forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forecasts:
+def forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Forecasts:
     """Forecasts time and memory of plans.
 
     Args:
@@ -95,7 +95,7 @@ def forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Foreca
     )
 
 
-def _chunks(work: Work) -> Iterator[Work]:
+def _chunks(work: Workload) -> Iterator[Workload]:
     if len(work) <= _CHUNK:
         yield work
         return
@@ -103,7 +103,7 @@ def _chunks(work: Work) -> Iterator[Work]:
         yield work.take(slice(start, start + _CHUNK))  # type: ignore[arg-type]
 
 
-def _forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forecasts:
+def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Forecasts:
     step = step_terms(work, calibration.time)
     terms = calibration.time_scales.scaled(step.seconds)
     seconds = terms.sum(axis=1)
@@ -134,7 +134,7 @@ def _forecast(work: Work, calibration: Calibration, limit_bytes: float) -> Forec
     )
 
 
-def model_flops(work: Work) -> Numbers:
+def model_flops(work: Workload) -> Numbers:
     """Returns the model FLOPs of a step of each plan, over all devices, without recomputation."""
     sums = np.bincount(  # its type stubs do not say that these are floats
         work.kernels.slot,
@@ -175,7 +175,7 @@ class SearchPrior:
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def joined(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> SearchPrior:
+def join_priors(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> SearchPrior:
     """Joins the priors of parts of a table.
 
     Args:
@@ -194,7 +194,7 @@ def joined(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> Se
     )
 
 
-def search_prior(work: Work, calibration: Calibration, limit_bytes: float) -> SearchPrior:
+def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -> SearchPrior:
     """Calculates the search prior of plans.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.costs.plan_features import Counts, Numbers
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
 CATEGORIES = (
     "weights",
@@ -57,7 +57,7 @@ class _Stage:
     in_flight: Numbers
 
 
-def peak_bytes(work: Work, coefficients: MemoryCoefficients) -> PeakBytes:
+def peak_bytes(work: Workload, coefficients: MemoryCoefficients) -> PeakBytes:
     """Forecasts the peak of every plan; for a pipeline, that of its fullest stage.
 
     Args:
@@ -77,7 +77,7 @@ def peak_bytes(work: Work, coefficients: MemoryCoefficients) -> PeakBytes:
     return PeakBytes(bytes=categories.T, stage=stage)
 
 
-def _stage(work: Work, name: str) -> _Stage:
+def _stage(work: Workload, name: str) -> _Stage:
     """Returns the first, the fullest middle or the last rank of each pipeline."""
     features = work.executions
     unsplit = features.pipeline == 1
@@ -100,7 +100,7 @@ def _stage(work: Work, name: str) -> _Stage:
     )
 
 
-def _rank_bytes(work: Work, coefficients: MemoryCoefficients, stage: _Stage) -> Numbers:
+def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: _Stage) -> Numbers:
     features, rows = work.executions, work.rows
     trained = (
         stage.embeddings * rows.embedding_trained
@@ -161,7 +161,7 @@ def _largest(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
 
 
 def _moments(
-    work: Work, stage: _Stage, gradients: Numbers, updated: Numbers
+    work: Workload, stage: _Stage, gradients: Numbers, updated: Numbers
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Returns gradients, gathered weights, activations and temporaries at three moments.
 

@@ -7,14 +7,14 @@ import numpy as np
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.columns import PASSES
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
 COMPUTING = ("matmul", "attention", "operators", "launches", "tensor_collectives")
 PIECES = ("embedding", "block", "full", "selective", "head")
 TILE = 128.0  # rows and columns of the tile that one multiprocessor computes at a time
 
 
-def piece_seconds(work: Work, coefficients: TimeCoefficients) -> Numbers:
+def piece_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     """Forecasts the seconds of a micro-batch, of shape (cases, PIECES, COMPUTING)."""
     cases, sums = work.cases, work.sums
     matmul, attention = _kernel_seconds(work, coefficients)
@@ -23,7 +23,7 @@ def piece_seconds(work: Work, coefficients: TimeCoefficients) -> Numbers:
     traffic = np.where(compiled > 0, coefficients.compiled_traffic, traffic)
     eight_bit = cases.peak_flops > cases.attention_flops
     traffic = traffic * np.where(eight_bit, coefficients.eight_bit_traffic, 1.0)
-    device_share = reached(coefficients.traffic_share, cases.measured)
+    device_share = reached_share(coefficients.traffic_share, cases.measured)
     share = np.where(cases.on_cpu > 0, coefficients.host_operators, device_share)
     rate = share * cases.bandwidth / traffic
     operators = sums.traffic_bytes / rate[:, None]
@@ -37,7 +37,7 @@ def piece_seconds(work: Work, coefficients: TimeCoefficients) -> Numbers:
     launches = np.where(cases.on_cpu[:, None] > 0, launching, waiting)
     collective = np.where(cases.tensor > 1, 2 * (cases.tensor - 1) / np.maximum(cases.tensor, 1), 0)
     slow_link = np.where(cases.slow_link > 0, coefficients.slow_exchange, 1.0)
-    link = reached(coefficients.exchange_share * slow_link, cases.measured)
+    link = reached_share(coefficients.exchange_share * slow_link, cases.measured)
     wire = sums.exchanged_bytes * (collective / (link * cases.tensor_link))[:, None]
     latency = np.maximum(
         coefficients.exchange_seconds * cases.tensor_latency, cases.collective_seconds
@@ -59,13 +59,13 @@ def piece_seconds(work: Work, coefficients: TimeCoefficients) -> Numbers:
     )
 
 
-def reached(share: Numbers | float, measured: Numbers) -> Numbers:
+def reached_share(share: Numbers | float, measured: Numbers) -> Numbers:
     """Returns the share of a rate that programs reach: all of it if the rate was measured."""
     shares: Numbers = np.where(measured > 0, 1.0, share)
     return shares
 
 
-def _kernel_seconds(work: Work, coefficients: TimeCoefficients) -> tuple[Numbers, Numbers]:
+def _kernel_seconds(work: Workload, coefficients: TimeCoefficients) -> tuple[Numbers, Numbers]:
     """Forecasts the seconds of matmuls and of fused attention, of shape (cases, PASSES)."""
     kernels, cases = work.kernels, work.cases
     case, which = np.divmod(kernels.slot, len(PASSES))
@@ -75,8 +75,8 @@ def _kernel_seconds(work: Work, coefficients: TimeCoefficients) -> tuple[Numbers
     bandwidth = cases.bandwidth[case]
     powered = cases.watts_per_teraflops / (cases.watts_per_teraflops + coefficients.power_half)
     offsets = np.asarray(coefficients.architectures)[cases.architecture] * powered
-    limit = reached(coefficients.matmul_share * offsets, cases.measured)[case]
-    offsets = reached(offsets, cases.measured)[case]
+    limit = reached_share(coefficients.matmul_share * offsets, cases.measured)[case]
+    offsets = reached_share(offsets, cases.measured)[case]
     tiles = (
         np.maximum(kernels.batch, 1.0)
         * np.ceil(kernels.rows / TILE)
@@ -97,7 +97,7 @@ def _kernel_seconds(work: Work, coefficients: TimeCoefficients) -> tuple[Numbers
     )
     matmul = kernels.flops / (peak * limit * filled * deep)
     matmul = matmul / _aligned(work, coefficients, case)
-    fast = bandwidth * reached(coefficients.traffic_share, cases.measured)[case]
+    fast = bandwidth * reached_share(coefficients.traffic_share, cases.measured)[case]
     matmul = np.maximum(matmul, moved / fast)
     is_backward = np.isin(which, [PASSES.index(n) for n in PASSES if n.endswith("backward")])
     backward_share = np.where(is_backward, coefficients.attention_backward, 1.0)
@@ -113,7 +113,7 @@ def _kernel_seconds(work: Work, coefficients: TimeCoefficients) -> tuple[Numbers
     return spread(matmul, kernels.is_attention == 0), spread(attention, kernels.is_attention == 1)
 
 
-def _aligned(work: Work, coefficients: TimeCoefficients, case: Counts) -> Numbers:
+def _aligned(work: Workload, coefficients: TimeCoefficients, case: Counts) -> Numbers:
     """Returns the share of a matmul's rate that its sizes allow: 16-bit units need multiples.
 
     Source:

@@ -19,7 +19,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.checkpointing import checkpointed_blocks
-from search_spaces.settings.pipeline_partition import divide
+from search_spaces.settings.pipeline_partition import partition_blocks
 
 MIB = 2**20
 # optimizer bytes per trained parameter; 8-bit: two moments and their scales, an fp32 pair for each
@@ -144,7 +144,7 @@ def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, N
 def _stage_blocks(model: ModelFacts, depth: int, ranks: int, chunks: int) -> tuple[float, ...]:
     if ranks == 1:
         return (depth, 0.0, depth)
-    stages = divide(
+    stages = partition_blocks(
         model.block_parameters,
         stages=ranks * chunks,
         before=model.embedding_parameters,

@@ -94,7 +94,7 @@ class PlanFeatures:
         return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def concatenated(parts: list[PlanFeatures]) -> PlanFeatures:
+def concatenate(parts: list[PlanFeatures]) -> PlanFeatures:
     """Concatenates the rows of all parts."""
     return PlanFeatures(
         **{

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.costs.coefficients import TimeCoefficients
-from search_spaces.costs.micro_batch import COMPUTING, PIECES, piece_seconds, reached
+from search_spaces.costs.micro_batch import COMPUTING, PIECES, piece_seconds, reached_share
 from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers
-from search_spaces.costs.workload import Work
+from search_spaces.costs.workload import Workload
 
 # stacks whose hooks run in Python for each weight with sharded gradients
 _PYTHON_HOOK_STACKS = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
@@ -34,7 +34,7 @@ class StageParameters:
 
 
 def stage_parameters(
-    work: Work, n_embedding: Numbers, n_block: Numbers, n_head: Numbers
+    work: Workload, n_embedding: Numbers, n_block: Numbers, n_head: Numbers
 ) -> StageParameters:
     """Returns the parameters of these numbers of embeddings, blocks and heads."""
     rows = work.rows
@@ -54,14 +54,14 @@ def stage_parameters(
 
 
 def _ring(
-    work: Work, coefficients: TimeCoefficients, ranks: Numbers, stride: Numbers
+    work: Workload, coefficients: TimeCoefficients, ranks: Numbers, stride: Numbers
 ) -> tuple[Numbers, Numbers]:
     """Returns the bytes per second of a ring of data ranks, and the latency of a collective."""
     rows = work.rows
     local = np.clip(rows.node_devices / stride, 1, ranks)
     inside = ranks * stride <= rows.node_devices
     share = coefficients.gather_share * np.where(rows.slow_link > 0, coefficients.slow_gather, 1.0)
-    within = reached(share, rows.measured) * rows.link
+    within = reached_share(share, rows.measured) * rows.link
     across = np.minimum(within, coefficients.network_share * rows.network * local)
     waits = coefficients.collective_seconds * np.log2(np.maximum(ranks, 2)) * np.where(inside, 1, 2)
     waits = np.maximum(waits, rows.collective_seconds)
@@ -69,7 +69,7 @@ def _ring(
 
 
 def data_collectives(
-    work: Work, coefficients: TimeCoefficients, parameters: StageParameters, computing: Numbers
+    work: Workload, coefficients: TimeCoefficients, parameters: StageParameters, computing: Numbers
 ) -> tuple[Numbers, Numbers]:
     """Forecasts the communication of data ranks in a step.
 
@@ -127,7 +127,7 @@ def _exposed(
     return seconds - np.where(overlaps, hidden, 0.0)
 
 
-def hops(work: Work, coefficients: TimeCoefficients) -> Numbers:
+def pipeline_hop_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     """Forecasts the seconds per step in which stages send hidden states and gradients."""
     features, rows = work.executions, work.rows
     stride = features.tensor * features.data
@@ -147,7 +147,7 @@ class StepTerms:
     hidden: Numbers  # seconds of communication hidden behind computation
 
 
-def step_terms(work: Work, coefficients: TimeCoefficients) -> StepTerms:
+def step_terms(work: Workload, coefficients: TimeCoefficients) -> StepTerms:
     """Forecasts the terms of every plan."""
     pieces = piece_seconds(work, coefficients)[work.rows.case]  # plans, pieces, terms
     features, rows = work.executions, work.rows
@@ -169,7 +169,7 @@ def step_terms(work: Work, coefficients: TimeCoefficients) -> StepTerms:
     terms[_AT["pipeline_bubble"]] = np.where(
         features.pipeline > 1, coefficients.bubble * np.maximum(bubble, 0.0), 0.0
     )
-    terms[_AT["pipeline_hops"]] = hops(work, coefficients)
+    terms[_AT["pipeline_hops"]] = pipeline_hop_seconds(work, coefficients)
     parameters = stage_parameters(work, n_embedding, n_block, n_head)
     exposed, hidden = data_collectives(work, coefficients, parameters, computing)
     terms[_AT["data_collectives"]] = exposed
@@ -187,7 +187,7 @@ def step_terms(work: Work, coefficients: TimeCoefficients) -> StepTerms:
 
 
 def _slowest(
-    work: Work, embedding: Numbers, block: Numbers, head: Numbers
+    work: Workload, embedding: Numbers, block: Numbers, head: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the numbers of embeddings, blocks and heads on a pipeline's slowest rank."""
     features = work.executions
@@ -203,28 +203,28 @@ def _slowest(
     return (slowest == 0) * 1.0, blocks * 1.0, ((slowest == 2) | unsplit) * 1.0
 
 
-def _update(work: Work, coefficients: TimeCoefficients, trained: Numbers) -> Numbers:
+def _update(work: Workload, coefficients: TimeCoefficients, trained: Numbers) -> Numbers:
     """Forecasts the optimizer on the device, which reads and writes states and weights once."""
     features, rows = work.executions, work.rows
     updated = trained / np.where(features.optimizer_sharded, features.shards, 1)
     traffic = updated * (
         2 * features.state_bytes + 2 * features.weight_bytes + features.gradient_bytes
     )
-    seconds = traffic / (reached(coefficients.update_share, rows.measured) * rows.bandwidth)
+    seconds = traffic / (reached_share(coefficients.update_share, rows.measured) * rows.bandwidth)
     return np.where(features.optimizer_on_host, 0.0, seconds)
 
 
 def _offload(
-    work: Work, coefficients: TimeCoefficients, parameters: StageParameters, n_block: Numbers
+    work: Workload, coefficients: TimeCoefficients, parameters: StageParameters, n_block: Numbers
 ) -> Numbers:
     """Forecasts the seconds per step of offload: traffic with host and drives, and host updates."""
     features, rows = work.executions, work.rows
     count = features.accumulation.astype(float)
-    rate = reached(coefficients.pcie_share, rows.measured) * rows.pcie
+    rate = reached_share(coefficients.pcie_share, rows.measured) * rows.pcie
     updated = parameters.trained / np.where(features.optimizer_sharded, features.shards, 1)
     states = updated * (features.reduced_bytes + features.weight_bytes) / rate
     touched = updated * (2 * features.state_bytes + 2 * features.gradient_bytes)
-    host_rate = reached(coefficients.host_update_share, rows.measured) * rows.host_bandwidth
+    host_rate = reached_share(coefficients.host_update_share, rows.measured) * rows.host_bandwidth
     states = states + touched / host_rate
     drive = np.where(features.on_nvme, 2 * updated * features.state_bytes / rows.nvme, 0.0)
     held = parameters.held / np.where(features.weights_sharded, features.shards, 1)

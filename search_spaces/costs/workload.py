@@ -24,16 +24,16 @@ from search_spaces.costs.columns import (
     case_columns,
     kernels_of,
     part_bytes,
+    pass_sums,
     row_columns,
-    sums_of,
 )
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures, concatenated
+from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures, concatenate
 from search_spaces.hardware.device import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+class Workload:
     """Workload of plans: rows for plans, for their cases, and for the kernels of the cases."""
 
     executions: PlanFeatures
@@ -57,7 +57,7 @@ class Work:
         )
 
 
-def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Work:
+def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Workload:
     """Calculates the workload of plans of one model on one device."""
     case_of_row, first = _cases(executions)
     cases = executions.take(first)
@@ -71,7 +71,7 @@ def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> W
         kernels_of(variant, footprint.depth, computed[group], tensor[group], group)
         for variant, group in groups
     ]
-    return Work(
+    return Workload(
         executions=executions,
         rows=row_columns(footprint, device, executions, case_of_row),
         cases=case_columns(device, cases),
@@ -87,7 +87,7 @@ def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> W
             PassSums,
             len(first),
             [
-                (group, sums_of(variant, footprint.depth, computed[group], tensor[group]))
+                (group, pass_sums(variant, footprint.depth, computed[group], tensor[group]))
                 for variant, group in groups
             ],
         ),
@@ -95,7 +95,7 @@ def work_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> W
     )
 
 
-def together(works: Sequence[Work]) -> Work:
+def concatenate_workloads(works: Sequence[Workload]) -> Workload:
     """Concatenates workloads, with their plans in order."""
     starts = np.cumsum([0, *(len(work.cases.tensor) for work in works)])
     shifted = [
@@ -106,8 +106,8 @@ def together(works: Sequence[Work]) -> Work:
         replace(work.rows, case=work.rows.case + start)
         for work, start in zip(works, starts, strict=False)
     ]
-    return Work(
-        executions=concatenated([work.executions for work in works]),
+    return Workload(
+        executions=concatenate([work.executions for work in works]),
         rows=_joined(RowColumns, rows),
         cases=_joined(CaseColumns, [work.cases for work in works]),
         parts=_joined(PartBytes, [work.parts for work in works]),

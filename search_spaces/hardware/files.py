@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.errors import Fault, SpecError
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
-from search_spaces.spec.error_messages import schema_faults, shown
+from search_spaces.spec.error_messages import format_value, schema_faults
 from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 
 MAX_FILE_BYTES = 2**20  # a device is a page of text; a larger file is the wrong one
@@ -115,7 +115,7 @@ def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
             faults.append(Fault(path=key, value="", advice=advice))
     listed = tree["devices"]
     if not isinstance(listed, list) or not listed:
-        faults.append(Fault(path="devices", value=shown(listed), advice="must be a list"))
+        faults.append(Fault(path="devices", value=format_value(listed), advice="must be a list"))
         return
     for index, entry in enumerate(listed):
         path = f"devices[{index}]"
@@ -123,7 +123,7 @@ def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
             yield f"{path}.", entry
         else:
             advice = "must be a section of keys and values"
-            faults.append(Fault(path=path, value=shown(entry), advice=advice))
+            faults.append(Fault(path=path, value=format_value(entry), advice=advice))
 
 
 def _merged(
@@ -142,14 +142,16 @@ def _merged(
         return own, True
     if not isinstance(base_name, str):
         advice = "must be the name of a device"
-        faults.append(Fault(path=f"{path}based_on", value=shown(base_name), advice=advice))
+        faults.append(Fault(path=f"{path}based_on", value=format_value(base_name), advice=advice))
         return own, False
     try:
         base = earlier.get(base_name) or lookup(base_name)
     except DeviceError as error:
         if not faults:  # otherwise the base may be an earlier entry with faults
             advice = str(error)
-            faults.append(Fault(path=f"{path}based_on", value=shown(base_name), advice=advice))
+            faults.append(
+                Fault(path=f"{path}based_on", value=format_value(base_name), advice=advice)
+            )
         return own, False
     whole = {name: getattr(base, name) for name in FIELDS if getattr(base, name) is not None}
     del whole["sources"]
@@ -179,13 +181,17 @@ def _key_faults(whole: Entry, path: str) -> Iterator[Fault]:
         if key not in FIELDS:
             near = difflib.get_close_matches(key, FIELDS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(FIELDS)}"
-            yield Fault(path=f"{path}{key}", value=shown(value), advice=f"no such key; {hint}")
+            yield Fault(
+                path=f"{path}{key}", value=format_value(value), advice=f"no such key; {hint}"
+            )
     sources = whole.get("sources")
     for source, fields in sources.items() if isinstance(sources, dict) else ():
         for field in fields if isinstance(fields, list) else ():
             if field not in FIELDS:
                 advice = "is not a field of a device"
-                yield Fault(path=f"{path}sources.{source}", value=shown(field), advice=advice)
+                yield Fault(
+                    path=f"{path}sources.{source}", value=format_value(field), advice=advice
+                )
 
 
 def _missing_faults(whole: Entry, path: str) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from search_spaces.knobs.labels import WORDS
+from search_spaces.knobs.labels import KNOB_DOCS
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, DEFAULTS, NAMES
 from search_spaces.rules.base import Rule
@@ -54,7 +54,7 @@ def knobs_reference() -> str:
 
 
 def _cells(knob: Knob) -> Iterator[str]:
-    labels = WORDS[knob.name]
+    labels = KNOB_DOCS[knob.name]
     yield f"`{knob.name}`"
     yield _values(knob.name)
     yield labels.trades

@@ -17,8 +17,8 @@ Values = tuple[Any, ...]
 Chosen = Mapping[str, Any]
 
 CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MOST_TENSOR_RANKS = 8  # ranks of a node: across nodes, tensor parallelism waits for the network
-_NODES_PER_REPLICA = (1, 2, 4, 8)  # of hybrid sharding, with `MOST_TENSOR_RANKS` ranks each
+NODE_RANKS = 8  # ranks of a node: across nodes, tensor parallelism waits for the network
+_NODES_PER_REPLICA = (1, 2, 4, 8)  # of hybrid sharding, with `NODE_RANKS` ranks each
 _STATE_BYTES = 16  # per trained parameter: fp32 weight, gradient and the two moments of Adam
 _SMALL_DEVICE_BYTES = 16 * GIB  # a small training GPU, assumed if the memory limit is unknown
 
@@ -69,7 +69,7 @@ def tensor_degrees(choice: DomainContext) -> Values:
         return (1,)
     return tuple(
         degree
-        for degree in powers_of_two(min(choice.workers, MOST_TENSOR_RANKS))
+        for degree in powers_of_two(min(choice.workers, NODE_RANKS))
         if choice.workers % degree == 0
         if all(count % degree == 0 for _, count in facts.divisors)
     )
@@ -88,7 +88,7 @@ def pipeline_degrees(choice: DomainContext) -> Values:
     """
     model, train = choice.model, choice.spec.train
     scarce = _is_tight(choice, 1) or train.global_batch % choice.workers
-    needed = choice.on_cuda and choice.workers > MOST_TENSOR_RANKS and scarce
+    needed = choice.on_cuda and choice.workers > NODE_RANKS and scarce
     torch = choice.chosen["engine"] == "torch"
     if not needed or not torch or model.pipeline_refusal or train.method == "lora":
         return (1,)
@@ -132,9 +132,9 @@ def replica_counts(choice: DomainContext) -> Values:
         within nodes.
     """
     chosen = choice.chosen
-    if not choice.on_cuda or choice.workers <= MOST_TENSOR_RANKS:
+    if not choice.on_cuda or choice.workers <= NODE_RANKS:
         return (1,)
-    spans = [nodes * MOST_TENSOR_RANKS // chosen["tensor"] for nodes in _NODES_PER_REPLICA]
+    spans = [nodes * NODE_RANKS // chosen["tensor"] for nodes in _NODES_PER_REPLICA]
     model_ranks = chosen["tensor"] * chosen["pipeline"]
     counts = {
         chosen["data"] // shards

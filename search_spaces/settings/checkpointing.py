@@ -23,7 +23,7 @@ class CheckpointSettings:
 def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
     """Returns the recomputation settings of a plan for a model with this number of blocks."""
     return CheckpointSettings(
-        blocks=spread(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
+        blocks=evenly_spaced(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
         mode=plan.checkpoint_mode,
         offload=plan.checkpoint_offload,
         compiled=plan.compile,
@@ -35,7 +35,7 @@ def checkpointed_blocks(ratio: float, blocks: int) -> int:
     return int(ratio * blocks + 0.5)
 
 
-def spread(chosen: int, blocks: int) -> tuple[int, ...]:
+def evenly_spaced(chosen: int, blocks: int) -> tuple[int, ...]:
     """Returns the indices of `chosen` blocks, spread evenly over all blocks."""
     return tuple(
         index

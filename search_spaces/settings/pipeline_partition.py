@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 StageBlocks = tuple[int, ...]  # indices of the blocks of one stage, in order
 
 
-def divide(
+def partition_blocks(
     weights: Sequence[int], *, stages: int, before: int = 0, after: int = 0
 ) -> tuple[StageBlocks, ...]:
     """Cuts blocks into runs of one or more, such that the heaviest stage is as light as possible.

@@ -21,11 +21,11 @@ from search_spaces.plan import (
 from search_spaces.settings.checkpointing import (
     CheckpointSettings,
     checkpointed_blocks,
+    evenly_spaced,
     render_checkpoint,
-    spread,
 )
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
-from search_spaces.settings.pipeline_partition import StageBlocks, divide
+from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
 
 __all__ = [
     "CheckpointSettings",
@@ -35,11 +35,11 @@ __all__ = [
     "TorchSettings",
     "Wrapper",
     "checkpointed_blocks",
+    "evenly_spaced",
     "render_checkpoint",
     "render_deepspeed",
     "render_environment",
     "render_torch",
-    "spread",
     "stages_per_rank",
 ]
 
@@ -151,7 +151,7 @@ def stages_per_rank(plan: Plan) -> int:
 
 
 def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
-    stages = divide(
+    stages = partition_blocks(
         model.block_parameters,
         stages=plan.pipeline * stages_per_rank(plan),
         before=model.embedding_parameters,

@@ -79,7 +79,7 @@ def _takes_booleans(kind: Any) -> bool:
 
 def _booleans_in(value: Any, path: str) -> Iterator[Fault]:
     if isinstance(value, bool):
-        yield Fault(path=path, value=shown(value), advice="must not be true or false")
+        yield Fault(path=path, value=format_value(value), advice="must not be true or false")
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _booleans_in(item, f"{path}[{index}]")
@@ -88,7 +88,7 @@ def _booleans_in(value: Any, path: str) -> Iterator[Fault]:
             yield from _booleans_in(item, f"{path}.{key}")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Formats a value as JSON, cut to `MAX_SHOWN` characters; empty for None."""
     if value is None:
         return ""
@@ -103,14 +103,14 @@ def _faults_of(detail: ErrorDetails) -> Iterator[Fault]:
         yield from _missing(location)
     elif kind == "extra_forbidden":
         advice = _unknown_key(location)
-        yield Fault(path=path, value=shown(detail["input"]), advice=advice)
+        yield Fault(path=path, value=format_value(detail["input"]), advice=advice)
     elif kind == "model_type":
         keys = ", ".join(_innermost(location)[1])
         name = "a name or " if path == "model" else ""
         advice = f"must be {name}a section with some of the keys {keys}"
-        yield Fault(path=path, value=shown(detail["input"]), advice=advice)
+        yield Fault(path=path, value=format_value(detail["input"]), advice=advice)
     else:
-        value = "" if kind in _WHOLE_SECTION else shown(detail["input"])
+        value = "" if kind in _WHOLE_SECTION else format_value(detail["input"])
         yield Fault(path=path, value=value, advice=_advice(detail, location))
 
 
@@ -122,7 +122,7 @@ def _advice(detail: ErrorDetails, location: tuple[int | str, ...]) -> str:
     advice_for = _ADVICE.get(kind)
     if kind == "tuple_type":
         value = detail["input"]
-        item = shown(value).strip('"') if isinstance(value, str | int | float) else "a, b"
+        item = format_value(value).strip('"') if isinstance(value, str | int | float) else "a, b"
         advice = f"must be a list, such as [{item}]"
     else:
         advice = advice_for(context) if advice_for else detail["msg"]

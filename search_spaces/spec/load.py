@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from search_spaces.errors import Fault, SpecError
-from search_spaces.spec.error_messages import schema_faults, shown, stray_booleans
+from search_spaces.spec.error_messages import format_value, schema_faults, stray_booleans
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Section, section_of
@@ -27,7 +27,7 @@ from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 FLAG = "--set"
 _BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
 MAX_FILE_BYTES = 2**20  # a specification is a page of text; a larger file is the wrong one
-ADDRESSES = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
+ADDRESS_KEYS = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
 MAX_NAME_LENGTH = 128  # that of `StudySpec.name`
 
 
@@ -59,7 +59,7 @@ def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
     return changed
 
 
-def flagged(faults: Iterable[Fault], overrides: Sequence[str]) -> Iterator[Fault]:
+def mark_overrides(faults: Iterable[Fault], overrides: Sequence[str]) -> Iterator[Fault]:
     """Yields the faults, with `--set` in front of those in values from the command line."""
     keys = tuple(text.partition("=")[0].strip() for text in overrides)
     for fault in faults:
@@ -81,7 +81,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     tree, faults = read_tree(f"value: {value}")
     if tree is None or faults or tree.keys() != {"value"}:
         reason = faults[0].advice if faults else "holds more than one value"
-        raise _refusal(key, f"{shown(value)} {reason}")
+        raise _refusal(key, f"{format_value(value)} {reason}")
     return key, tree["value"]
 
 
@@ -159,7 +159,7 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
     try:
         return _validated(filled, source=source, syntax_faults=faults)
     except SpecError as error:
-        raise SpecError(source, tuple(flagged(error.faults, overrides))) from None
+        raise SpecError(source, tuple(mark_overrides(error.faults, overrides))) from None
 
 
 def with_budget(
@@ -205,7 +205,7 @@ def spec_to_yaml(spec: SweepSpec) -> str:
 def spec_to_tree(spec: SweepSpec) -> dict[str, Any]:
     """Returns the specification, defaults included, as JSON values without passwords."""
     tree = spec.model_dump(mode="json")
-    for section, key in ADDRESSES:
+    for section, key in ADDRESS_KEYS:
         if tree[section][key]:
             tree[section][key] = without_password(tree[section][key])
     return tree

@@ -14,7 +14,9 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
 Device = Literal["auto", "cpu", "cuda"]
 # Keys of `cluster` that no measurement depends on: where it is, and how a sweep uses it
-ASIDE = frozenset({"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"})
+KEYS_OUTSIDE_MEASUREMENT = frozenset(
+    {"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"}
+)
 Metric = Literal["samples_per_second", "samples_per_price", "headroom"]
 LearningRate = Literal["constant", "linear", "cosine"]
 

@@ -16,9 +16,9 @@ def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], N
 
     def put(folder: Path) -> None:
         if not file.exists():
-            from orchestrator.tracking.mlflow_reachability import settle_mlflow
+            from orchestrator.tracking.mlflow_reachability import configure_mlflow
 
-            settle_mlflow()
+            configure_mlflow()
             from mlflow import MlflowClient
 
             MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments(max_results=1)

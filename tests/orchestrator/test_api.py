@@ -14,7 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 from orchestrator import load_best
 from orchestrator.export import hf_trainer
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
@@ -51,7 +51,7 @@ def test_it_is_the_answer_of_the_latest_sweep_or_any_trial_that_was_measured(
 
 def test_a_folder_that_was_exported_says_the_same(tmp_path: Path) -> None:
     what = taken_of(a_plan(zero_stage=3))
-    write_bundle(exported(what), what, tmp_path / "out")
+    write_bundle(export_bundle(what), what, tmp_path / "out")
 
     best = load_best(tmp_path / "out")
 
@@ -110,19 +110,21 @@ def test_trainer_can_say_each_plan_of_its_example() -> None:
 
     assert len({plan.checkpoint_ratio for plan in plans}) == 3
     for plan in plans:
-        assert [*hf_trainer.refusals(plan), *hf_trainer.misfits(plan, facts, "cpu")] == [], plan
+        assert [*hf_trainer.refusals(plan), *hf_trainer.model_refusals(plan, facts, "cpu")] == [], (
+            plan
+        )
 
 
 def test_trainers_arguments_are_of_the_plan_and_of_the_user(tmp_path: Path) -> None:
     what = taken_of(a_plan(engine="deepspeed", zero_stage=2, checkpoint_ratio=1.0))
-    write_bundle(exported(what), what, tmp_path / "zero")
+    write_bundle(export_bundle(what), what, tmp_path / "zero")
     told = load_best(tmp_path / "zero").training_arguments(output_dir="mine")
 
     assert (told["output_dir"], told["per_device_train_batch_size"]) == ("mine", 2)
     assert told["deepspeed"]["zero_optimization"]["stage"] == 2
     assert told["gradient_checkpointing"] is True
     sharded = taken_of(a_plan(zero_stage=3))
-    write_bundle(exported(sharded), sharded, tmp_path / "fsdp")
+    write_bundle(export_bundle(sharded), sharded, tmp_path / "fsdp")
     with pytest.raises(UserError, match="Trainer cannot train the plan of trial 3: on a CPU"):
         load_best(tmp_path / "fsdp").training_arguments()
 
@@ -130,7 +132,7 @@ def test_trainers_arguments_are_of_the_plan_and_of_the_user(tmp_path: Path) -> N
 def test_a_model_is_prepared_where_trainer_has_no_word_for_it(tmp_path: Path) -> None:
     for ratio, recomputed in ((0.5, 1), (1.0, 0)):  # of 2 blocks; all of them is Trainer's own
         what = taken_of(a_plan(checkpoint_ratio=ratio, attention="eager"))
-        write_bundle(exported(what), what, tmp_path / str(ratio))
+        write_bundle(export_bundle(what), what, tmp_path / str(ratio))
         model = build_whole(what.spec.model, what.spec.train, attention="sdpa").module
 
         prepared = load_best(tmp_path / str(ratio)).prepare(model)

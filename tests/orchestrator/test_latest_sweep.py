@@ -11,12 +11,12 @@ import pytest
 from orchestrator.api import find_study
 from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
-from orchestrator.cli.tune import why_nothing
+from orchestrator.cli.tune import no_plan_sentence
 from orchestrator.core.events import SweepEnded
 from orchestrator.report.sweep_text import regret_sentence
 from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec.load import parse_spec
 from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
     for age, name in ((2, "older"), (1, "newer"), (3, "oldest")):
-        remember(SPEC, name)
+        save_spec(SPEC, name)
         os.utime(f"plimsoll-runs/{name}/spec.yaml", (1e9 - age, 1e9 - age))
 
     found = find_study(None)
@@ -42,7 +42,7 @@ def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
 
 
 def test_a_named_specification_goes_first(folder: Path) -> None:
-    remember(SPEC, "other")
+    save_spec(SPEC, "other")
     Path("mine.yaml").write_text("model: gpt2\ntrain: {global_batch: 2}", encoding="utf-8")
 
     assert find_study("mine.yaml").name == "mine"
@@ -60,7 +60,7 @@ def test_before_any_sweep(folder: Path, command: str, capsys: pytest.CaptureFixt
 def test_a_report_of_a_study_that_never_ran(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    remember(SPEC, "demo")
+    save_spec(SPEC, "demo")
 
     with pytest.raises(SystemExit) as caught:
         main(["report"])
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
     Path("plimsoll-runs").write_text("in the way", encoding="utf-8")
 
     with pytest.raises(UserError, match=r"study.folder plimsoll-runs cannot be written"):
-        remember(SPEC, "demo")
+        save_spec(SPEC, "demo")
 
 
 def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,16 +129,16 @@ def test_a_study_without_a_finished_trial_has_no_report() -> None:
 
 
 def test_why_nothing_was_found() -> None:
-    assert "no trial finished" in why_nothing(make_state([]))
-    assert "(2 out of memory)" in why_nothing(make_state([make_oom(), make_oom()]))
-    assert "less than 5 % of the memory limit free" in why_nothing(
+    assert "no trial finished" in no_plan_sentence(make_state([]))
+    assert "(2 out of memory)" in no_plan_sentence(make_state([make_oom(), make_oom()]))
+    assert "less than 5 % of the memory limit free" in no_plan_sentence(
         make_state([make_measured(18.0, 0.99)])
     )
     state = make_state([make_measured(18.0)])
     state = replace(
         state, validations=(replace(state.records[0], validation=True, outcome=make_oom()),)
     )
-    assert why_nothing(state) == (
+    assert no_plan_sentence(state) == (
         "No plan was found: no plan within the memory headroom passed validation (the validation"
         " of trial 0 failed: out of device memory in forward, wanted 130 % of the limit)."
     )

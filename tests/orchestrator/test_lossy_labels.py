@@ -15,7 +15,7 @@ from orchestrator.explain.compare import compare_plans
 from orchestrator.explain.trial import explain_trial
 from orchestrator.explain.winner import explain_best
 from orchestrator.export.bundle import readme
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
 from orchestrator.report.compare_text import render_plans
@@ -112,4 +112,4 @@ def test_an_exported_folder_says_so() -> None:
 
 
 def page(what: ExportSource) -> str:
-    return readme(exported(what), what, collect_inputs(what.spec))
+    return readme(export_bundle(what), what, collect_inputs(what.spec))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.api import NO_SPEC, find_study
+from orchestrator.api import NO_SPEC_NOTE, find_study
 from orchestrator.workspace import STORAGE_VARIABLE
 from search_spaces.errors import SpecError, StudyError
 from tests.orchestrator.cli.studies import a_plan, a_study
@@ -30,7 +30,7 @@ def test_by_specification_folder_name_and_database() -> None:
         assert found.spec.train.global_batch == 16
 
     by_url = find_study("sqlite:///plimsoll-runs/demo/study.db")
-    assert (by_url.name, by_url.note) == ("demo", NO_SPEC)
+    assert (by_url.name, by_url.note) == ("demo", NO_SPEC_NOTE)
     assert by_url.spec.train.global_batch == 16
     assert by_url.spec.study.storage == "sqlite:///plimsoll-runs/demo/study.db"
 

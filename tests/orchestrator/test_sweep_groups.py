@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.placement import CapacityRequest, Node
-from orchestrator.sweep import MOST_GROUPS, groups_on_head, wanted_groups
+from orchestrator.sweep import MAX_GROUPS, capacity_requests, groups_on_head
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec
 
@@ -16,7 +16,7 @@ NODES = [Node(id=str(number), slots=2) for number in range(3)]
 
 def wanted(nodes: list[Node], **cluster: Any) -> tuple[tuple[CapacityRequest, ...], int]:
     spec = make_spec(cluster={"workers": 2, **cluster})
-    return wanted_groups(spec, make_space(spec), nodes)
+    return capacity_requests(spec, make_space(spec), nodes)
 
 
 def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
@@ -29,13 +29,13 @@ def test_the_head_has_memory_for_so_many() -> None:
     """Each group takes 550 MiB, in addition to 2 GiB for Ray and the driver."""
     assert [groups_on_head(gib << 30) for gib in (0, 2, 4, 8, 112, 10_000)] == [
         *(1, 1, 3, 11, 204),
-        MOST_GROUPS,
+        MAX_GROUPS,
     ]
     spec = make_spec(cluster={"workers": 2})
     asked = make_spec(cluster={"workers": 2, "groups": 3})
 
-    assert wanted_groups(spec, make_space(spec), NODES, 2)[1] == 2
-    assert wanted_groups(asked, make_space(asked), NODES, 2)[1] == 3
+    assert capacity_requests(spec, make_space(spec), NODES, 2)[1] == 2
+    assert capacity_requests(asked, make_space(asked), NODES, 2)[1] == 3
 
 
 def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.errors import DISTRIBUTION, OPTIONAL_PACKAGES, extra_lack
+from search_spaces.errors import DISTRIBUTION, OPTIONAL_PACKAGES, missing_extra
 from tests.absent import OPTIONAL
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,7 +21,7 @@ def test_what_is_installed_lacks_nothing() -> None:
     installed = metadata.packages_distributions()
     here = [package.module for package in OPTIONAL_PACKAGES if package.module in installed]
 
-    assert [extra_lack(module) for module in here] == [None] * len(here)
+    assert [missing_extra(module) for module in here] == [None] * len(here)
 
 
 def test_the_extra_that_a_sentence_names_installs_the_package() -> None:

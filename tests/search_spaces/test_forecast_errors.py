@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from search_spaces.trial import Record, errors
+from search_spaces.trial import Record, forecast_errors
 from tests.orchestrator.records import (
     make_expectation,
     make_measured,
@@ -20,7 +20,7 @@ RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
 
 
 def test_errors_are_forecast_over_measurement_less_1() -> None:
-    found = errors(make_expectation(30.0, 0.5), make_measured(40.0, 0.4))
+    found = forecast_errors(make_expectation(30.0, 0.5), make_measured(40.0, 0.4))
 
     assert found is not None
     assert found.speed == pytest.approx(-0.25)
@@ -30,12 +30,12 @@ def test_errors_are_forecast_over_measurement_less_1() -> None:
 
 
 def test_what_was_not_measured_has_no_error() -> None:
-    assert errors(make_expectation(30.0), make_oom()) is None
-    assert errors(None, make_measured()) is None
+    assert forecast_errors(make_expectation(30.0), make_oom()) is None
+    assert forecast_errors(None, make_measured()) is None
 
 
 def test_no_memory_seen_says_nothing_of_memory() -> None:
-    found = errors(make_expectation(30.0), make_measured(30.0, 0.0))
+    found = forecast_errors(make_expectation(30.0), make_measured(30.0, 0.0))
 
     assert found is not None
     assert (found.speed, found.memory, found.unlearned_memory) == (0.0, None, None)

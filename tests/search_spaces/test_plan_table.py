@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, candidates_of, group
+from search_spaces.plan_table import Candidates, PlanTable, as_candidates, group
 from tests.search_spaces.values import a_plan
 
 PLANS = st.lists(
@@ -64,7 +64,7 @@ def test_takes_rows_by_mask_or_index(plans: list[Plan], mask: list[bool]) -> Non
 
 def test_candidates_are_a_sequence_of_plans() -> None:
     plans = [a_plan(data=data) for data in (1, 2, 3, 4)]
-    candidates = candidates_of(plans)
+    candidates = as_candidates(plans)
 
     assert candidates == plans
     assert candidates != plans[:3]
@@ -77,8 +77,8 @@ def test_candidates_are_a_sequence_of_plans() -> None:
     assert plans[2] in candidates
     assert replace(plans[2], compile=True) not in candidates
     assert "a word" not in candidates
-    assert candidates_of(candidates) is candidates
-    assert candidates_of([]) == ()
+    assert as_candidates(candidates) is candidates
+    assert as_candidates([]) == ()
     with pytest.raises(IndexError):
         candidates[4]
 

@@ -114,7 +114,7 @@ def test_only_adapters_have_gradients_and_optimizer_states(pair: Group, zero_sta
 
 def _steps(worker: Worker, request: TrialRequest) -> dict[str, tuple[bool, bool]]:
     """Tells for each weight if it is trained, and if any bit of this rank's part changed."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
     source = batch_source(model, request.spec)
     training: Any = build_training(request, model, prepare(request.spec), mesh, worker.device)

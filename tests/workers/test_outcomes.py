@@ -1,4 +1,4 @@
-"""Tests `agree`: a cause ranks above its consequences, whichever rank has it."""
+"""Tests `merge_outcomes`: a cause ranks above its consequences, whichever rank has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from search_spaces.trial import (
     OutOfMemory,
     Phases,
 )
-from workers.outcomes import agree
+from workers.outcomes import merge_outcomes
 
 
 def costs(residual_bytes: int) -> Costs:
@@ -109,29 +109,29 @@ PRECEDENCE: tuple[Outcome, ...] = (
     ids=lambda ending: f"{ending.kind} {getattr(ending, 'cause', '')}".strip(),
 )
 def test_the_cause_is_the_outcome_in_either_order(cause: Outcome, consequence: Outcome) -> None:
-    assert agree([cause, consequence]) == cause
-    assert agree([consequence, cause]) == cause
+    assert merge_outcomes([cause, consequence]) == cause
+    assert merge_outcomes([consequence, cause]) == cause
 
 
 @pytest.mark.parametrize("cause", ["exception", "device_error"])
 def test_a_crash_of_ones_own_goes_before_a_broken_collective(cause: str) -> None:
-    assert agree([BROKEN, crashed(2, cause)]) == crashed(2, cause)
+    assert merge_outcomes([BROKEN, crashed(2, cause)]) == crashed(2, cause)
 
 
 def test_the_rank_that_wanted_most_speaks_for_all() -> None:
     endings = [out_of_memory(0, 150), out_of_memory(1, 300), out_of_memory(2, None)]
 
-    assert agree(endings) == endings[1]
+    assert merge_outcomes(endings) == endings[1]
 
 
 def test_an_unknown_amount_still_is_out_of_memory() -> None:
-    assert agree([BROKEN, out_of_memory(1, None)]) == out_of_memory(1, None)
+    assert merge_outcomes([BROKEN, out_of_memory(1, None)]) == out_of_memory(1, None)
 
 
 def test_times_come_from_the_first_rank_and_memory_from_the_fullest() -> None:
     first, second = measured(0, 40, ("thermal",)), measured(1, 90, ("power cap", "thermal"))
 
-    agreed = agree([first, second])
+    agreed = merge_outcomes([first, second])
 
     assert isinstance(agreed, Measured)
     assert agreed.step_seconds == first.step_seconds
@@ -141,7 +141,7 @@ def test_times_come_from_the_first_rank_and_memory_from_the_fullest() -> None:
 
 def test_a_rank_alone_agrees_with_itself() -> None:
     for ending in PRECEDENCE:
-        assert agree([ending]) == ending
+        assert merge_outcomes([ending]) == ending
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_rank_alone_agrees_with_itself() -> None:
     ids=["measured", "out of memory"],
 )
 def test_what_was_left_behind_is_the_largest_of_all_ranks(endings: list[Outcome]) -> None:
-    agreed = agree(endings)
+    agreed = merge_outcomes(endings)
 
     assert isinstance(agreed, Measured | OutOfMemory)
     assert agreed.costs is not None
@@ -177,7 +177,7 @@ ENDINGS = st.one_of(
 def test_the_order_of_ranks_does_not_change_the_kind(endings: list[Outcome], draw: Any) -> None:
     shuffled = draw.sample(endings, len(endings))
 
-    one, other = agree(endings), agree(shuffled)
+    one, other = merge_outcomes(endings), merge_outcomes(shuffled)
 
     assert one.kind == other.kind
     if isinstance(one, OutOfMemory) and isinstance(other, OutOfMemory):
@@ -191,4 +191,4 @@ def test_the_order_of_ranks_does_not_change_the_kind(endings: list[Outcome], dra
 def test_only_a_trial_that_every_rank_measured_is_measured(endings: list[Outcome]) -> None:
     everybody = all(isinstance(ending, Measured) for ending in endings)
 
-    assert isinstance(agree(endings), Measured) == everybody
+    assert isinstance(merge_outcomes(endings), Measured) == everybody

@@ -160,7 +160,7 @@ def reference_gradients() -> dict[str, torch.Tensor]:
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, torch.Tensor]:
     """Change of each weight by one step of SGD on this rank; sharded weights are gathered."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="eager")
     source = batch_source(model, SPEC)
     training = build_training(request, model, prepare(SPEC), mesh, worker.device)

@@ -200,7 +200,7 @@ def _built(worker: Worker, plan: Plan) -> tuple[Any, StepBatches]:
     """Builds a plan's training on this rank, and the batches of a step."""
     spec = a_spec()
     load_engine(plan, worker.device)
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     model = build(spec.model, spec.train, attention=plan.attention)
     source = batch_source(model, spec)
     request = TrialRequest(number=0, plan=plan, spec=spec)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError, ModelError
 from search_spaces.plan import Batching, Plan
 from search_spaces.spec.schema import SweepSpec
-from workers.data.collate import Layout, MicroBatch, collate, targets_of
+from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
 from workers.models.built import BatchMaker, BuiltModel
 
@@ -23,7 +23,7 @@ Lengths = NDArray[np.int32]
 WORST_STEP = -1  # the step that takes the longest samples
 
 
-def arrange(
+def deal_samples(
     numbers: Numbers, lengths: Sequence[int], plan: Plan
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Deals the samples of one optimizer step to ranks and micro-batches.
@@ -162,9 +162,9 @@ class DatasetSource:
         return StepBatches(
             batches=tuple(
                 collate(group, [self.dataset.sample(number) for number in group], layout)
-                for group in arrange(numbers, lengths, plan)[rank]
+                for group in deal_samples(numbers, lengths, plan)[rank]
             ),
-            targets=sum(targets_of(task, length) for length in lengths),
+            targets=sum(target_count(task, length) for length in lengths),
             tokens=sum(lengths),
         )
 
@@ -203,7 +203,7 @@ class FunctionSource:
         """
         start = max(step, 0) * plan.global_batch
         numbers = tuple(range(start, start + plan.global_batch))
-        groups = arrange(numbers, [1] * len(numbers), plan)[rank]
+        groups = deal_samples(numbers, [1] * len(numbers), plan)[rank]
         batches = tuple(self._batch(group) for group in groups)
         return StepBatches(
             batches=batches,

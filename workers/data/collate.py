@@ -54,7 +54,7 @@ def pad(rows: Sequence[NDArray[Any]], value: int, multiple: int = 1) -> torch.Te
 
     The width is rounded up to a multiple of `multiple`.
     """
-    width = rounded_up(max(map(len, rows)), multiple)
+    width = round_up(max(map(len, rows)), multiple)
     padded = np.full((len(rows), width), value, dtype=np.int64)
     for row, tokens in enumerate(rows):
         padded[row, : len(tokens)] = tokens
@@ -66,7 +66,7 @@ def pad_mask(rows: Sequence[NDArray[Any]], multiple: int = 1) -> torch.Tensor:
     return pad([np.ones(len(row), dtype=np.int64) for row in rows], 0, multiple)
 
 
-def rounded_up(width: int, multiple: int) -> int:
+def round_up(width: int, multiple: int) -> int:
     """Rounds `width` up to a multiple of `multiple`."""
     return -(-width // multiple) * multiple
 
@@ -148,11 +148,11 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
         inputs=inputs,
         samples=len(samples),
         tokens=sum(lengths),
-        targets=sum(targets_of(layout.task, length) for length in lengths),
+        targets=sum(target_count(layout.task, length) for length in lengths),
     )
 
 
-def targets_of(task: Task, length: int) -> int:
+def target_count(task: Task, length: int) -> int:
     """Returns the number of labels that a sample of `length` tokens adds to the loss."""
     match task:
         case "causal-lm":
@@ -208,7 +208,7 @@ def _packed(samples: Sequence[Tokens], layout: Layout) -> Inputs:
     """
     lengths = [len(tokens) for tokens in samples]
     bins = pack(lengths, layout.sequence_length)
-    shape = (len(bins), rounded_up(width(bins, lengths), layout.multiple))
+    shape = (len(bins), round_up(width(bins, lengths), layout.multiple))
     rows: Mapping[str, NDArray[Any]] = {
         "input_ids": np.full(shape, PAD_TOKEN_ID, dtype=np.int64),
         "position_ids": np.zeros(shape, dtype=np.int64),
@@ -224,7 +224,7 @@ def _packed(samples: Sequence[Tokens], layout: Layout) -> Inputs:
     return {name: torch.from_numpy(array) for name, array in rows.items()}
 
 
-def to_common_shape(batches: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
+def pad_to_common_shape(batches: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
     """Pads the micro-batches of a step to the most rows and the most columns among them.
 
     The padding has no labels, and no sample attends to it: it is masked, or a separate sample

@@ -22,7 +22,7 @@ Feed = Callable[[int], StepBatches]
 
 
 @contextlib.contextmanager
-def feeding(source: BatchSource, plan: Plan, rank: int, device: torch.device) -> Iterator[Feed]:
+def batch_feed(source: BatchSource, plan: Plan, rank: int, device: torch.device) -> Iterator[Feed]:
     """Provides a function that gives the batches of a step: WORST_STEP first, then 0, 1, 2...
 
     Loader processes are forked, so that they have the data and the user's own function within

@@ -86,13 +86,13 @@ class AbstractTraining(ABC):
         """Releases what the engine holds beyond its tensors; called once, also on failure."""
 
 
-def loss_of(output: object) -> torch.Tensor:
+def require_loss(output: object) -> torch.Tensor:
     """Returns the scalar loss from a module's output.
 
     Raises:
         TypeError: If there is none; names the type of the output.
     """
-    loss = loss_in(output)
+    loss = find_loss(output)
     if loss is None:
         raise TypeError(
             f"the model's forward returned {type(output).__name__} without a scalar loss;"
@@ -101,7 +101,7 @@ def loss_of(output: object) -> torch.Tensor:
     return loss
 
 
-def loss_in(output: object) -> torch.Tensor | None:
+def find_loss(output: object) -> torch.Tensor | None:
     """Returns the scalar loss from a module's output, None if there is none."""
     loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -128,7 +128,7 @@ def evaluation_loss(
     with torch.no_grad():
         for arguments, weight in inputs:
             with computing():
-                loss = loss_in(module(**arguments))
+                loss = find_loss(module(**arguments))
             parts.append(None if loss is None else loss * weight)
     losses = [part for part in parts if part is not None]
     return torch.stack(losses).sum() if len(losses) == len(parts) else None

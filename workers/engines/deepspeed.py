@@ -16,12 +16,12 @@ from torch import nn
 from search_spaces.settings.render import DeepSpeedSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
-from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
-from workers.engines.optimizer_step import changes_rate, make_scheduler
+from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
+from workers.engines.optimizer_step import has_schedule, make_scheduler
 from workers.measure.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
-from workers.parallel.compile import forget_compiled
-from workers.parallel.deepspeed import Engine, OptimizerMaker, ZeroWorld, make_engine
+from workers.parallel.compile import reset_compiler
+from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine
 from workers.process_groups import Mesh
 
 _TAG = "checkpoint"  # DeepSpeed's name for a subfolder
@@ -95,7 +95,7 @@ class DeepSpeedTraining(AbstractTraining):
     """A whole model on each tensor group of ranks, its states split over data ranks by ZeRO."""
 
     engine: Engine
-    world: ZeroWorld
+    world: DeepSpeedState
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
     counts: bool  # this rank's loss counts: true for one of the ranks that split a block
@@ -116,7 +116,7 @@ class DeepSpeedTraining(AbstractTraining):
             # set each time, since a step may have fewer micro-batches than the plan (packing)
             self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
             with watch.during("forward"):
-                part = loss_of(self.engine(**inputs)) * (batch.targets / targets)
+                part = require_loss(self.engine(**inputs)) * (batch.targets / targets)
             with watch.during("backward"):
                 # times `data`: DeepSpeed averages gradients over ranks, while loss parts add up
                 self.engine.backward(part * self.data, scale_wrt_gas=False)
@@ -144,7 +144,7 @@ class DeepSpeedTraining(AbstractTraining):
             self.engine.destroy()
         finally:
             self.world.close()
-            forget_compiled()
+            reset_compiler()
 
 
 def start_deepspeed(
@@ -157,9 +157,9 @@ def start_deepspeed(
 ) -> DeepSpeedTraining:
     """Starts DeepSpeed's engine for a model, over the ranks of the mesh."""
     with contextlib.ExitStack() as on_failure:
-        world = ZeroWorld(mesh, device)
+        world = DeepSpeedState(mesh, device)
         on_failure.callback(world.close)
-        scheduler_of = partial(make_scheduler, train=train) if changes_rate(train) else None
+        scheduler_of = partial(make_scheduler, train=train) if has_schedule(train) else None
         engine = make_engine(model, settings, device, optimizer_of, scheduler_of)
         on_failure.pop_all()
     return DeepSpeedTraining(

@@ -25,7 +25,7 @@ from workers.parallel.split_modules import as_distributed
 from workers.process_groups import Mesh
 
 
-def changes_rate(train: TrainSpec) -> bool:
+def has_schedule(train: TrainSpec) -> bool:
     """True if the learning rate is not the same in all steps."""
     return train.schedule != "constant" or train.warmup_steps > 0
 
@@ -239,7 +239,7 @@ def make_update(
         )
     return Update(
         optimizer=optimizer,
-        schedule=make_scheduler(optimizer, train) if changes_rate(train) else None,
+        schedule=make_scheduler(optimizer, train) if has_schedule(train) else None,
         clipping=clipping,
         scaler=_make_scaler(mesh, device) if compute == "fp16" else None,
     )

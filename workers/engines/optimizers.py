@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from search_spaces.errors import extra_lack
+from search_spaces.errors import missing_extra
 from search_spaces.plan import Optimizer
 from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizer_step import local_tensor
@@ -32,14 +32,14 @@ def make_optimizer(module: nn.Module, kind: Optimizer, train: TrainSpec) -> torc
         case "adamw_foreach":
             return torch.optim.AdamW(_groups(weights), foreach=True, **rates)
         case "adamw_8bit":
-            return OnShards(weights, lambda local: _eight_bit(local, rates), rates)
+            return ShardedOptimizer(weights, lambda local: _eight_bit(local, rates), rates)
         case "adafactor":
             return torch.optim.Adafactor(weights, **rates)
 
 
 def eight_bit_lack() -> str | None:
     """Returns the reason why 8-bit AdamW is missing, None if it is available."""
-    return extra_lack("bitsandbytes")
+    return missing_extra("bitsandbytes")
 
 
 def load_eight_bit() -> None:
@@ -47,7 +47,7 @@ def load_eight_bit() -> None:
     importlib.import_module("bitsandbytes.optim")
 
 
-class OnShards(torch.optim.Optimizer):
+class ShardedOptimizer(torch.optim.Optimizer):
     """Runs an optimizer without DTensor support on this rank's part of each weight.
 
     Valid for optimizers that update elements independently, or in blocks as 8-bit ones do.

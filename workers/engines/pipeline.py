@@ -24,7 +24,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from search_spaces.errors import ModelError
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.spec.sections import TrainSpec
-from workers.data.collate import MicroBatch, to_common_shape
+from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update, make_update
@@ -33,13 +33,13 @@ from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.state_bytes import state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
-from workers.models.function import PROBED
+from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
-from workers.parallel.compile import forget_compiled
-from workers.parallel.pipeline import Splits, Stage, cut, stage_settings
+from workers.parallel.compile import reset_compiler
+from workers.parallel.pipeline import Splits, Stage, cut_stages, stage_settings
 from workers.process_groups import Mesh
 
 _LOGGER = logging.getLogger(schedules.__name__)
@@ -224,10 +224,10 @@ class PipelineTraining(AbstractTraining):
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
         if self.settings.compile:
-            forget_compiled()
+            reset_compiler()
 
     def _to_one_shape(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-        return to_common_shape(batches) if self.pads else _check_shapes(batches)
+        return pad_to_common_shape(batches) if self.pads else _check_shapes(batches)
 
     def _sum(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         if not parts:  # the last stage is on another rank
@@ -257,8 +257,8 @@ def build_pipeline(
     pipeline = settings.pipeline
     assert pipeline is not None
     maker = model.batch_maker
-    stack = find_stack(model.module, None if maker is None else partial(maker, PROBED))
-    stages = cut(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
+    stack = find_stack(model.module, None if maker is None else partial(maker, PROBE_SAMPLES))
+    stages = cut_stages(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
     passes = {stage.index: _parallel_pass(stage, settings, mesh, device) for stage in stages}
     tied = _tied_weights(stages, stack, pipeline, mesh, device)
     is_first = mesh.place.stage == 0

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
-from workers.engines.base import loss_of
+from workers.engines.base import require_loss
 from workers.engines.optimizer_step import Update, local_tensor
 from workers.engines.torch import autocast
-from workers.models.stage_placeholders import Passage
+from workers.models.stage_placeholders import HiddenStateChannel
 
 
 class StageModule(nn.Module):
@@ -31,7 +31,7 @@ class StageModule(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        passage: Passage,
+        passage: HiddenStateChannel,
         settings: TorchSettings,
         device: torch.device,
         *,
@@ -83,7 +83,7 @@ class StageModule(nn.Module):
             output: object = self.module(**self._inputs[index])
         if self.is_last:
             assert self._update is not None
-            part = loss_of(output) * self._weights[index]
+            part = require_loss(output) * self._weights[index]
             self.parts.append(part.detach())
             result = self._update.scale(part)
         else:

@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
-from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, loss_of
+from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update
 from workers.engines.state_bytes import state_bytes
 from workers.measure.stopwatch import AbstractStopwatch
-from workers.parallel.compile import forget_compiled
+from workers.parallel.compile import reset_compiler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class TorchTraining(AbstractTraining):
                 inputs = batch.on(self.device)
             with self._gradient_sync(last=index == len(batches) - 1):
                 with watch.during("forward"), autocast(self.settings, self.device):
-                    part = loss_of(self.module(**inputs)) * (batch.targets / targets)
+                    part = require_loss(self.module(**inputs)) * (batch.targets / targets)
                 with watch.during("backward"):
                     # times `data`: gradients are averaged over ranks, while loss parts add up
                     self.update.scale(part * self.data).backward()
@@ -73,7 +73,7 @@ class TorchTraining(AbstractTraining):
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
         if self.settings.compile:
-            forget_compiled()
+            reset_compiler()
 
     @contextlib.contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:

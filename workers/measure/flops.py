@@ -16,10 +16,10 @@ from search_spaces.hardware.catalogue import dense_peak_flops
 from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
-from workers.engines.base import loss_of
-from workers.models.experts import FLOP_FORMULAS, GroupedProducts, quiet_fakes
+from workers.engines.base import require_loss
+from workers.models.experts import FLOP_FORMULAS, GroupedProducts, without_fake_tensor_logs
 from workers.models.load import build_fake
-from workers.models.user_code import users_code
+from workers.models.user_code import user_code_errors
 
 BACKWARD_RATIO = 2  # a matmul's backward is two matmuls of its size
 _PROBE_SIZE = 768
@@ -50,10 +50,10 @@ def training_flops_per_token(spec: SweepSpec) -> float | None:
 @functools.lru_cache(maxsize=8)
 def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
     spec = SweepSpec.model_validate_json(spec_json)
-    with contextlib.suppress(UserError), users_code(spec.model.name):
+    with contextlib.suppress(UserError), user_code_errors(spec.model.name):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         model = build_fake(spec.model, spec.train, attention="eager", mode=mode)
-        with mode, GroupedProducts(), quiet_fakes():
+        with mode, GroupedProducts(), without_fake_tensor_logs():
             batch = batch_source(model, spec).typical()
             with (
                 torch.set_grad_enabled(backward),
@@ -61,7 +61,7 @@ def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
             ):
                 output = model.module(**batch.inputs)
                 if backward:
-                    loss_of(output).backward()
+                    require_loss(output).backward()
         total_flops: int = counter.get_total_flops()
         return total_flops / batch.tokens
     return None

@@ -20,7 +20,7 @@ from workers.engines.base import AbstractTraining
 from workers.measure.steady import median_estimate, warmup_length
 from workers.measure.stopwatch import PHASES, AbstractStopwatch
 from workers.parallel.compile import compile_seconds
-from workers.process_groups import total
+from workers.process_groups import sum_over_ranks
 
 # Several short steps share one window, so that barriers add little to the time.
 MIN_WINDOW_SECONDS = 0.1
@@ -113,7 +113,7 @@ def measure_steps(
         windows.append(window)
         # summed over ranks, with zeros from all but rank 0
         decision = _next_steps(windows, objective, incumbent) if lead else STOP
-        next_steps, *summed = total([float(decision), *parts], group, training.device)
+        next_steps, *summed = sum_over_ranks([float(decision), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
             if not math.isfinite(loss):
@@ -157,7 +157,7 @@ def _timed(
         seconds=seconds,
         phases=tuple(spent[phase] / steps for phase in PHASES),
         tokens=tokens / steps,
-        compile_seconds=total([compile_seconds() - compiled], group, training.device)[0],
+        compile_seconds=sum_over_ranks([compile_seconds() - compiled], group, training.device)[0],
     )
     return window, [part.item() for part in parts]
 

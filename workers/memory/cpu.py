@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from workers.memory.meter import NEARLY_FULL, AbstractMeter, Peak
+from workers.memory.meter import NEARLY_FULL, AbstractMeter, MemoryPeak
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -70,9 +70,9 @@ class CpuMeter(AbstractMeter):
         used = _status("VmData") - self._baseline_data_bytes
         return used > NEARLY_FULL * self.limit_bytes or super().nearly_full()
 
-    def peak(self) -> Peak:
+    def peak(self) -> MemoryPeak:
         resident = max(_status("VmHWM") - self._baseline_resident_bytes, 0)
-        return Peak(
+        return MemoryPeak(
             held_bytes=resident,
             reserved_bytes=resident,
             allocated_bytes=None,

@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from workers.memory.meter import AbstractMeter, Peak
+from workers.memory.meter import AbstractMeter, MemoryPeak
 
 
 class CudaMeter(AbstractMeter):
@@ -43,11 +43,11 @@ class CudaMeter(AbstractMeter):
     def held(self) -> int:
         return torch.cuda.memory_reserved(self._device) + self._outside()
 
-    def peak(self) -> Peak:
+    def peak(self) -> MemoryPeak:
         torch.cuda.synchronize(self._device)
         reserved = torch.cuda.max_memory_reserved(self._device)
         outside = self._outside()
-        return Peak(
+        return MemoryPeak(
             held_bytes=reserved + outside,
             reserved_bytes=reserved,
             allocated_bytes=torch.cuda.max_memory_allocated(self._device),

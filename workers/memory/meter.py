@@ -11,7 +11,7 @@ NEARLY_FULL = 0.8  # share of the limit above which a vague error counts as out 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class MemoryPeak:
     """Peak memory since the last reset, in bytes.
 
     `held_bytes` counts against the limit. `allocated_bytes` is None if the allocator does not
@@ -75,7 +75,7 @@ class AbstractMeter(ABC):
         return self.held() > NEARLY_FULL * self.limit_bytes
 
     @abstractmethod
-    def peak(self) -> Peak:
+    def peak(self) -> MemoryPeak:
         """Returns the peak since `enforced` was entered."""
 
     def check(self) -> None:

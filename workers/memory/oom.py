@@ -24,7 +24,7 @@ _VAGUE = ("could not create a primitive", "could not execute a primitive")  # on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryWanted:
+class FailedAllocation:
     """Memory that a failed allocation wanted.
 
     `asked_bytes` is the failed request, None if the error does not state it. `total_bytes` is
@@ -36,9 +36,9 @@ class MemoryWanted:
     total_bytes: int | None = None
 
 
-def memory_wanted(
+def failed_allocation(
     error: BaseException, device: torch.device, *, nearly_full: bool
-) -> MemoryWanted | None:
+) -> FailedAllocation | None:
     """Returns the memory that an error wanted, None if it is not out of memory.
 
     On a CPU device, host memory is device memory: the budget limits it.
@@ -52,19 +52,19 @@ def memory_wanted(
     text = str(error)
     host: Literal["device", "host"] = "device" if device.type == "cpu" else "host"
     if isinstance(error, OverLimit):
-        return MemoryWanted(where="device", asked_bytes=None, total_bytes=error.wanted_bytes)
+        return FailedAllocation(where="device", asked_bytes=None, total_bytes=error.wanted_bytes)
     if isinstance(error, torch.OutOfMemoryError):
-        return MemoryWanted(where="device", asked_bytes=_bytes(_CUDA.search(text)))
+        return FailedAllocation(where="device", asked_bytes=_bytes(_CUDA.search(text)))
     if isinstance(error, MemoryError):
-        return MemoryWanted(where=host, asked_bytes=_bytes(_NUMPY.search(text)))
+        return FailedAllocation(where=host, asked_bytes=_bytes(_NUMPY.search(text)))
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return MemoryWanted(where=host, asked_bytes=None)
+        return FailedAllocation(where=host, asked_bytes=None)
     if isinstance(error, RuntimeError):
         if match := _CPU.search(text):
-            return MemoryWanted(where=host, asked_bytes=int(match[1]))
+            return FailedAllocation(where=host, asked_bytes=int(match[1]))
         phrases = (*_BARE, *_VAGUE) if nearly_full else _BARE
         if any(phrase in text for phrase in phrases):
-            return MemoryWanted(where=host, asked_bytes=None)
+            return FailedAllocation(where=host, asked_bytes=None)
     return None
 
 

@@ -22,7 +22,7 @@ from workers.models import function
 from workers.models.built import seeded
 from workers.models.config import make_config
 from workers.models.config_source import config_class, raw_config
-from workers.models.user_code import UsersCodeError, users_code
+from workers.models.user_code import UserCodeError, user_code_errors
 
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _VOCABULARY = 64
@@ -62,8 +62,8 @@ def keeps_packed_samples_apart(module: Any, attentions: tuple[Attention, ...]) -
 @lru_cache(maxsize=32)
 def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]) -> bool:
     with (
-        contextlib.suppress(UsersCodeError),
-        users_code(model_class.__name__),
+        contextlib.suppress(UserCodeError),
+        user_code_errors(model_class.__name__),
         seeded(0),
         torch.no_grad(),
     ):

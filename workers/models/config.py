@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from search_spaces.errors import ModelError
-from workers.models.user_code import text_of
+from workers.models.user_code import error_text
 
 RawConfig = dict[str, Any]
 
@@ -70,7 +70,7 @@ def one_sentence(error: BaseException) -> str:
     """Returns an error's message on one line, without the wrapping of transformers' validators."""
     if isinstance(error, KeyError):  # its text is the key alone
         return f"{error} is not known"
-    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in error_text(error).splitlines() if line.strip()]
     if isinstance(error, StrictDataclassError) and len(lines) > 1:
         lines = [lines[1].partition(": ")[2] or lines[1]]
     text = " ".join(lines) or type(error).__name__

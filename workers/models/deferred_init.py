@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from workers.models.init_recorder import Recipe, fill
-from workers.models.stage_placeholders import Box, whole
+from workers.models.stage_placeholders import Box, whole_box
 
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
 _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
@@ -162,7 +162,7 @@ def _with_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
 def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     """Returns this rank's part of a tensor, and the box of that part."""
     if not isinstance(tensor, DTensor):
-        return tensor, whole(tuple(tensor.shape))
+        return tensor, whole_box(tuple(tensor.shape))
     local = tensor.to_local()
     sizes, starts = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements

@@ -124,7 +124,7 @@ FLOP_FORMULAS: dict[Any, Any] = {torch.ops.aten._grouped_mm: grouped_flops}
 
 
 @contextlib.contextmanager
-def quiet_fakes() -> Iterator[None]:
+def without_fake_tensor_logs() -> Iterator[None]:
     """Keeps torch from logging a traceback for an operator that cannot run without values.
 
     The error that it raises says the same, and reaches the user in one sentence.

@@ -22,9 +22,9 @@ from workers.models.built import BatchMaker, BuiltModel, seeded
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
-from workers.models.user_code import UsersCodeError, importable_from_here, users_code
+from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
 
-PROBED = (0, 1)  # sample numbers of the batch that probes a model
+PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
@@ -56,7 +56,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
         ModelError: If there is no such function, if it does not return (module, batch maker),
             or if the module cannot take `train`'s adapters.
     """
-    with importable_from_here(), seeded(train.seed):
+    with importable_from_cwd(), seeded(train.seed):
         module, batch_maker = _call_function(spec)
         if lora := adapters_of(train):
             add_adapters(spec.name, module, lora)
@@ -95,12 +95,12 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     module: nn.Module | None = None
     batch_maker: BatchMaker | None = None
-    with importable_from_here():
+    with importable_from_cwd():
         # outside the guard below: a wrong name must raise and not count as a failed build
         _import_function(spec.name)
         with (
-            contextlib.suppress(UsersCodeError),
-            users_code(spec.name),
+            contextlib.suppress(UserCodeError),
+            user_code_errors(spec.name),
             seeded(0),
             torch.device("meta"),
         ):
@@ -126,7 +126,7 @@ def _parallel_facts(
 ) -> dict[str, Any]:
     if module is None or batch_maker is None:
         return {}
-    return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBED))
+    return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBE_SAMPLES))
 
 
 def _call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
@@ -145,7 +145,7 @@ def _import_function(name: str) -> Callable[..., Any]:
     if matched is None:
         raise ModelError(f"model {name!r} is not of the form package.module:function")
     module_name, function_name = matched["module"], matched["function"]
-    with users_code(f"{module_name} cannot be imported"):
+    with user_code_errors(f"{module_name} cannot be imported"):
         module = importlib.import_module(module_name)
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if not callable(function):

@@ -35,7 +35,7 @@ from workers.models.config import BAD_VALUES, make_config, one_sentence
 from workers.models.config_source import config_class, raw_config
 from workers.models.deferred_init import InitialValues
 from workers.models.experts import active_parameters
-from workers.models.init_recorder import CannotTellError, Recipe, recording
+from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
@@ -93,7 +93,7 @@ def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
     return _FLASH_MISSING[generation]
 
 
-def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
+def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     """Returns the facts of a model of transformers, from a build on the meta device.
 
     Raises:
@@ -110,7 +110,9 @@ def describe_hub(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     return replace(facts, name=spec.name)
 
 
-def build_hub(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
+def build_transformers_model(
+    spec: ModelSpec, train: TrainSpec, *, attention: Attention
+) -> BuiltModel:
     """Builds a model of transformers on the meta device, in fp32, with recipes for its weights.
 
     Some initialisations cannot be done on a part of a weight (orthogonal weights, say). A
@@ -124,7 +126,7 @@ def build_hub(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> Bui
     with seeded(train.seed):
         try:
             module, recipes = _record(spec, config, attention, adapters_of(train))
-        except CannotTellError:
+        except NotReplayableError:
             module, recipes = _from_config(spec, _configure(spec), attention), {}
             if lora := adapters_of(train):
                 add_adapters(spec.name, module, lora)

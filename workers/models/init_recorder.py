@@ -28,7 +28,7 @@ Note = Callable[..., None]
 
 
 @contextmanager
-def telling(note: Note) -> Iterator[None]:
+def patched_initializers(note: Note) -> Iterator[None]:
     """Calls `note(name, tensor, ...)` for initialisations that need special treatment.
 
     Those are `trunc_normal_` and the ones that cannot be done on a part, on the meta device.
@@ -132,7 +132,7 @@ class Recipe:
     steps: tuple[Step, ...]
 
 
-class CannotTellError(Exception):
+class NotReplayableError(Exception):
     """A weight's initial values come from operations that cannot be done on a part of it."""
 
 
@@ -217,7 +217,7 @@ class Recorder(TorchDispatchMode):
                 steps.append(step)
         is_all = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
         if steps is None or not tensor.is_contiguous() or not is_all:
-            raise CannotTellError(name)
+            raise NotReplayableError(name)
         return Recipe(name=name, shape=shape, dtype=tensor.dtype, steps=tuple(steps))
 
     def _events(self, tensor: torch.Tensor) -> list[_Event]:
@@ -251,9 +251,9 @@ class Recorder(TorchDispatchMode):
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Enters a recorder that also sees the initialisations of `telling`."""
+    """Enters a recorder that also sees the initialisations of `patched_initializers`."""
     recorder = Recorder()
-    with telling(recorder.note), recorder:
+    with patched_initializers(recorder.note), recorder:
         yield recorder
 
 

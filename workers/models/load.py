@@ -15,7 +15,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
-from workers.models.user_code import users_code
+from workers.models.user_code import user_code_errors
 
 
 def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
@@ -25,12 +25,12 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         ModelError: If the model cannot be found or built, has fewer positions than
             `train.sequence_length`, or cannot take `train`'s adapters.
     """
-    with users_code(f"{spec.name} cannot be built"):
+    with user_code_errors(f"{spec.name} cannot be built"):
         if function.is_function(spec):
             return function.describe_function(spec, train)
         from workers.models import hub
 
-        return hub.describe_hub(spec, train)
+        return hub.describe_transformers_model(spec, train)
 
 
 def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
@@ -49,7 +49,7 @@ def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltMo
         return function.build_function(spec, train)
     from workers.models import hub
 
-    return hub.build_hub(spec, train, attention=attention)
+    return hub.build_transformers_model(spec, train, attention=attention)
 
 
 def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
@@ -73,7 +73,7 @@ def build_fake(
         return function.build_fake_function(spec, train, mode)
     from workers.models import hub
 
-    model = hub.build_hub(spec, train, attention=attention)
+    model = hub.build_transformers_model(spec, train, attention=attention)
     with mode:
         model.module.to_empty(device=torch.device("cpu"))
     return model

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from workers.models.config import one_sentence
-from workers.models.stack_trace import NoStackError, trace
-from workers.models.stage_placeholders import BlockForm, Passing
-from workers.models.user_code import any_fault_as
+from workers.models.stack_trace import NoStackError, trace_calls
+from workers.models.stage_placeholders import BlockForm, BlockPlaceholder
+from workers.models.user_code import errors_as
 
 _LEAST_SHARE = 0.1  # of the parameters in all lists; a decoder of few layers still counts
 Inputs = Mapping[str, torch.Tensor]
@@ -40,7 +40,7 @@ def find_blocks(module: nn.Module) -> tuple[nn.Module, ...]:
 def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
     for child in module.children():
         # placeholders for blocks of other pipeline stages do not count
-        members = tuple(part for part in child.children() if not isinstance(part, Passing))
+        members = tuple(part for part in child.children() if not isinstance(part, BlockPlaceholder))
         if isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
             yield members
         else:
@@ -118,8 +118,8 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
     blocks = _block_names(module)
     parts = tuple(_parts(module, frozenset(blocks)))
     _refuse_loose_parameters(module, (*blocks, *parts))
-    with any_fault_as(_untraceable, passing=NoStackError):
-        calls = trace(module, blocks, parts, inputs() if inputs else _token_ids())
+    with errors_as(_untraceable, passing=NoStackError):
+        calls = trace_calls(module, blocks, parts, inputs() if inputs else _token_ids())
     after = tuple(part for part in parts if part not in calls.before)
     return Stack(
         blocks=blocks,

@@ -15,8 +15,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workers.models.experts import GroupedProducts, quiet_fakes
-from workers.models.stage_placeholders import BlockForm, LeftEarlyError, Passage, Passing, Zeros
+from workers.models.experts import GroupedProducts, without_fake_tensor_logs
+from workers.models.stage_placeholders import (
+    BlockForm,
+    BlockPlaceholder,
+    EmbeddingPlaceholder,
+    EndOfStageError,
+    HiddenStateChannel,
+)
 
 _TRACED = 3  # blocks that really run before the last one; the others are of the same class
 
@@ -53,7 +59,7 @@ def without_memory(module: nn.Module) -> nn.Module:
     return skeleton.eval()
 
 
-def trace(
+def trace_calls(
     module: nn.Module, blocks: tuple[str, ...], parts: tuple[str, ...], inputs: Mapping[str, Any]
 ) -> Calls:
     """Runs a model once, and once more up to its first block with zeros for embeddings.
@@ -65,7 +71,7 @@ def trace(
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
-    with FakeTensorMode(allow_non_fake_inputs=True), GroupedProducts(), quiet_fakes():
+    with FakeTensorMode(allow_non_fake_inputs=True), GroupedProducts(), without_fake_tensor_logs():
         output = skeleton(**_on_meta(inputs))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.sides.get(part) == "before")
@@ -73,9 +79,9 @@ def trace(
         _refuse_bypasses(skeleton, output, last_parts)
     assert watcher.hidden is not None
     received = _empty_like(watcher.hidden)
-    passage = Passage()
+    passage = HiddenStateChannel()
     for part in before:
-        skeleton.set_submodule(part, Zeros(passage))
+        skeleton.set_submodule(part, EmbeddingPlaceholder(passage))
     _ModelStart(skeleton, blocks[0], form, passage).hidden_states(inputs, received)
     return Calls(before=before, form=form)
 
@@ -84,7 +90,7 @@ class HiddenShape:
     """The shape and type of the hidden states between blocks, for batches of any shape."""
 
     def __init__(self, module: nn.Module, first_block: str, form: BlockForm) -> None:
-        self._start = _ModelStart(without_memory(module), first_block, form, Passage())
+        self._start = _ModelStart(without_memory(module), first_block, form, HiddenStateChannel())
         self._cache: dict[tuple[object, ...], torch.Tensor] = {}
 
     def of(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -99,22 +105,22 @@ class _ModelStart:
     """A model up to its first block, which does not run."""
 
     def __init__(
-        self, skeleton: nn.Module, first_block: str, form: BlockForm, passage: Passage
+        self, skeleton: nn.Module, first_block: str, form: BlockForm, passage: HiddenStateChannel
     ) -> None:
         block = skeleton.get_submodule(first_block)
-        skeleton.set_submodule(first_block, Passing(block, form, passage.leave))
+        skeleton.set_submodule(first_block, BlockPlaceholder(block, form, passage.leave))
         self._module, self._passage = skeleton, passage
 
     def hidden_states(
         self, inputs: Mapping[str, torch.Tensor], received: torch.Tensor | None
     ) -> torch.Tensor:
-        """Returns the hidden states for a batch; `Zeros` take the shape of `received`."""
+        """Returns the hidden states for a batch; placeholders take the shape of `received`."""
         self._passage.enter(received)
         fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with torch.no_grad(), fake, GroupedProducts(), quiet_fakes():
+        with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
             try:
                 self._module(**_on_meta(inputs))
-            except LeftEarlyError:
+            except EndOfStageError:
                 hidden = self._passage.collect()
         if received is not None and hidden.shape != received.shape:
             raise NoStackError("uses weights before its blocks for more than hidden states")

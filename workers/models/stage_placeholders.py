@@ -41,11 +41,11 @@ class BlockForm:
         return hidden if self.empty is None else (hidden, *[None] * self.empty)
 
 
-class LeftEarlyError(Exception):
-    """Ends a forward pass after the last block of a stage; `leaving_early` catches it."""
+class EndOfStageError(Exception):
+    """Ends a forward pass after the last block of a stage; `return_outgoing` catches it."""
 
 
-class Passage:
+class HiddenStateChannel:
     """Hidden states of the current pass: those that a stage received and those that it sends."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Passage:
             LeftEarlyError: Always, since the modules that follow belong to other stages.
         """
         self._outgoing = hidden
-        raise LeftEarlyError
+        raise EndOfStageError
 
     def collect(self) -> torch.Tensor:
         """Returns the hidden states to send, and empties the passage."""
@@ -77,7 +77,7 @@ class Passage:
         return outgoing
 
 
-class Passing(nn.Module):
+class BlockPlaceholder(nn.Module):
     """Placeholder for a block of another stage; without `act` it returns its hidden states."""
 
     def __init__(
@@ -97,10 +97,10 @@ class Passing(nn.Module):
         return self._form.given(hidden if self._act is None else self._act(hidden))
 
 
-class Zeros(nn.Module):
+class EmbeddingPlaceholder(nn.Module):
     """Placeholder for embeddings: zeros in the shape of hidden states, without their memory."""
 
-    def __init__(self, passage: Passage) -> None:
+    def __init__(self, passage: HiddenStateChannel) -> None:
         super().__init__()
         self._passage = passage
 
@@ -109,7 +109,7 @@ class Zeros(nn.Module):
         return hidden.new_zeros(()).expand(hidden.shape)
 
 
-def leaving_early(module: nn.Module, passage: Passage) -> None:
+def return_outgoing(module: nn.Module, passage: HiddenStateChannel) -> None:
     """Makes `module` return the hidden states to send instead of its output, in place.
 
     The module's own forward is replaced, not wrapped in another module. So parameters keep
@@ -120,7 +120,7 @@ def leaving_early(module: nn.Module, passage: Passage) -> None:
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
         try:
             original(*args, **kwargs)
-        except LeftEarlyError:
+        except EndOfStageError:
             return passage.collect()
         raise AssertionError("a pass ran through a stage without reaching its end")
 
@@ -151,7 +151,7 @@ class Box:
         return tuple(start + size for start, size in zip(self.starts, self.sizes, strict=True))
 
 
-def whole(shape: Shape) -> Box:
+def whole_box(shape: Shape) -> Box:
     """Returns the box of a whole tensor."""
     return Box(starts=(0,) * len(shape), sizes=shape)
 
@@ -178,7 +178,7 @@ def box_of_view(
     """
     count = math.prod(size)
     if offset == 0 and count == math.prod(shape) and _is_contiguous(size, stride):
-        return whole(shape)
+        return whole_box(shape)
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     starts = tuple(offset // step % length for step, length in zip(strides, shape, strict=True))
     unmatched = [(step, length) for step, length in zip(stride, size, strict=True) if length != 1]

@@ -61,7 +61,7 @@ _T5: dict[str, str] = {
     "lm_head": "colwise_gather_output",
 }
 # by model_type, for architectures without a plan in transformers
-OURS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+PLIMSOLL_PLANS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "bert": _BERT | {"cls.predictions.decoder": "colwise_gather_output"},
         "roberta": _BERT | {"lm_head.decoder": "colwise_gather_output"},
@@ -230,7 +230,7 @@ def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     upstream = getattr(module, "tp_plan", None) or _NONE
     if any(style in STYLES and style != "embedding_rowwise" for style in upstream.values()):
         return upstream
-    patterns = OURS.get(str(_model_type(module)), _NONE)
+    patterns = PLIMSOLL_PLANS.get(str(_model_type(module)), _NONE)
     if not patterns:
         raise CannotSplitError(
             f"{_architecture(module)} has no tensor-parallel plan, neither in transformers nor in"

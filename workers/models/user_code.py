@@ -12,12 +12,12 @@ from pathlib import Path
 from search_spaces.errors import ModelError, UserError
 
 
-class UsersCodeError(ModelError):
+class UserCodeError(ModelError):
     """A user's own code raised any exception."""
 
 
 @contextlib.contextmanager
-def importable_from_here() -> Iterator[None]:
+def importable_from_cwd() -> Iterator[None]:
     """Makes modules in the current directory importable, as under `python -m`."""
     folder = str(Path.cwd())
     if folder in sys.path:
@@ -32,7 +32,7 @@ def importable_from_here() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def users_code(failing: str) -> Iterator[None]:
+def user_code_errors(failing: str) -> Iterator[None]:
     """Runs a user's code, which may raise anything and may try to end the process.
 
     Args:
@@ -48,11 +48,11 @@ def users_code(failing: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UsersCodeError(f"{failing}: {_summary(error)}") from error
+        raise UserCodeError(f"{failing}: {_summary(error)}") from error
 
 
 @contextlib.contextmanager
-def any_fault_as(
+def errors_as(
     make_error: Callable[[BaseException], Exception], *, passing: type[Exception] = UserError
 ) -> Iterator[None]:
     """Runs code that calls the user's, and turns all of its exceptions into one kind.
@@ -69,7 +69,7 @@ def any_fault_as(
         raise make_error(error) from error
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Returns the text of an error, empty if the error's own code fails to make it."""
     try:
         return str(error)
@@ -78,7 +78,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _summary(error: BaseException) -> str:
-    text = " ".join(text_of(error).split())
+    text = " ".join(error_text(error).split())
     if isinstance(error, ImportError | SyntaxError):  # their text names the place
         return text
     kind = type(error).__name__

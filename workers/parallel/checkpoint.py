@@ -49,7 +49,7 @@ _Saver = Callable[[torch.Tensor], "_Saved"]
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
-def kept_operators() -> frozenset[Any]:
+def saved_operators() -> frozenset[Any]:
     """Returns the operators whose results are saved, among those registered in this process."""
     return frozenset(_existing())
 
@@ -62,9 +62,9 @@ def _existing() -> Iterator[Any]:
             yield packet.default
 
 
-def keep_policy() -> Policy:
+def save_policy() -> Policy:
     """Returns the policy of saved operators for `create_selective_checkpoint_contexts`."""
-    saved = kept_operators()
+    saved = saved_operators()
 
     def policy(_: object, operator: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
         if operator in saved:
@@ -74,19 +74,19 @@ def keep_policy() -> Policy:
     return policy
 
 
-def keep_on_device() -> Contexts:
+def save_on_device() -> Contexts:
     """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`)."""
     return _contexts(_SavedOnDevice)
 
 
-def keep_on_host() -> Contexts:
+def save_on_host() -> Contexts:
     """Returns the same contexts, with saved tensors in host memory."""
     return _contexts(_SavedOnHost)
 
 
 def _contexts(saver: _Saver) -> Contexts:
     results: _Results = defaultdict(deque)
-    operators = kept_operators()
+    operators = saved_operators()
     return _SavingMode(operators, results, saver), _RestoringMode(operators, results)
 
 
@@ -217,5 +217,5 @@ def _options(settings: CheckpointSettings) -> dict[str, Any]:
     if settings.mode == "full":
         return {}
     if settings.compiled:  # the compiler supports only torch's own contexts
-        return {"context_fn": partial(create_selective_checkpoint_contexts, keep_policy())}
-    return {"context_fn": keep_on_host if settings.offload else keep_on_device}
+        return {"context_fn": partial(create_selective_checkpoint_contexts, save_policy())}
+    return {"context_fn": save_on_host if settings.offload else save_on_device}

@@ -31,7 +31,7 @@ def load_compiler(device: torch.device) -> None:
     ones = torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device, requires_grad=True)
     loss: torch.Tensor = torch.compile(compute)(ones)
     loss.backward()
-    forget_compiled()
+    reset_compiler()
 
 
 def compile_blocks(blocks: tuple[nn.Module, ...]) -> None:
@@ -39,12 +39,12 @@ def compile_blocks(blocks: tuple[nn.Module, ...]) -> None:
 
     Torch compiles for the first input shape, and once more for any shape when a second one comes.
     """
-    forget_compiled()  # a failed trial may have left compiled code
+    reset_compiler()  # a failed trial may have left compiled code
     for block in blocks:
         block.compile()
 
 
-def in_one_piece(forward: Forward) -> Forward:
+def without_ddp_splits(forward: Forward) -> Forward:
     """Keeps the compiler from splitting graphs inside `forward` at DDP's buckets.
 
     Splitting is meant for models that are compiled as a whole, and fails on recomputation. Blocks
@@ -61,7 +61,7 @@ def compile_seconds() -> float:
     return float(torch._dynamo.utils.calculate_time_spent()["total_wall_time"])
 
 
-def forget_compiled() -> None:
+def reset_compiler() -> None:
     """Drops compiled code and the tensors that its guards hold; callable at any time."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.plan import Compression
 from search_spaces.settings.render import TorchSettings
-from workers.parallel.compile import in_one_piece
+from workers.parallel.compile import without_ddp_splits
 from workers.parallel.split_modules import localize
 from workers.process_groups import Mesh
 
@@ -64,6 +64,6 @@ def replicate(
         gradient_as_bucket_view=settings.gradient_as_bucket_view,
     )
     if settings.compile:
-        replicas.forward = in_one_piece(replicas.forward)  # type: ignore[method-assign]
+        replicas.forward = without_ddp_splits(replicas.forward)  # type: ignore[method-assign]
     compress_gradients(replicas, settings.compression, mesh.data_group)
     return replicas

@@ -44,7 +44,7 @@ def make_engine(
     optimizer_of: OptimizerMaker,
     scheduler_of: SchedulerMaker | None,
 ) -> Engine:
-    """Applies the plan to the model and makes DeepSpeed's engine; a `ZeroWorld` must be open.
+    """Applies the plan to the model and makes DeepSpeed's engine; a `DeepSpeedState` must be open.
 
     Recomputation and compilation come first, as under engine `torch`. DeepSpeed then converts
     the weights, splits them and hooks into the modules. AutoTP splits whole weights, which stay
@@ -147,7 +147,7 @@ class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no type
         return super().barrier(group or self.world, async_op, device_ids)
 
 
-class ZeroWorld:
+class DeepSpeedState:
     """DeepSpeed's global state for one engine; `close` restores what was before."""
 
     def __init__(self, mesh: Mesh | None, device: torch.device) -> None:

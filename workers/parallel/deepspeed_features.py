@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from search_spaces.errors import extra_lack
+from search_spaces.errors import missing_extra
 
 _MODULES = (  # DeepSpeed, and modules that it would import in the middle of a trial
     "functorch.compile",
@@ -88,7 +88,7 @@ def _environment_ninja() -> Iterator[None]:
 
 def deepspeed_lack() -> str | None:
     """Returns the reason why engine deepspeed does not run here, None if it does."""
-    return extra_lack("deepspeed")
+    return missing_extra("deepspeed")
 
 
 def fp16_lack(device: torch.device) -> str | None:

@@ -11,7 +11,12 @@ from search_spaces.settings.pipeline_partition import StageBlocks
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from workers.models.built import BuiltModel
 from workers.models.stack import Stack
-from workers.models.stage_placeholders import Passage, Passing, Zeros, leaving_early
+from workers.models.stage_placeholders import (
+    BlockPlaceholder,
+    EmbeddingPlaceholder,
+    HiddenStateChannel,
+    return_outgoing,
+)
 
 Splits = tuple[tuple[str, str], ...]  # modules by name, and the style in which each is split
 
@@ -25,10 +30,10 @@ class Stage:
     index: int
     is_last: bool
     model: BuiltModel
-    passage: Passage
+    passage: HiddenStateChannel
 
 
-def cut(
+def cut_stages(
     model: BuiltModel, stack: Stack, settings: PipelineSettings, rank: int, splits: Splits = ()
 ) -> list[Stage]:
     """Returns the stages of a pipeline rank, which share only values with `model`.
@@ -63,20 +68,22 @@ def _cut(
 ) -> Stage:
     values = (*model.module.parameters(), *model.module.buffers())
     module = copy.deepcopy(model.module, {id(value): value for value in values})
-    passage = Passage()
+    passage = HiddenStateChannel()
     own = tuple(module.get_submodule(stack.blocks[block]) for block in blocks)
     # the placeholder before the stage's blocks receives, the one behind them ends the pass
     actions = {blocks[0] - 1: lambda _: passage.received(), blocks[-1] + 1: passage.leave}
     for index_in_stack, name in enumerate(stack.blocks):
         if index_in_stack not in blocks:
             block = module.get_submodule(name)
-            module.set_submodule(name, Passing(block, stack.form, actions.get(index_in_stack)))
+            module.set_submodule(
+                name, BlockPlaceholder(block, stack.form, actions.get(index_in_stack))
+            )
     for name in stack.before if index > 0 else ():
-        module.set_submodule(name, Zeros(passage))
+        module.set_submodule(name, EmbeddingPlaceholder(passage))
     for name in stack.behind if not is_last else ():
         module.set_submodule(name, nn.Identity())
     if not is_last:
-        leaving_early(module, passage)
+        return_outgoing(module, passage)
     return Stage(
         index=index,
         is_last=is_last,

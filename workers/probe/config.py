@@ -107,7 +107,7 @@ class ProbeResult:
     collective_points: tuple[CollectivePoint, ...]
     nvme_write_bytes_per_second: float
     nvme_read_bytes_per_second: float
-    past_page_cache: bool  # direct I/O: files were read and written around the page cache
+    direct_io: bool  # direct I/O: files were read and written around the page cache
     cpu_adam_elements_per_second: float
 
     def matmul_peak(self, precision: str) -> float:

@@ -37,7 +37,7 @@ def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
         }
         values["fp8_flops_per_second"] = 0.0
     source = f"plimsoll doctor --probe on {when}"
-    drive = " with direct I/O" if result.past_page_cache else " through the page cache"
+    drive = " with direct I/O" if result.direct_io else " through the page cache"
     drive_fields = ("nvme_read_bytes_per_second", "nvme_write_bytes_per_second")
     catalogue_sources = tuple(
         (text, unmeasured)

@@ -101,7 +101,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         collective_points=collectives,
         nvme_write_bytes_per_second=rates.write_bytes_per_second,
         nvme_read_bytes_per_second=rates.read_bytes_per_second,
-        past_page_cache=rates.past_page_cache,
+        direct_io=rates.direct_io,
         cpu_adam_elements_per_second=adam,
     )
 

@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**23
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriveRates:
-    """Rates of a drive; `past_page_cache` is set if direct I/O was used.
+    """Rates of a drive; `direct_io` is set if direct I/O was used.
 
     Without direct I/O (tmpfs), writing ends with fsync, and the kernel is asked to drop the file
     from the page cache before it is read. It may ignore that.
@@ -24,7 +24,7 @@ class DriveRates:
 
     write_bytes_per_second: float
     read_bytes_per_second: float
-    past_page_cache: bool
+    direct_io: bool
 
 
 def drive_rates(
@@ -65,9 +65,7 @@ def drive_rates(
                 read, _ = _rate(
                     lambda: os.readv(file, [chunk]), lambda: None, written, most_seconds, clock
                 )
-    return DriveRates(
-        write_bytes_per_second=write, read_bytes_per_second=read, past_page_cache=direct
-    )
+    return DriveRates(write_bytes_per_second=write, read_bytes_per_second=read, direct_io=direct)
 
 
 def _rate(

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.costs.footprint import Footprint
 from search_spaces.presets.catalogue import preset_config, preset_names
 from search_spaces.spec.schema import SweepSpec
-from workers.models.user_code import importable_from_here
+from workers.models.user_code import importable_from_cwd
 
 _CODE = Path(__file__).parents[2]
 _PACKAGES = ("search_spaces", "workers")  # their code affects the result of tracing
@@ -123,7 +123,7 @@ def _source(spec: SweepSpec) -> Any:
 
 def _python_files(module: str) -> Iterator[tuple[str, str]]:
     """Yields the module's file and those in its folder, which it may import."""
-    with importable_from_here():
+    with importable_from_cwd():
         spec = _find(module)
     if spec is None or spec.origin is None:
         return

@@ -19,24 +19,24 @@ from search_spaces.costs.footprint import Compute
 from search_spaces.plan import Attention
 from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
-from workers.engines.base import loss_of
+from workers.engines.base import require_loss
 from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
 from workers.parallel.fsdp import shard
-from workers.tracing.footprints import NO_FACTS, computed_by
+from workers.tracing.footprints import NO_FACTS, traced_attention
 from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.recorder import BatchValues
-from workers.tracing.step import as_on
+from workers.tracing.step import emulated_device
 from workers.tracing.trace import trace
 from workers.tracing.traced_model import fake_ranks, in_fake_memory, traced_model
-from workers.tracing.variants import batch_of, longest_spec, plan_of
+from workers.tracing.variants import batch_of, longest_spec, pass_plan
 
 _EMPTY = torch.ops.aten.empty.memory_format  # of gathered weights, before the tracker knows them
 _ACTIVATIONS = ("ACT", "TEMP", "INP")  # kinds of memory in torch's tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class FootprintCheck:
     """Costs of one step by a footprint and by torch's trackers.
 
     Bytes are those of activations and temporaries, at the end of forward and at the peak.
@@ -59,7 +59,7 @@ def check(
     micro_batch: int = 3,
     ranks: int = 8,
     cache: Path | None = None,
-) -> Checked:
+) -> FootprintCheck:
     """Traces the whole model at its full depth, and compares it with its footprint.
 
     The worker's own FSDP2 shards the model over fake ranks. Autocast is checked in the same
@@ -80,9 +80,9 @@ def check(
     footprint = trace(spec, [(attention, compute, "none")], device=device, cache=cache)
     variant = footprint.variant(attention, compute, "none")
     tracked_saved_bytes, tracked_peak_bytes, tracked_flops = _track(
-        spec, computed_by(attention), compute, device, micro_batch, ranks
+        spec, traced_attention(attention), compute, device, micro_batch, ranks
     )
-    return Checked(
+    return FootprintCheck(
         saved_bytes=saved_bytes(variant, micro_batch),
         tracked_saved_bytes=tracked_saved_bytes,
         peak_bytes=peak_bytes(variant, micro_batch),
@@ -104,17 +104,17 @@ def _track(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     whole = traced_model(spec, attention, mode, whole=True)
     model = in_fake_memory(whole.model, "fp32", mode, None)
-    batch = batch_of(model, longest_spec(model, spec), plan_of(micro_batch))
-    plan = replace(plan_of(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")
+    batch = batch_of(model, longest_spec(model, spec), pass_plan(micro_batch))
+    plan = replace(pass_plan(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")
     with fake_ranks(plan) as mesh, mode, seeded(spec.train.seed):
         shard(model.module, model.blocks, render_torch(plan, NO_FACTS), mesh)
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
         peak = _ActivationPeak(tracker)
         counter = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
-        with BatchValues(), tracker, peak, counter, as_on(device):
+        with BatchValues(), tracker, peak, counter, emulated_device(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
-                loss = loss_of(model.module(**batch.inputs))
+                loss = require_loss(model.module(**batch.inputs))
             saved_bytes = _activations(tracker)
             loss.backward()
     return saved_bytes, max(saved_bytes, peak.size_bytes), float(counter.get_total_flops())

@@ -18,9 +18,9 @@ from search_spaces.spec.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks
-from workers.tracing.pass_costs import read_parts, tied_numbers
+from workers.tracing.pass_costs import part_costs, tied_parameters
 from workers.tracing.shape_fit import Grid
-from workers.tracing.step import StepFailedError, Traced, trace_step
+from workers.tracing.step import StepFailedError, TracedStep, trace_step
 from workers.tracing.trace_errors import untraceable
 from workers.tracing.traced_model import (
     Splitter,
@@ -31,14 +31,14 @@ from workers.tracing.traced_model import (
 )
 from workers.tracing.variants import (
     MICRO_BATCHES,
+    RunsDifferError,
     Stack,
-    UnlikeRunsError,
     batch_of,
     degrees_of,
+    fit_parts,
     lengths_of,
     longest_spec,
-    plan_of,
-    read_stack,
+    pass_plan,
 )
 
 Wanted = tuple[Attention, Compute, Split]
@@ -88,7 +88,7 @@ def make_footprint(
     variants: list[Variant] = []
     tied = 0
     for attention, compute, split in dict.fromkeys(wanted):
-        kernel = computed_by(attention)
+        kernel = traced_attention(attention)
         if kernel not in subjects:
             subjects[kernel] = _subject(spec, kernel, device, mode)
         if (kernel, compute, split) not in traced:
@@ -105,7 +105,7 @@ def make_footprint(
             )
         )
     subject = next(iter(subjects.values()))
-    batch = batch_of(subject.model, subject.spec, plan_of(MICRO_BATCHES[0]))
+    batch = batch_of(subject.model, subject.spec, pass_plan(MICRO_BATCHES[0]))
     lengths = lengths_of(subject.model, spec)
     return Footprint(
         model=spec.model.name,
@@ -120,7 +120,7 @@ def make_footprint(
     )
 
 
-def computed_by(attention: Attention) -> Attention:
+def traced_attention(attention: Attention) -> Attention:
     """Returns the attention to trace: flash attention saves and computes the same as sdpa."""
     return "sdpa" if attention.startswith("flash") else attention
 
@@ -143,11 +143,11 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
     for degree in degrees:
         for batch in MICRO_BATCHES:
             traced = _trace_pass(subject, compute, split, batch, degree, math.lcm(*degrees))
-            runs.append(read_parts(traced, subject.traced_model.present))
-            tied.append(tied_numbers(traced))
+            runs.append(part_costs(traced, subject.traced_model.present))
+            tied.append(tied_parameters(traced))
     try:
-        stack = read_stack(runs, grid, subject.traced_model.kinds)
-    except UnlikeRunsError as error:
+        stack = fit_parts(runs, grid, subject.traced_model.kinds)
+    except RunsDifferError as error:
         raise ModelError(
             f"{subject.spec.model.name} cannot be traced: its work differs between micro-batches"
             f" of {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
@@ -157,11 +157,11 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[S
 
 def _trace_pass(
     subject: _Subject, compute: Compute, split: Split, micro_batch: int, degree: int, multiple: int
-) -> Traced:
+) -> TracedStep:
     """Traces one pass; rows are padded to a multiple of all traced degrees."""
     spec, mode = subject.spec, subject.mode
-    batch = batch_of(subject.model, spec, plan_of(micro_batch, multiple, split=split))
-    with _splitter(plan_of(micro_batch, degree, split=split), split) as splitter:
+    batch = batch_of(subject.model, spec, pass_plan(micro_batch, multiple, split=split))
+    with _splitter(pass_plan(micro_batch, degree, split=split), split) as splitter:
         model = in_fake_memory(subject.model, compute, mode, splitter)
         try:
             return trace_step(

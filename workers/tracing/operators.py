@@ -77,7 +77,7 @@ class FusedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class OperatorWork:
     """The work of an operator; all zero for a view."""
 
     products: tuple[Product, ...] = ()
@@ -88,31 +88,33 @@ class Work:
     exchanges: int = 0
 
 
-IDLE = Work()
+NO_WORK = OperatorWork()
 
 
-def work_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], result: object) -> Work:
+def work_of(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], result: object
+) -> OperatorWork:
     """Returns the work of a call of an aten operator, a collective or a user's operator."""
     name = _name(operator)
     if name in _SILENT or operator.is_view:
-        return IDLE
+        return NO_WORK
     read, written = tuple(tensors(args, kwargs)), tuple(tensors(result))
     if name.startswith("_c10d_functional::"):
         exchanged = written if name in _GATHERS else read
-        return Work(exchanged_bytes=sum(map(dense_bytes, exchanged)), exchanges=1)
+        return OperatorWork(exchanged_bytes=sum(map(dense_bytes, exchanged)), exchanges=1)
     if "scaled_dot_product" in name or name.startswith(("flash_attn::", "flash_attn_3::")):
-        return Work(attention=_attention(operator, args, kwargs), launches=1)
+        return OperatorWork(attention=_attention(operator, args, kwargs), launches=1)
     products_of = _PRODUCTS.get(name)
     if products_of is not None:
-        return Work(products=tuple(products_of(args)), launches=1)
+        return OperatorWork(products=tuple(products_of(args)), launches=1)
     if not (read or written) or _only_views(read, written, operator):
-        return IDLE
+        return NO_WORK
     if name in _LOOKUPS and read:
         written_bytes = sum(map(dense_bytes, written))
         rest = sum(map(dense_bytes, read[1:]))
         first = min(dense_bytes(read[0]), written_bytes)
-        return Work(traffic_bytes=first + rest + written_bytes, launches=1)
-    return Work(traffic_bytes=sum(map(dense_bytes, (*read, *written))), launches=1)
+        return OperatorWork(traffic_bytes=first + rest + written_bytes, launches=1)
+    return OperatorWork(traffic_bytes=sum(map(dense_bytes, (*read, *written))), launches=1)
 
 
 def tensors(*values: object) -> Iterator[torch.Tensor]:

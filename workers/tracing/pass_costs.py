@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from workers.tracing.operators import FusedCall, Product
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Operation, Storage
-from workers.tracing.step import Traced
+from workers.tracing.step import TracedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassReading:
+class PassCosts:
     """The work of one part in one direction.
 
     `above_bytes` has, for each operator, the bytes in memory except tensors saved for backward,
@@ -32,7 +32,7 @@ class PassReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReading:
+class PartCosts:
     """One part in one run."""
 
     trained: int
@@ -42,12 +42,12 @@ class PartReading:
     weight_copies_bytes: int  # part of saved_bytes
     kept_bytes: int
     input_bytes: int
-    forward: PassReading
-    backward: PassReading
-    recomputed: PassReading
+    forward: PassCosts
+    backward: PassCosts
+    recomputed: PassCosts
 
 
-def read_parts(traced: Traced, blocks: tuple[int, ...]) -> dict[int, PartReading]:
+def part_costs(traced: TracedStep, blocks: tuple[int, ...]) -> dict[int, PartCosts]:
     """Returns the costs of the embedding, the traced blocks and the head."""
     log = traced.log
     parts = (EMBEDDING, HEAD, *blocks)
@@ -56,21 +56,21 @@ def read_parts(traced: Traced, blocks: tuple[int, ...]) -> dict[int, PartReading
     return {part: _read_part(traced, part, saved[part], transient) for part in saved}
 
 
-def tied_numbers(traced: Traced) -> int:
+def tied_parameters(traced: TracedStep) -> int:
     """Returns the number of parameters that the embedding and the head share."""
     return sum(weight.numbers for weight in traced.weights if len(weight.parts) > 1)
 
 
 def _read_part(
-    traced: Traced, part: int, saved_bytes: int, transient: NDArray[np.float64]
-) -> PartReading:
+    traced: TracedStep, part: int, saved_bytes: int, transient: NDArray[np.float64]
+) -> PartCosts:
     log, ends = traced.log, traced.log.forward_ends
     weights = [weight for weight in traced.weights if part in weight.parts]
     own = [index for index, operation in enumerate(log.operations) if operation.part == part]
     forward = [index for index in own if index < ends]
     recomputed = [index for index in forward if not log.operations[index].kept]
     backward = [index for index in own if index >= ends]
-    return PartReading(
+    return PartCosts(
         trained=sum(weight.numbers for weight in weights if weight.trains),
         frozen=sum(weight.numbers for weight in weights if not weight.trains),
         largest_weight=max((weight.numbers for weight in weights), default=0),
@@ -88,10 +88,10 @@ def _read_part(
     )
 
 
-def _read_pass(log: Log, indices: list[int], transient: NDArray[np.float64]) -> PassReading:
+def _read_pass(log: Log, indices: list[int], transient: NDArray[np.float64]) -> PassCosts:
     operations: list[Operation] = [log.operations[index] for index in indices]
     work = [operation.work for operation in operations]
-    return PassReading(
+    return PassCosts(
         names=tuple(operation.name for operation in operations),
         products=tuple(product for one in work for product in one.products),
         attentions=tuple(one.attention for one in work if one.attention is not None),
@@ -115,7 +115,7 @@ def _saved(log: Log, part: int) -> Iterable[Storage]:
     )
 
 
-def alive(log: Log) -> NDArray[np.float64]:
+def live_bytes(log: Log) -> NDArray[np.float64]:
     """Returns the bytes in memory at each operator, without weights and their gradients."""
     count = len(log.operations)
     change = np.zeros(count + 1)
@@ -141,4 +141,4 @@ def _transient_bytes(log: Log, saved: dict[int, int]) -> NDArray[np.float64]:
         in_backward = own[own >= ends]
         last = in_backward.max() if len(in_backward) else count
         level[first : last + 1] += size_bytes
-    return alive(log) - level
+    return live_bytes(log) - level

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workers.models.experts import GROUPED_MM, grouped_result
-from workers.tracing.operators import Work, dense_bytes, tensors, work_of
+from workers.tracing.operators import OperatorWork, dense_bytes, tensors, work_of
 
 _MOST_BYTES = 2**26  # of results to compute with their values
 _UNSHAPED = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -38,10 +38,10 @@ class BatchValues(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        return call(func, args, kwargs or {}, tuple(tensors(args, kwargs)))
+        return run_operator(func, args, kwargs or {}, tuple(tensors(args, kwargs)))
 
 
-def call(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
+def run_operator(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
     """Returns an operator's result, with values if all inputs have some and it is not large."""
     if func is GROUPED_MM:
         return grouped_result(*args, **kwargs)
@@ -74,7 +74,7 @@ class Operation:
 
     name: str
     part: int
-    work: Work
+    work: OperatorWork
     kept: bool
 
 
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         read = tuple(tensors(args, kwargs))
         self.running = func
-        result = call(func, args, kwargs, read)
+        result = run_operator(func, args, kwargs, read)
         self.running = None
         if func.is_view:
             return result

@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
-from workers.engines.base import loss_of
+from workers.engines.base import require_loss
 from workers.models.built import BuiltModel
-from workers.models.experts import quiet_fakes
-from workers.models.user_code import any_fault_as
-from workers.parallel.checkpoint import kept_operators
+from workers.models.experts import without_fake_tensor_logs
+from workers.models.user_code import errors_as
+from workers.parallel.checkpoint import saved_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
 
 # Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, under their Python names.
@@ -49,7 +49,7 @@ _HEAD_MULTIPLE = 8  # flash attention pads the head size to a multiple of it
 _LARGEST_HEAD = 256  # for flash attention
 
 
-class AsOnCuda(TorchFunctionMode):
+class CudaEmulation(TorchFunctionMode):
     """Makes autocast, attention and dropout on CPU tensors behave as on CUDA."""
 
     def __torch_function__(
@@ -152,7 +152,7 @@ class WeightUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedStep:
     """Log of one pass, with the weights and their uses."""
 
     log: Log
@@ -175,7 +175,7 @@ def trace_step(
     compute: Compute,
     device: str,
     mode: FakeTensorMode,
-) -> Traced:
+) -> TracedStep:
     """Runs forward and backward once through a model in fake memory, as on `device`.
 
     Args:
@@ -190,24 +190,24 @@ def trace_step(
         StepFailedError: If the model fails; the error is its cause.
     """
     module = model.module
-    recorder = Recorder(module, kept_operators())
+    recorder = Recorder(module, saved_operators())
     handles = [
         handle for index in present for handle in _follow(model.blocks[index], index, recorder)
     ]
-    as_step_error = any_fault_as(lambda _: StepFailedError(recorder.running))
+    as_step_error = errors_as(lambda _: StepFailedError(recorder.running))
     try:
-        with as_step_error, quiet_fakes(), mode, recorder, _without_collection():
+        with as_step_error, without_fake_tensor_logs(), mode, recorder, _without_collection():
             recorder.take_in(inputs)
-            with as_on(device), torch.enable_grad():
+            with emulated_device(device), torch.enable_grad():
                 with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
-                    loss = loss_of(module(**inputs))
+                    loss = require_loss(module(**inputs))
                 recorder.end_forward()
                 loss.backward()
             recorder.end_backward(module)
     finally:
         for handle in handles:
             handle.remove()
-    return Traced(log=recorder.log, weights=tuple(_weights(model, present, recorder.log)))
+    return TracedStep(log=recorder.log, weights=tuple(_weights(model, present, recorder.log)))
 
 
 def _follow(block: nn.Module, index: int, recorder: Recorder) -> Iterator[Any]:
@@ -240,9 +240,9 @@ def _weights(model: BuiltModel, present: tuple[int, ...], log: Log) -> Iterator[
         yield WeightUse(numbers=weight.numel(), trains=weight.requires_grad, parts=parts)
 
 
-def as_on(device: str) -> contextlib.AbstractContextManager[object]:
+def emulated_device(device: str) -> contextlib.AbstractContextManager[object]:
     """Returns a context with the kernels and autocast of a device, for tensors on the CPU."""
-    return AsOnCuda() if device == "cuda" else contextlib.nullcontext()
+    return CudaEmulation() if device == "cuda" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
-from workers.models.user_code import users_code
+from workers.models.user_code import user_code_errors
 from workers.tracing.cache import default_folder, digest_of, load, save
 
 Wanted = tuple[Attention, Compute, Split]
@@ -54,7 +54,7 @@ def trace(
         return cached
     from workers.tracing.footprints import make_footprint
 
-    with users_code(f"{spec.model.name} cannot be traced"):
+    with user_code_errors(f"{spec.model.name} cannot be traced"):
         footprint = make_footprint(spec, missing, device=device, digest=digest)
     footprint = replace(footprint, variants=(*variants, *footprint.variants))
     save(folder, footprint)

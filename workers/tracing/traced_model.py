@@ -25,21 +25,21 @@ from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 from workers.models.config import one_sentence
-from workers.models.experts import quiet_fakes
+from workers.models.experts import without_fake_tensor_logs
 from workers.models.function import is_function
 from workers.models.load import build, build_fake
 from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
-from workers.models.stage_placeholders import Passing
-from workers.models.user_code import any_fault_as
+from workers.models.stage_placeholders import BlockPlaceholder
+from workers.models.user_code import errors_as
 from workers.parallel.split_modules import localize, replace_weights
-from workers.process_groups import Mesh, forget_meshes
+from workers.process_groups import Mesh, clear_mesh_caches
 
 _Settings = dict[tuple[str, str], Any]  # by module and attribute
 Splitter = Callable[[BuiltModel], None]
 
 
-def alike(blocks: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
+def block_kinds(blocks: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
     """Groups the indices of blocks by kind: the same class, shapes, precision and settings.
 
     A number that counts the blocks is not a setting. The first block is always a kind of its
@@ -117,7 +117,7 @@ def traced_model(
     """
     model = _build(spec, attention, mode)
     replace_weights(model.module, _on_meta)
-    kinds = alike(model.blocks)
+    kinds = block_kinds(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     try:
@@ -126,7 +126,7 @@ def traced_model(
         return TracedModel(model=model, kinds=kinds, is_stack=False)
     for kind in kinds:
         for index in kind[1:]:
-            placeholder = Passing(model.blocks[index], stack.form)
+            placeholder = BlockPlaceholder(model.blocks[index], stack.form)
             model.module.set_submodule(stack.blocks[index], placeholder)
     blocks = tuple(model.module.get_submodule(name) for name in stack.blocks)
     return TracedModel(model=replace(model, blocks=blocks), kinds=kinds, is_stack=True)
@@ -169,7 +169,7 @@ def _build(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> Built
             f" {type(error).__name__}: {one_sentence(error)}"
         )
 
-    with any_fault_as(build_error), quiet_fakes():
+    with errors_as(build_error), without_fake_tensor_logs():
         return build_fake(spec.model, spec.train, attention=attention, mode=mode)
 
 
@@ -221,4 +221,4 @@ def fake_ranks(plan: Plan) -> Iterator[Mesh]:
         )
     finally:
         dist.destroy_process_group()
-        forget_meshes()
+        clear_mesh_caches()

@@ -20,18 +20,18 @@ from workers.data.dataset import load_dataset
 from workers.models.built import BuiltModel, seeded
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 from workers.tracing.operators import FusedCall, Product
-from workers.tracing.pass_costs import PartReading, PassReading
+from workers.tracing.pass_costs import PartCosts, PassCosts
 from workers.tracing.recorder import EMBEDDING, HEAD
 from workers.tracing.shape_fit import Grid, as_extent
 
-Run = dict[int, PartReading]
+Run = dict[int, PartCosts]
 Call = TypeVar("Call", Product, FusedCall)
 MICRO_BATCHES = (2, 4)  # a single sample has other strides, and so other operators
 _MOST_DEGREE = 64
 _MOST_LENGTHS = 256  # quantiles that describe the lengths of samples
 
 
-class UnlikeRunsError(Exception):
+class RunsDifferError(Exception):
     """Passes with different micro-batches ran different operators; the text names them."""
 
 
@@ -44,7 +44,7 @@ class Stack:
     head: Part
 
 
-def read_stack(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> Stack:
+def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> Stack:
     """Fits the parts of a model as functions of micro-batch and degree.
 
     Blocks of different kinds with equal costs become one kind.
@@ -72,7 +72,7 @@ def read_stack(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]
     )
 
 
-def _part(runs: Sequence[PartReading], grid: Grid) -> Part:
+def _part(runs: Sequence[PartCosts], grid: Grid) -> Part:
     return Part(
         trained=grid.extent([run.trained for run in runs]),
         frozen=grid.extent([run.frozen for run in runs]),
@@ -86,7 +86,7 @@ def _part(runs: Sequence[PartReading], grid: Grid) -> Part:
     )
 
 
-def _pass(runs: Sequence[PassReading], grid: Grid) -> Pass:
+def _pass(runs: Sequence[PassCosts], grid: Grid) -> Pass:
     return Pass(
         matmuls=_matmuls([run.products for run in runs], grid),
         attentions=_attentions([run.attentions for run in runs], grid),
@@ -134,11 +134,11 @@ def _attentions(runs: Sequence[tuple[FusedCall, ...]], grid: Grid) -> tuple[Fuse
 def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
     forms = [[call.form for call in run] for run in runs]
     if any(form != forms[0] for form in forms[1:]):
-        raise UnlikeRunsError(f"{' and '.join(str(len(form)) for form in forms)} matrix products")
+        raise RunsDifferError(f"{' and '.join(str(len(form)) for form in forms)} matrix products")
     return list(zip(*runs, strict=True))
 
 
-def plan_of(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: int = 1) -> Plan:
+def pass_plan(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: int = 1) -> Plan:
     """Returns a plan of one pass over padded rows."""
     return Plan(
         tensor=tensor,

@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
-from orchestrator.search.encoding import place
+from orchestrator.search.encoding import position
 from orchestrator.search.observations import CONSTRAINT
 
 Numbers = NDArray[np.float64]
@@ -40,7 +40,7 @@ class OfOptuna(AbstractRival):
         self._random = np.random.default_rng(seed)
         self._places = np.array(
             [
-                [place(self._space[name], c[name]) for name in self._space]
+                [position(self._space[name], c[name]) for name in self._space]
                 for c in surface.candidates
             ]
         )
@@ -71,7 +71,7 @@ class OfOptuna(AbstractRival):
     def _distances(self, wanted: Mapping[str, Any]) -> Numbers:
         far = np.zeros(len(self._candidates))
         for column, (name, distribution) in enumerate(self._space.items()):
-            apart = np.abs(self._places[:, column] - place(distribution, wanted[name]))
+            apart = np.abs(self._places[:, column] - position(distribution, wanted[name]))
             word = isinstance(distribution, CategoricalDistribution)
             far += apart > 0 if word else apart
         return far

@@ -12,7 +12,7 @@ from benchmarks.published.fit import _fit_scales, fit, weights
 from benchmarks.published.footprints import Model, Wanted, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay, measured
 from benchmarks.published.rows import executions_of, footprint_for
-from search_spaces.costs.calibration import SURE, Scales, shipped_calibration
+from search_spaces.costs.calibration import Z_95, Scales, shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from tests.benchmarks.published.rows import read_one
 from workers.tracing.trace import trace
@@ -33,7 +33,7 @@ def footprint_of(model: Model, wanted: frozenset[Wanted], cache: Path) -> Footpr
 @pytest.fixture
 def ours(cache: Path) -> Ours:
     return Ours(
-        belief=shipped_calibration(),
+        calibration=shipped_calibration(),
         footprints=lambda model, wanted: footprint_of(model, wanted, cache),
     )
 
@@ -158,8 +158,8 @@ def test_what_was_not_measured_is_no_number(tmp_path: Path, ours: Ours) -> None:
 def test_a_source_is_judged_by_what_was_fitted_without_it() -> None:
     without, unknown = forecaster_without("bigscience"), forecaster_without("somebody-new")
 
-    assert unknown.belief == shipped_calibration()
-    assert without.belief != unknown.belief
+    assert unknown.calibration == shipped_calibration()
+    assert without.calibration != unknown.calibration
 
 
 def test_sources_count_by_the_square_root_of_their_rows() -> None:
@@ -177,7 +177,7 @@ def test_fitted_intervals_hold_their_share() -> None:
     scales = _fit_scales(Scales.before(0.2, (0.5,) * 3, 0.03), terms, truth, groups)
     apart = np.abs(np.log(truth / terms.sum(axis=1)))
 
-    assert (apart <= SURE * scales.deviation(terms)).mean() == pytest.approx(0.95, abs=0.01)
+    assert (apart <= Z_95 * scales.deviation(terms)).mean() == pytest.approx(0.95, abs=0.01)
 
 
 def test_what_a_source_measured_does_not_reach_the_fit_without_it(
@@ -193,7 +193,7 @@ def test_what_a_source_measured_does_not_reach_the_fit_without_it(
     laid = lay(runs, ours.footprints)
     assert laid is not None
     whole, without = (
-        Ours(belief=fit(laid, runs, left_out), footprints=ours.footprints)
+        Ours(calibration=fit(laid, runs, left_out), footprints=ours.footprints)
         .forecast([run])
         .samples_per_second[0]
         for left_out in (None, "slow")
@@ -201,6 +201,6 @@ def test_what_a_source_measured_does_not_reach_the_fit_without_it(
     alone = fit(lay(runs[:2], ours.footprints), runs[:2], None)  # type: ignore[arg-type]
 
     assert whole < 0.9 * without
-    assert Ours(belief=alone, footprints=ours.footprints).forecast([run]).samples_per_second[
+    assert Ours(calibration=alone, footprints=ours.footprints).forecast([run]).samples_per_second[
         0
     ] == pytest.approx(without)

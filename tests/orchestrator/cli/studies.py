@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from orchestrator.cli.check import expected
+from orchestrator.cli.check import model_and_space
 from orchestrator.core.events import SweepEnded
 from orchestrator.study.study import Study
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from search_spaces.plan import Plan
 from search_spaces.spec.load import parse_spec
 from search_spaces.spec.schema import SweepSpec
@@ -55,13 +55,13 @@ def a_study(
     path = Path(f"{name}.yaml")
     path.write_text(yaml.safe_dump({**TREE, **sections}), encoding="utf-8")
     spec = parse_spec(path.read_text(encoding="utf-8"), source=path.name)
-    remember(spec, name)
+    save_spec(spec, name)
     _tell(spec, name, tried, ended)
     return path
 
 
 def _tell(spec: SweepSpec, name: str, tried: Sequence[tuple[Plan, Outcome]], ended: str) -> None:
-    study = Study(spec, name, expected(spec, 2)[1])
+    study = Study(spec, name, model_and_space(spec, 2)[1])
     for plan, outcome in tried:
         asked = study.ask(plan, "proposed")
         made = make_record(asked.number, plan, outcome)

@@ -19,7 +19,7 @@ from orchestrator.cli.completion import (
     complete_study,
 )
 from orchestrator.export.formats import FORMATS
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from tests.orchestrator.cli.test_app import HEAVY
 from tests.orchestrator.records import make_spec
 
@@ -27,7 +27,7 @@ from tests.orchestrator.records import make_spec
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    remember(make_spec(), "demo")
+    save_spec(make_spec(), "demo")
     ended = {"event": "trial_ended", "validation": False}
     lines = [json.dumps(ended | {"trial": number}) for number in (0, 1, 10, 2)]
     torn = '{"event": "trial_en'

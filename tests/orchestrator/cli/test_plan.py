@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.forecast.planner import PlanningReport, planned_from_json
+from orchestrator.forecast.planner import PlanningReport, report_from_json
 from search_spaces.spec.load import load_spec
 
 TINY = """\
@@ -32,7 +32,7 @@ def run(*arguments: str | Path) -> int | str | None:
 
 def planned_in(file: Path) -> PlanningReport:
     """Returns the report in a file."""
-    return planned_from_json(json.dumps(json.loads(file.read_text("utf-8"))["result"]))
+    return report_from_json(json.dumps(json.loads(file.read_text("utf-8"))["result"]))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.study.reader import load_end
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.controller.test_controller import Sweep
@@ -21,7 +21,7 @@ def test_it_tells_how_the_sweep_ended_and_what_it_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ours = Sweep(make_spec(budget={"trials": 3, "minutes": 10, "trial_seconds": 60}))
-    remember(ours.spec, "demo")
+    save_spec(ours.spec, "demo")
     ours.run(iter([make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5, 0.5)]))
     ended = load_end(ours.spec, "demo")
     assert ended is not None

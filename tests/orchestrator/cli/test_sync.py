@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import snapshot_stem
 from tests.orchestrator.cli.commands import command
@@ -37,7 +37,7 @@ def swept(**sections: Any) -> SweepSpec:
     ours = Sweep(make_spec(budget=budget, **sections))
     study = Study(ours.spec, "demo", make_space(ours.spec))
     study.keep_provenance(replace(PROVENANCE, at=0.0))
-    remember(ours.spec, "demo")
+    save_spec(ours.spec, "demo")
     ours.run(iter(OUTCOMES))
     return ours.spec
 
@@ -90,7 +90,7 @@ def test_a_study_that_is_driven_is_left_to_its_driver(
 ) -> None:
     spec = swept()
 
-    with sole_driver(spec, "demo"):
+    with exclusive_driver(spec, "demo"):
         code, said = command(capsys, "sync")
 
     assert code == 2

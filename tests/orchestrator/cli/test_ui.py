@@ -26,7 +26,7 @@ from benchmarks.rigs.mlflow_server import serves
 from benchmarks.rigs.ray_head import free_port
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_view import sweep_pages
-from orchestrator.workspace import remember
+from orchestrator.workspace import save_spec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_measured, make_records, make_space, make_spec
@@ -62,7 +62,7 @@ def shown(
     folder, port = tmp_path_factory.mktemp("ui"), free_port()
     mlflow_store(folder / "plimsoll-runs")
     spec = make_spec(study={"folder": str(folder / "plimsoll-runs")})
-    remember(spec, "demo")
+    save_spec(spec, "demo")
     log(spec, make_records(make_space(spec), [make_measured(20.0)]), study="demo")
     held = frozenset(SHARED_MEMORY.iterdir())
     process = subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cli.commands import command
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     what = taken_of(a_plan(checkpoint_ratio=0.5, batching="grouped", bucket_mib=1), spec=spec)
     assert isinstance(what.outcome, Measured)
     told = replace(what, outcome=replace(what.outcome, losses=tuple(plain_losses(spec))))
-    write_bundle(exported(told), told, project / "out")
+    write_bundle(export_bundle(told), told, project / "out")
     (project / "out").rename(tmp_path / "moved")
     shutil.rmtree(project / "data")
     return tmp_path / "moved"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
-from orchestrator.core.objective import Objective, best, limit_of
+from orchestrator.core.objective import Objective, best, memory_limit_of
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
@@ -87,7 +87,7 @@ def test_each_kind_has_its_limit_and_its_price(
     spec, records, log = swept
     limits = defaultdict(set)
     for record in records:
-        limits[record.plan.accelerator].add(limit_of(record))
+        limits[record.plan.accelerator].add(memory_limit_of(record))
     answer = best(records, Objective.of(spec))
 
     assert limits == {"cheap": {GIB // 2}, "dear": {GIB * 3 // 4}}

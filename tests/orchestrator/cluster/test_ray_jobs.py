@@ -21,7 +21,7 @@ def test_rays_progress_is_muted_and_nobody_elses(monkeypatch: pytest.MonkeyPatch
     own = logging.getLogger("a.users.own")
     own.setLevel(logging.INFO)
 
-    jobs.mute_progress()
+    jobs.silence_client()
 
     assert not any(logger.isEnabledFor(logging.INFO) for logger in chatty)
     assert all(logger.isEnabledFor(logging.WARNING) for logger in chatty)

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.jobs import STUDY, Job, died, entrypoint, exit_code, job_id, under_way
+from orchestrator.cluster.jobs import (
+    STUDY,
+    Job,
+    active_job,
+    can_resume,
+    entrypoint,
+    exit_code,
+    job_id,
+)
 
 RUNNING = Job(id="plimsoll-a", status="running", metadata=((STUDY, "a"),))
 
@@ -39,11 +47,11 @@ def test_a_study_is_left_to_the_job_that_runs_it() -> None:
     ended = [replace(RUNNING, status=status) for status in ("stopped", "succeeded", "failed")]
     waiting = replace(RUNNING, id="plimsoll-a-2", status="pending", started_at=2.0)
 
-    assert under_way("a", ended) is None
-    assert under_way("b", [RUNNING]) is None
-    assert under_way("a", [*ended, RUNNING]) == RUNNING
-    assert under_way("a", [waiting, RUNNING]) == waiting
-    assert under_way("a", [replace(RUNNING, metadata=())]) is None
+    assert active_job("a", ended) is None
+    assert active_job("b", [RUNNING]) is None
+    assert active_job("a", [*ended, RUNNING]) == RUNNING
+    assert active_job("a", [waiting, RUNNING]) == waiting
+    assert active_job("a", [replace(RUNNING, metadata=())]) is None
 
 
 @pytest.mark.parametrize(
@@ -64,5 +72,5 @@ def test_only_what_died_is_followed_by_another(
 ) -> None:
     job = replace(RUNNING, status=status, exit_code=code)
 
-    assert died(job) is dead
+    assert can_resume(job) is dead
     assert exit_code(job) == told

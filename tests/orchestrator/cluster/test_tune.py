@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from orchestrator.cluster.loop import GroupRunner, run_trials
-from orchestrator.cluster.runtime import settle_ray
+from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.placement import Placement, Processes
@@ -90,7 +90,7 @@ class Dying(GroupRunner):
 def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Starts Ray; returns a folder that all its processes find in LEFT."""
     folder = tmp_path_factory.mktemp("left")
-    settle_ray()
+    configure_ray()
     ray.init(
         num_cpus=1,
         include_dashboard=False,

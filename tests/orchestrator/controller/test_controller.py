@@ -27,7 +27,15 @@ from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Cancelled, Crashed, Measured, Outcome, PlanForecast, Record, closed
+from search_spaces.trial import (
+    Cancelled,
+    Crashed,
+    Measured,
+    Outcome,
+    PlanForecast,
+    Record,
+    closed_record,
+)
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,
@@ -299,7 +307,7 @@ class Scripted(AbstractForecasts):
             return None
         return make_expectation(10.0 * (1 + len(state.records)))
 
-    def prospects(self, state: SweepState) -> SearchPrior | None:
+    def prior(self, state: SweepState) -> SearchPrior | None:
         return None
 
     def problem(self) -> str | None:
@@ -453,7 +461,7 @@ def test_cancel_just_after_the_study_was_told(sweep: Make) -> None:
     """Ctrl-C may come after a record is stored and before its event."""
     ours = sweep()
     given = ours.ask()
-    record = closed(given.request.number, given.request.plan, make_oom(), "so", at=1.0)
+    record = closed_record(given.request.number, given.request.plan, make_oom(), "so", at=1.0)
     ours.driver._study.tell(record)
     ours.driver.cancel("stopped by Ctrl-C")
 
@@ -506,7 +514,7 @@ class Slow(AbstractForecasts):
     seconds: float
     clock: Clock | None = None
 
-    def prospects(self, state: SweepState) -> SearchPrior | None:
+    def prior(self, state: SweepState) -> SearchPrior | None:
         if self.clock is not None:
             self.clock.now += self.seconds
         return None

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.failures import (
-    FULL_DISKS,
+    MAX_FULL_DISKS,
+    MAX_SAME_FAILURES,
     RESIDUAL_FLOOR_BYTES,
     RESIDUAL_SHARE,
-    SAME_FAILURES,
     failure_decision,
     reason_to_stop,
 )
@@ -131,21 +131,24 @@ ODD = crash("exception", "ValueError: other")
     ("outcomes", "words"),
     [
         ([], None),
-        ([RAISED] * (SAME_FAILURES - 1), None),
+        ([RAISED] * (MAX_SAME_FAILURES - 1), None),
         (
-            [RAISED] * SAME_FAILURES,
+            [RAISED] * MAX_SAME_FAILURES,
             "all 4 trials so far failed with the same error: RuntimeErr",
         ),
-        ([crash("layout")] * SAME_FAILURES, "all 4 trials so far failed with the same error"),
-        ([RAISED, Cancelled(detail="so")] * SAME_FAILURES, "all 4 trials so far failed"),
-        ([RAISED] * SAME_FAILURES + [ODD], None),
-        ([make_measured()] + [RAISED] * SAME_FAILURES, None),
+        ([crash("layout")] * MAX_SAME_FAILURES, "all 4 trials so far failed with the same error"),
+        ([RAISED, Cancelled(detail="so")] * MAX_SAME_FAILURES, "all 4 trials so far failed"),
+        ([RAISED] * MAX_SAME_FAILURES + [ODD], None),
+        ([make_measured()] + [RAISED] * MAX_SAME_FAILURES, None),
         ([make_oom()] * 9, None),
         ([LATE] * 9, None),
         ([crash("worker_died")] * 9, None),
         ([make_measured(), FULL], None),
         ([FULL, make_measured(), FULL], None),
-        ([make_measured(), *[FULL] * FULL_DISKS], "the last 2 trials ran out of disk space: OSE"),
+        (
+            [make_measured(), *[FULL] * MAX_FULL_DISKS],
+            "the last 2 trials ran out of disk space: OSE",
+        ),
         ([FULL, Cancelled(detail="so"), FULL], "the last 2 trials ran out of disk space"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.pareto import front_rows, thinned
+from orchestrator.core.pareto import front_rows, thin_front
 
 PAIRS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=12)
 
@@ -26,7 +26,7 @@ def test_a_front_holds_what_nothing_beats(pairs: list[tuple[int, int]]) -> None:
 def test_thinning_keeps_the_fastest_and_leaves_out_small_gains() -> None:
     gain = np.array([1.0, 1.01, 2.0, 2.05, 4.0])
 
-    kept = thinned(np.arange(5), gain, step=0.1, most=10)
+    kept = thin_front(np.arange(5), gain, step=0.1, most=10)
 
     assert [gain[row] for row in kept] == [1.01, 2.05, 4.0]
-    assert [gain[row] for row in thinned(np.arange(5), gain, step=0.1, most=2)] == [2.05, 4.0]
+    assert [gain[row] for row in thin_front(np.arange(5), gain, step=0.1, most=2)] == [2.05, 4.0]

@@ -14,8 +14,8 @@ from orchestrator.core.placement import (
     Placement,
     PlacementDecision,
     assign,
-    capacity_words,
-    one_kind_each,
+    capacity_text,
+    nodes_of_one_kind,
     room_for_groups,
 )
 from search_spaces.plan import Plan
@@ -96,9 +96,9 @@ def test_what_is_compared_runs_on_gpus_of_one_kind() -> None:
     few = [Node(id=str(n), slots=8, kind="H100") for n in range(2)]
     many = [Node(id=f"l{n}", slots=4, kind="L4") for n in range(5)]
 
-    assert one_kind_each([*few, *many]) == tuple(many)
-    assert one_kind_each([*few, *many], "H100") == tuple(few)
-    assert one_kind_each(few, "L4") == one_kind_each([]) == ()
+    assert nodes_of_one_kind([*few, *many]) == tuple(many)
+    assert nodes_of_one_kind([*few, *many], "H100") == tuple(few)
+    assert nodes_of_one_kind(few, "L4") == nodes_of_one_kind([]) == ()
 
 
 def test_room_for_groups_is_counted() -> None:
@@ -109,7 +109,7 @@ def test_room_for_groups_is_counted() -> None:
     assert room_for_groups(4, 1, there, 2, share=True) == 2
     assert room_for_groups(12, 1, there, 100, share=False) == 1
     assert room_for_groups(24, 8, there, 100, share=False) == 0
-    assert capacity_words(there) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
+    assert capacity_text(there) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
 
 
 some_nodes = st.lists(st.integers(1, 9), max_size=6).map(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.core.objective import (
     Objective,
     best,
-    counts,
+    outcome_counts,
     ranked,
     record_of,
     throughput,
@@ -80,8 +80,8 @@ def test_what_was_not_measured_is_never_ranked() -> None:
     assert numbers(ranked(records, GOAL)) == [2, 3, 0]
     assert numbers(ranked(records, Objective())) == [4, 2, 3, 0]
     assert throughput(records[1]) == 0.0
-    assert counts(records)["measured"] == 4
-    assert sum(counts(records).values()) == len(records)
+    assert outcome_counts(records)["measured"] == 4
+    assert sum(outcome_counts(records).values()) == len(records)
 
 
 def test_the_last_record_of_a_plan_counts() -> None:

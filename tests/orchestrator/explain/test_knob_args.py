@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.explain.context import knob_args, plan_asked
+from orchestrator.explain.context import complete_plan, knob_args
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
@@ -83,18 +83,18 @@ def test_what_is_no_knob_is_a_sentence(typed: list[str], words: str) -> None:
 def test_the_rest_is_as_in_the_other_plan(
     like: Plan, asked: dict[str, Any], differs: dict[str, Any]
 ) -> None:
-    made = plan_asked(asked, like, DOMAINS, GLOBAL_BATCH)
+    made = complete_plan(asked, like, DOMAINS, GLOBAL_BATCH)
 
     assert made == Plan(**{**like.as_dict(), **differs})
 
 
 def test_a_batch_that_cannot_be_met_is_refused() -> None:
-    made = plan_asked({"micro_batch": 3}, a_plan(), {}, GLOBAL_BATCH)
+    made = complete_plan({"micro_batch": 3}, a_plan(), {}, GLOBAL_BATCH)
 
     assert isinstance(made, Refused)
     assert made.rule == "global_batch_is_kept"
     assert made.detail.endswith("is not a multiple of micro_batch 3 x data 2 = 6")
-    assert isinstance(plan_asked({"micro_batch": 64}, a_plan(), {}, GLOBAL_BATCH), Refused)
+    assert isinstance(complete_plan({"micro_batch": 64}, a_plan(), {}, GLOBAL_BATCH), Refused)
 
 
 @given(
@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_met_is_refused() -> None:
     )
 )
 def test_what_nobody_named_never_breaks_a_rule_of_rest(asked: dict[str, Any]) -> None:
-    made = plan_asked(asked, a_plan(zero_stage=3), {}, GLOBAL_BATCH)
+    made = complete_plan(asked, a_plan(zero_stage=3), {}, GLOBAL_BATCH)
 
     if isinstance(made, Plan):
         refused = refusal(made, around(cluster=a_cluster(slots=64)))

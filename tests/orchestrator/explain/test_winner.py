@@ -7,7 +7,7 @@ import pytest
 from orchestrator.explain.effects import Change, knob_effects
 from orchestrator.explain.winner import BestExplanation, explain_best
 from orchestrator.report.document import document
-from orchestrator.report.explain_text import competitor_sentence, room_sentence
+from orchestrator.report.explain_text import competitor_sentence, free_memory_sentence
 from tests.orchestrator.explain.values import (
     SPACE,
     a_ground,
@@ -119,7 +119,7 @@ def test_memory_that_is_left() -> None:
     won = explained()
 
     assert (won.limit_bytes, won.peak_bytes) == (80 * 2**30, 60 * 2**30)
-    assert room_sentence(won) == (
+    assert free_memory_sentence(won) == (
         "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB per rank free, 25 %, which is 16.0 GiB more"
         " than the headroom"
     )

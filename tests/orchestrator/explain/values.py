@@ -78,7 +78,7 @@ def a_ground(state: SweepState) -> ForecastContext:
         state=state,
         records=state.records,
         question=question,
-        belief=a_belief(),
+        calibration=a_belief(),
         trace=a_footprint,
         sized=forecast_table(question, 8, a_footprint, a_belief()),
     )

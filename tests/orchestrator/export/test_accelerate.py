@@ -10,7 +10,7 @@ import pytest
 from accelerate.commands.config.config_args import ClusterConfig
 
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from search_spaces.errors import UserError
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -29,7 +29,7 @@ from tests.workers.values import a_plan
 )
 def test_accelerate_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_path: Path) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(exported(what, "accelerate"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "accelerate"), what, tmp_path / "out")
 
     lines = run_folder(tmp_path / "out", steps=1 + STEPS)
 
@@ -42,7 +42,7 @@ def configuration_of(folder: Path, *, device: str = "cuda", **knobs: Any) -> Clu
     """Returns the file as Accelerate itself reads it."""
     what = replace(taken_of(a_plan(**knobs)), device=device)
     file = folder / "accelerate_config.yaml"
-    file.write_text(exported(what, "accelerate").files[file.name])
+    file.write_text(export_bundle(what, "accelerate").files[file.name])
     config: ClusterConfig = ClusterConfig.from_yaml_file(str(file))
     return config
 
@@ -65,7 +65,7 @@ def test_accelerate_reads_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [1, 2])
 def test_accelerate_launch_starts_it_on_a_cpu_too(data: int) -> None:
-    bundle = exported(taken_of(a_plan(data=data)), "accelerate")
+    bundle = export_bundle(taken_of(a_plan(data=data)), "accelerate")
 
     assert bundle.command == "accelerate launch --config_file accelerate_config.yaml train.py"
     assert bundle.environment == ()
@@ -82,4 +82,4 @@ def test_accelerate_launch_starts_it_on_a_cpu_too(data: int) -> None:
 )
 def test_what_accelerate_cannot_do_is_refused(knobs: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        exported(taken_of(a_plan(**knobs)), "accelerate")
+        export_bundle(taken_of(a_plan(**knobs)), "accelerate")

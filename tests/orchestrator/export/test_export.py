@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import FORMATS, exported
+from orchestrator.export.formats import FORMATS, export_bundle
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import ExportManifest
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
@@ -46,7 +46,7 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
     name: str, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(exported(what, name), what, tmp_path / "out")
+    write_bundle(export_bundle(what, name), what, tmp_path / "out")
 
     lines = run_folder(tmp_path / "out", steps=1 + STEPS)
 
@@ -76,7 +76,7 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
     name: str, knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(exported(taken_of(a_plan(**knobs), **train), name).files["train.py"])
+    script.write_text(export_bundle(taken_of(a_plan(**knobs), **train), name).files["train.py"])
 
     ast.parse(script.read_text())
     ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
@@ -109,14 +109,14 @@ def test_what_a_format_cannot_say_is_refused(
     name: str | None, knobs: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError) as refused:
-        exported(taken_of(a_plan(**knobs)), name)
+        export_bundle(taken_of(a_plan(**knobs)), name)
 
     assert words in str(refused.value)
 
 
 def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
     what = taken_of(a_plan(batching="packed", loader_workers=2, allocator="mmap"))
-    write_bundle(exported(what, "torchrun"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "torchrun"), what, tmp_path / "out")
     told = (tmp_path / "out" / "README.md").read_text()
 
     assert "Expected, as measured in one trial: 20 samples/s" in told
@@ -135,7 +135,7 @@ def test_whatever_things_are_called_the_script_is_python(study: str, kind: str) 
     record = dataclasses.replace(TAKEN.record, plan=a_plan(accelerator=kind))
     what = dataclasses.replace(TAKEN, study=study, record=record)
 
-    parsed = ast.parse(exported(what, "torchrun").files["train.py"])
+    parsed = ast.parse(export_bundle(what, "torchrun").files["train.py"])
 
     assert (ast.get_docstring(parsed) or "").startswith("Trial 3 of study")
 
@@ -145,16 +145,16 @@ def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
 
     with pytest.raises(UserError, match="is not empty"):
-        write_bundle(exported(what, "torchrun"), what, tmp_path)
+        write_bundle(export_bundle(what, "torchrun"), what, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
     for bad in (tmp_path / "mine" / "out", tmp_path / "null\0", tmp_path / ("long" * 99)):
         with pytest.raises(UserError, match="cannot be written"):
-            write_bundle(exported(what, "torchrun"), what, bad)
+            write_bundle(export_bundle(what, "torchrun"), what, bad)
 
 
 def test_without_a_name_the_first_format_is_taken_that_can_say_the_plan() -> None:
-    assert exported(taken_of(a_plan())).format == "torchrun"
-    assert exported(taken_of(a_plan(engine="deepspeed", zero_stage=1))).format == "deepspeed"
+    assert export_bundle(taken_of(a_plan())).format == "torchrun"
+    assert export_bundle(taken_of(a_plan(engine="deepspeed", zero_stage=1))).format == "deepspeed"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_command_starts_as_many_ranks_as_there_were_on_each_host(
     ranks: int, hosts: int, words: str, tmp_path: Path
 ) -> None:
     what = taken_of(a_plan(data=ranks, micro_batch=1, accumulation=24 // ranks), hosts=hosts)
-    bundle = exported(what)
+    bundle = export_bundle(what)
     write_bundle(bundle, what, tmp_path / "out")
 
     assert bundle.command.startswith(words)

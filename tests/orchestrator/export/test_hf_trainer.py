@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from search_spaces.errors import UserError
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -30,7 +30,7 @@ from tests.workers.values import a_plan
 )
 def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_path: Path) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(exported(what, "hf-trainer"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "hf-trainer"), what, tmp_path / "out")
 
     lines = run_folder(tmp_path / "out", steps=1 + STEPS)
 
@@ -42,7 +42,7 @@ def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_pat
 def on_cuda(**knobs: Any) -> dict[str, Any]:
     """Returns the arguments of a plan measured on GPUs."""
     what = replace(taken_of(a_plan(**knobs)), device="cuda")
-    files = exported(what, "hf-trainer").files
+    files = export_bundle(what, "hf-trainer").files
     told: dict[str, Any] = json.loads(files["training_arguments.json"])
     return told
 
@@ -68,7 +68,7 @@ def test_the_arguments_say_the_plan() -> None:
 def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
     what = taken_of(a_plan(data=1, micro_batch=4), warmup_steps=3, schedule="cosine")
     file = tmp_path / "training_arguments.json"
-    file.write_text(exported(what, "hf-trainer").files[file.name])
+    file.write_text(export_bundle(what, "hf-trainer").files[file.name])
 
     from transformers import HfArgumentParser, TrainingArguments  # with peft: a second
 
@@ -91,4 +91,4 @@ def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
 )
 def test_what_trainer_cannot_do_is_refused(knobs: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        exported(taken_of(a_plan(**knobs)), "hf-trainer")
+        export_bundle(taken_of(a_plan(**knobs)), "hf-trainer")

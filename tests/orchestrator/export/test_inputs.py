@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from orchestrator.export import inputs
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
@@ -76,7 +76,7 @@ def modules(project: Path) -> Iterator[None]:
 def export_of(spec: SweepSpec, folder: Path, form: str = "torchrun") -> Path:
     """Exports to a folder and moves it; its project is deleted."""
     what = taken_of(a_plan(), spec=spec)
-    write_bundle(exported(what, form), what, folder / "out")
+    write_bundle(export_bundle(what, form), what, folder / "out")
     moved = folder / "elsewhere" / "moved"
     moved.parent.mkdir()
     (folder / "out").rename(moved)
@@ -148,7 +148,7 @@ def test_a_module_goes_along_with_those_that_it_imports(
 def test_a_large_input_is_referenced_and_can_be_elsewhere(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "CARRIED_BYTES", 500)
+    monkeypatch.setattr(inputs, "MAX_COPIED_BYTES", 500)
     spec = a_spec(data={"files": ["data/a/one.txt", "data/b/one.txt"], "lengths": {}})
     folder = export_of(spec, tmp_path)
     source = project / "data" / "b" / "one.txt"
@@ -184,7 +184,7 @@ def test_a_script_asks_for_its_inputs_before_anything_else(
     spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
     engine = {"engine": "deepspeed", "zero_stage": 1} if form == "deepspeed" else {}
     what = taken_of(a_plan(**engine), spec=spec)
-    write_bundle(exported(what, form), what, tmp_path / "out")
+    write_bundle(export_bundle(what, form), what, tmp_path / "out")
     (tmp_path / "out" / "inputs" / "data" / "one.txt").unlink()
     monkeypatch.setattr(sys, "argv", ["train.py"])
 
@@ -221,7 +221,7 @@ def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path
 
 def test_the_command_starts_the_folder_from_elsewhere() -> None:
     def command(form: str, **knobs: Any) -> str:
-        return exported(taken_of(a_plan(**knobs)), form).command_from(Path("my runs/out"))
+        return export_bundle(taken_of(a_plan(**knobs)), form).command_from(Path("my runs/out"))
 
     assert command("torchrun", allocator="mmap") == (
         "MALLOC_MMAP_THRESHOLD_=1048576 torchrun --nproc-per-node 2 'my runs/out/train.py'"

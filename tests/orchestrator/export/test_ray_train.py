@@ -15,7 +15,7 @@ import pytest
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
@@ -47,7 +47,7 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
     knobs: dict[str, Any], tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
     telling(tmp_path / "out" / "train.py")
 
     with ray_head(home, token=True, jobs=False, **watched(tmp_path / "out")) as environ:
@@ -89,7 +89,7 @@ def test_without_a_cluster_the_script_starts_ray_and_ends_it(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
     monkeypatch.setenv("HOME", str(home))  # with the token that Ray makes, and Train's results
     monkeypatch.setenv("RAY_TMPDIR", str(home))
     monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "100000000")
@@ -111,7 +111,7 @@ def test_without_a_cluster_the_script_starts_ray_and_ends_it(
 )
 def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None:
     what = taken_of(a_plan(zero_stage=3, checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
     words = ("job", "submit", "--working-dir", ".", "--", "python", "train.py", "--steps", "3")
 
     extra = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -159,7 +159,9 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
     knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(exported(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"])
+    script.write_text(
+        export_bundle(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"]
+    )
 
     ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
     found = subprocess.run(ruff, capture_output=True, text=True, check=False)
@@ -175,7 +177,7 @@ def test_what_its_engine_cannot_say_is_refused() -> None:
 
 def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
     what = taken_of(a_plan(data=4, micro_batch=1), hosts=2)
-    write_bundle(exported(what, "ray-train"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
     told = (tmp_path / "out" / "README.md").read_text()
 
     assert "All nodes need this folder at the same path" in told
@@ -184,6 +186,8 @@ def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
 
 
 def test_ray_is_told_of_a_step_in_a_minute() -> None:
-    script = exported(taken_of(a_plan()), "ray-train").files["train.py"]  # 8 samples, 10 a second
+    script = export_bundle(taken_of(a_plan()), "ray-train").files[
+        "train.py"
+    ]  # 8 samples, 10 a second
 
     assert "\nREPORT_STEPS = 75 " in script

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.rigs.ray_head import ray_head
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.rayjob import job_name, memory_gib
 from orchestrator.export.source import ExportSource
 from search_spaces.trial import Fingerprint
@@ -52,7 +52,7 @@ def on_gpus(what: ExportSource) -> ExportSource:
 
 
 def job_of(what: ExportSource) -> dict[str, Any]:
-    job: dict[str, Any] = yaml.safe_load(exported(what, "rayjob").files["rayjob.yaml"])
+    job: dict[str, Any] = yaml.safe_load(export_bundle(what, "rayjob").files["rayjob.yaml"])
     return job
 
 
@@ -71,7 +71,7 @@ def test_the_api_server_and_the_operator_take_the_job(case: str) -> None:
 
     assert list(crd_check.complaints(job)) == []
     assert list(operator_rules.complaints(job)) == []
-    assert not exported(TAKEN[case], "rayjob").local
+    assert not export_bundle(TAKEN[case], "rayjob").local
 
 
 @pytest.mark.parametrize("case", TAKEN)
@@ -79,7 +79,7 @@ def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
     case: str, tmp_path: Path
 ) -> None:
     needs_kubectl()
-    bundle = exported(TAKEN[case], "rayjob")
+    bundle = export_bundle(TAKEN[case], "rayjob")
     write_bundle(bundle, TAKEN[case], tmp_path / "out")
     made = build(tmp_path / "out")
     assert made.returncode == 0, made.stderr
@@ -89,7 +89,7 @@ def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
     assert list(policies.complaints([*resources, NAMESPACE])) == []
     assert list(references.complaints([*resources, NAMESPACE], [])) == []
     assert image in made.stdout
-    script = exported(TAKEN[case], "ray-train").files["train.py"]
+    script = export_bundle(TAKEN[case], "ray-train").files["train.py"]
     mounted = the(resources, "ConfigMap")["data"]
     assert mounted["train.py"] == bundle.files["train.py"] == script
     beside = {"plimsoll.json", "spec.yaml", *("ds_config.json" for _ in range(case == "deepspeed"))}
@@ -157,7 +157,7 @@ def test_offload_to_nvme_has_a_folder_there() -> None:
     what = taken_of(plan)
     cluster = what.spec.cluster.model_copy(update={"nvme_folder": "/scratch"})
     what = dataclasses.replace(what, spec=what.spec.model_copy(update={"cluster": cluster}))
-    bundle = exported(what, "rayjob")
+    bundle = export_bundle(what, "rayjob")
     job = yaml.safe_load(bundle.files["rayjob.yaml"])
 
     assert list(crd_check.complaints(job)) == []
@@ -171,7 +171,7 @@ def test_offload_to_nvme_has_a_folder_there() -> None:
 @pytest.mark.thorough
 def test_the_entry_point_trains_as_a_job_of_a_real_ray(tmp_path: Path) -> None:
     what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(exported(what, "rayjob"), what, tmp_path / "out")
+    write_bundle(export_bundle(what, "rayjob"), what, tmp_path / "out")
     job = json.loads(
         json.dumps(job_of(what)["spec"])
         .replace("/etc/plimsoll", str(tmp_path / "out"))

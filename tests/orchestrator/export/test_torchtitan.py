@@ -18,11 +18,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from orchestrator.export.formats import exported
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchtitan import VERSION, every_nth, refusals
 from search_spaces.errors import UserError
-from search_spaces.settings.checkpointing import checkpointed_blocks, spread
+from search_spaces.settings.checkpointing import checkpointed_blocks, evenly_spaced
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import a_plan
 
@@ -59,7 +59,7 @@ SIZE = "pipeline_parallel_microbatch_size"
 
 
 def told(what: ExportSource) -> dict[str, Any]:
-    return tomllib.loads(exported(what, "torchtitan").files["train.toml"])
+    return tomllib.loads(export_bundle(what, "torchtitan").files["train.toml"])
 
 
 @pytest.mark.parametrize("case", TAKEN)
@@ -150,12 +150,12 @@ def test_what_torchtitan_cannot_train_is_refused(knobs: dict[str, Any], words: s
 )
 def test_what_it_cannot_do_with_this_model_is_refused(what: ExportSource, words: str) -> None:
     with pytest.raises(UserError, match=f"cannot express the plan of trial 3: .*{words}"):
-        exported(what, "torchtitan")
+        export_bundle(what, "torchtitan")
 
 
 @given(blocks=st.integers(1, 130), ratio=st.floats(0.01, 1.0))
 def test_every_nth_block_is_what_torchtitan_counts(blocks: int, ratio: float) -> None:
-    chosen = spread(checkpointed_blocks(ratio, blocks), blocks)
+    chosen = evenly_spaced(checkpointed_blocks(ratio, blocks), blocks)
     nth = every_nth(chosen, blocks)
 
     if nth is not None:
@@ -164,7 +164,7 @@ def test_every_nth_block_is_what_torchtitan_counts(blocks: int, ratio: float) ->
 
 
 def test_what_is_left_to_the_user_stands_in_the_header() -> None:
-    bundle = exported(TAKEN["ddp"], "torchtitan")
+    bundle = export_bundle(TAKEN["ddp"], "torchtitan")
     header = bundle.files["train.toml"].partition("[job]")[0]
 
     assert bundle.command in header
@@ -205,7 +205,7 @@ def test_torchtitan_reads_it(case: str, tmp_path: Path) -> None:
     from torchtitan.distributed.activation_checkpoint import apply_ac
 
     what = TAKEN[case]
-    (tmp_path / "train.toml").write_text(exported(what, "torchtitan").files["train.toml"])
+    (tmp_path / "train.toml").write_text(export_bundle(what, "torchtitan").files["train.toml"])
 
     read = ConfigManager().parse_args(["--job.config_file", str(tmp_path / "train.toml")])
 
@@ -230,7 +230,7 @@ def test_torchtitan_reads_it(case: str, tmp_path: Path) -> None:
             if "Checkpoint" in type(block).__name__
         ]
         chosen = checkpointed_blocks(plan.checkpoint_ratio, what.model.blocks)
-        assert tuple(wrapped) == spread(chosen, what.model.blocks)
+        assert tuple(wrapped) == evenly_spaced(chosen, what.model.blocks)
     # its own learning rate
     sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     rates = build_lr_schedulers([sgd], read.lr_scheduler, training.steps).schedulers[0]

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.export.verify import Finding, changed_files, check_run, seen_losses, seen_speed
+from orchestrator.export.verify import (
+    Finding,
+    changed_files,
+    check_run,
+    observed_losses,
+    observed_speed,
+)
 from tests.orchestrator.export.values import LOSSES, a_run, an_export
 
 EXPORTED = an_export()
@@ -68,11 +74,11 @@ def test_a_rank_that_is_missing_is_told() -> None:
 
 def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
     ranks = a_run(EXPORTED)
-    assert seen_losses(ranks) == [9.0, *LOSSES]
+    assert observed_losses(ranks) == [9.0, *LOSSES]
 
     silent = replace(ranks[0], steps=tuple(replace(s, loss=None) for s in ranks[0].steps))
-    assert seen_losses([silent, ranks[1]]) == [10.0, *(loss + 1 for loss in LOSSES)]
-    assert seen_losses([silent]) == []
+    assert observed_losses([silent, ranks[1]]) == [10.0, *(loss + 1 for loss in LOSSES)]
+    assert observed_losses([silent]) == []
     assert found(check_run(EXPORTED, [silent, silent]), "losses").holds is None
 
 
@@ -97,11 +103,11 @@ def test_speed_is_of_the_steps_after_those_that_were_looked_at() -> None:
     (rank, _) = a_run(EXPORTED)
     slow_start = [replace(s, at=s.at - (20 if i < 2 else 0)) for i, s in enumerate(rank.steps)]
 
-    speed = seen_speed(EXPORTED.plan, replace(rank, steps=tuple(slow_start)))
+    speed = observed_speed(EXPORTED.plan, replace(rank, steps=tuple(slow_start)))
 
     assert speed is not None
     assert speed.value == pytest.approx(EXPORTED.samples_per_second.value)
-    assert seen_speed(EXPORTED.plan, replace(rank, steps=rank.steps[:3])) is None
+    assert observed_speed(EXPORTED.plan, replace(rank, steps=rank.steps[:3])) is None
 
 
 def test_files_that_were_changed_or_are_gone_are_named(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.request import PlanningRequest
-from orchestrator.forecast.table import ForecastTable, host_bytes, size_plan
-from orchestrator.forecast.tiling import TileWaste, wasteful_sizes
+from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
+from orchestrator.forecast.tiling import TileWaste, tile_waste
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
 from tests.orchestrator.forecast.values import (
@@ -50,7 +50,9 @@ def a_plan(**knobs: Any) -> Plan:
 
 
 def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> ForecastTable:
-    return size_plan(question or a_question(), plan, partial(a_footprint, **sizes), a_belief())
+    return single_plan_table(
+        question or a_question(), plan, partial(a_footprint, **sizes), a_belief()
+    )
 
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
@@ -61,7 +63,7 @@ def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
     )
     by_engine = {}
     for engine in ("torch", "deepspeed"):
-        sized = size_plan(a_question(), a_plan(engine=engine), a_footprint, belief)
+        sized = single_plan_table(a_question(), a_plan(engine=engine), a_footprint, belief)
         by_engine[engine] = dict(breakdown(sized, 0, belief).memory_doubts)
 
     assert by_engine["torch"]["between plans"] > 0.9
@@ -144,7 +146,7 @@ GPT2 = {"hidden": 768, "depth": 12}
 
 def gpt2(vocabulary: int) -> tuple[TileWaste, ...]:
     names = {vocabulary: "vocab_size"}
-    return wasteful_sizes(_gpt2(vocabulary), 0, names, H100.multiprocessors, a_belief())
+    return tile_waste(_gpt2(vocabulary), 0, names, H100.multiprocessors, a_belief())
 
 
 def _share_in_matmuls(vocabulary: int) -> float:
@@ -190,7 +192,7 @@ def test_samples_of_odd_length_are_pointed_out(tokens: int, better: int | None) 
     """The gradient of a weight is a product over all tokens of a micro-batch."""
     sized = one(a_plan(), tokens=tokens)
 
-    found = wasteful_sizes(sized, 0, {}, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_belief())
 
     told = [waste.better for waste in found if waste.size == tokens and waste.better]
     assert told == ([] if better is None else [better])
@@ -208,7 +210,7 @@ def test_a_size_whose_multiple_is_far_away_is_left_alone() -> None:
     """Padding 520 to 576 adds 11 % of FLOPs, more than the better shape saves."""
     sized = one(a_plan(micro_batch=8, accumulation=1), hidden=520)
 
-    found = wasteful_sizes(sized, 0, {}, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_belief())
 
     assert not [waste for waste in found if waste.size == 520]
 
@@ -218,7 +220,7 @@ def test_slices_of_tensor_ranks_are_named() -> None:
     names = {4 * HIDDEN: "another", 12 * HIDDEN - 24: "wide"}
     sized = one(plan, wide=12 * HIDDEN - 24)
 
-    found = wasteful_sizes(sized, 0, names, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, names, H100.multiprocessors, a_belief())
 
     assert "wide / 2" in [waste.name for waste in found]
 

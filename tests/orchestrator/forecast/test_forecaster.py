@@ -70,7 +70,10 @@ def _no_devices_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def forecaster(model: ModelFacts, footprint: Footprint) -> Forecaster:
     return Forecaster(
-        model=model, device=find_device("cpu"), footprint=footprint, belief=shipped_calibration()
+        model=model,
+        device=find_device("cpu"),
+        footprint=footprint,
+        calibration=shipped_calibration(),
     )
 
 
@@ -285,7 +288,9 @@ def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint:
     device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
     whole, filled = (
         expected(
-            Forecaster(model=model, device=device, footprint=one, belief=shipped_calibration()),
+            Forecaster(
+                model=model, device=device, footprint=one, calibration=shipped_calibration()
+            ),
             plan,
         )
         for one in (alike, varied)
@@ -329,7 +334,7 @@ def test_each_kind_has_the_forecasts_of_its_device(
             model=model,
             device=find_device(device),
             footprint=footprint,
-            belief=shipped_calibration(),
+            calibration=shipped_calibration(),
         )
         wanted = alone.expectation(replace(plan, accelerator=kind), (), limit)
         assert wanted is not None
@@ -342,10 +347,10 @@ def test_prospects_of_all_plans_are_those_of_each_kind_in_the_order_of_the_table
     forecasts, state = kinds
     mixed = np.random.default_rng(0).permutation(len(state.space.table))
     shuffled = replace(state, space=replace(state.space, table=state.space.table.take(mixed)))
-    found = forecasts.prospects(shuffled)
+    found = forecasts.prior(shuffled)
 
     assert found is not None
-    assert forecasts.prospects(shuffled) is found
+    assert forecasts.prior(shuffled) is found
     limits = {"H100": 40 * 2**30, "pool-b": 32 * 2**30}
     for row, plan in enumerate(shuffled.space.candidates):
         told = forecasts.expectation(plan, state)

@@ -12,11 +12,11 @@ from orchestrator.forecast.alternatives import needed_bytes
 from orchestrator.forecast.planner import (
     Planner,
     PlanningReport,
-    planned_from_json,
-    planned_to_json,
+    report_from_json,
+    report_to_json,
 )
-from orchestrator.forecast.request import SURE_TO_FIT, PlanningRequest
-from orchestrator.forecast.table import ForecastTable, expected, forecast_table, within_line
+from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY, PlanningRequest
+from orchestrator.forecast.table import ForecastTable, expected, forecast_table, recommendable
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.rules.registry import refusal
@@ -42,7 +42,9 @@ def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport
     told = whole.forecasts
 
     fastest = told.samples_per_second[
-        whole.hosted & (told.fits >= SURE_TO_FIT) & (told.peak_bytes <= whole.line_bytes)
+        whole.hosted
+        & (told.fits >= RECOMMENDED_FIT_PROBABILITY)
+        & (told.peak_bytes <= whole.line_bytes)
     ].max()
 
     assert answer.best is not None
@@ -126,7 +128,7 @@ def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None
 
 
 def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
-    assert planned_from_json(planned_to_json(answer)) == answer
+    assert report_from_json(report_to_json(answer)) == answer
 
 
 def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
@@ -151,8 +153,8 @@ def test_what_is_needed_is_just_enough(headroom: float) -> None:
 
     for row in np.linspace(0, len(told) - 1, 20).astype(int):
         one = told.take(np.array([row]))
-        assert within_line(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
-        assert not within_line(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
+        assert recommendable(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
+        assert not recommendable(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
 
 
 def test_a_count_on_which_no_plan_is_legal_is_told_and_not_raised() -> None:

@@ -43,13 +43,13 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
     return spec
 
 
-def speed(spec: SweepSpec, belief: Calibration) -> float:
+def speed(spec: SweepSpec, calibration: Calibration) -> float:
     """Forecast samples per second of the baseline."""
     model = describe(spec.model, spec.train)
     table = sweep_space(spec, model, CLUSTER).table
     footprint = trace(spec, variants_of(table), device="cpu")
     forecaster = Forecaster(
-        model=model, device=find_device("cpu"), footprint=footprint, belief=belief
+        model=model, device=find_device("cpu"), footprint=footprint, calibration=calibration
     )
     found = forecaster.expectation(table.plan(0), (), LIMIT_BYTES)
     assert found is not None

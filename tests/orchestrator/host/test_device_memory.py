@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.host import device_use, unreleased, visible_device_use
+from orchestrator.host import gpu_bytes_in_use, visible_gpu_bytes_in_use, wait_for_release
 
 GIB = 2**30
 THERE = {"GPU-a": 5 * GIB, "GPU-b": 0, "GPU-c": GIB}
@@ -23,21 +23,21 @@ def readings(*values: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
 def test_what_a_driver_takes_a_while_to_have_back_is_awaited() -> None:
     told = readings({"GPU-a": 70 * GIB}, {"GPU-a": 30 * GIB}, {"GPU-a": GIB})
 
-    assert unreleased({"GPU-a": GIB}, 60, lambda: next(told)) == ()
+    assert wait_for_release({"GPU-a": GIB}, 60, lambda: next(told)) == ()
     assert next(told) == {"GPU-a": GIB}  # it was asked until then
 
 
 def test_what_does_not_come_back_is_told_by_gpu() -> None:
     now = {"GPU-a": 13 * GIB, "GPU-b": 2 * GIB, "GPU-c": 40 * GIB}
 
-    (told,) = unreleased({"GPU-a": 3 * GIB, "GPU-b": 2 * GIB - 2**20}, 0, lambda: now)
+    (told,) = wait_for_release({"GPU-a": 3 * GIB, "GPU-b": 2 * GIB - 2**20}, 0, lambda: now)
 
     assert told.startswith("10.0 GiB of GPU-a were not released within 0 s")
 
 
 def test_other_gpus_and_those_that_are_gone_are_nobodys_concern() -> None:
-    assert unreleased({"GPU-a": 0}, 0, lambda: {"GPU-z": 70 * GIB}) == ()
-    assert unreleased({}, 60, lambda: pytest.fail("nothing to ask")) == ()
+    assert wait_for_release({"GPU-a": 0}, 0, lambda: {"GPU-z": 70 * GIB}) == ()
+    assert wait_for_release({}, 60, lambda: pytest.fail("nothing to ask")) == ()
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_a_process_sees_the_gpus_that_it_was_given(
     if names is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
 
-    assert visible_device_use(lambda: THERE) == {uuid: THERE[uuid] for uuid in expected}
+    assert visible_gpu_bytes_in_use(lambda: THERE) == {uuid: THERE[uuid] for uuid in expected}
 
 
 def test_there_are_gpus_where_there_is_a_driver_of_them() -> None:
-    assert bool(device_use()) == Path("/dev/nvidiactl").exists()
+    assert bool(gpu_bytes_in_use()) == Path("/dev/nvidiactl").exists()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from orchestrator.host import end_leftovers
+from orchestrator.host import kill_leftovers
 
 # Forks a child as loader processes are forked, says its id, and leaves or stays
 FORKS = """
@@ -59,7 +59,7 @@ def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Pope
     started[0].wait(60)
     assert runs(child)
 
-    assert end_leftovers([pid], 0.2) == ()
+    assert kill_leftovers([pid], 0.2) == ()
     assert not runs(child)
 
 
@@ -67,7 +67,7 @@ def test_what_is_stopped_is_ended_too(started: list[subprocess.Popen[str]]) -> N
     pid, child = leader(started, 600)
     started[0].send_signal(signal.SIGSTOP)
 
-    assert end_leftovers([pid], 0.2) == ()
+    assert kill_leftovers([pid], 0.2) == ()
     assert not runs(pid)
     assert not runs(child)
 
@@ -77,7 +77,7 @@ def test_what_ends_by_itself_is_waited_for(started: list[subprocess.Popen[str]])
     for each in (child, pid):
         psutil.Process(each).terminate()
 
-    assert end_leftovers([pid], 60) == ()
+    assert kill_leftovers([pid], 60) == ()
 
 
 def test_other_groups_and_later_processes_are_left_alone(
@@ -85,12 +85,12 @@ def test_other_groups_and_later_processes_are_left_alone(
 ) -> None:
     pid, _ = leader(started, 600)
     other, others_child = leader(started, 600)
-    assert end_leftovers([pid], 0.2) == ()
+    assert kill_leftovers([pid], 0.2) == ()
     assert runs(other)
     assert runs(others_child)
 
     # asked before they were started, as if they had been given the ids of some that are gone
     monkeypatch.setattr(time, "time", lambda: psutil.Process(other).create_time() - 1)
-    assert end_leftovers([other], 0.2) == ()
+    assert kill_leftovers([other], 0.2) == ()
     assert runs(other)
     psutil.Process(others_child).kill()

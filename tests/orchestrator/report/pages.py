@@ -15,7 +15,7 @@ from benchmarks.search.run import Results
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
 from orchestrator.report.page_data import ReportData
-from orchestrator.report.plan_page import planned_page
+from orchestrator.report.plan_page import render_plan_page
 from orchestrator.report.sweep_page import report_page
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Record
@@ -72,7 +72,7 @@ def expected(state: SweepState) -> SweepState:
 
 def plan_page(ranks: tuple[int, ...], **fields: Any) -> str:
     question = a_question(ranks, model=facts(name=HOSTILE), **fields)
-    return planned_page(Planner(question, a_footprint, a_belief()).plan())
+    return render_plan_page(Planner(question, a_footprint, a_belief()).plan())
 
 
 def races() -> Results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.report.page_data import ReportData, ablation, accounting, comparisons, loss_curves
-from orchestrator.report.sweep_charts import change_words, lost
+from orchestrator.report.sweep_charts import change_words, speed_change
 from orchestrator.report.sweep_page import report_page
 from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
@@ -57,8 +57,8 @@ def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
         "checkpoint_ratio 0.0 → 1.0",
     }
     assert found["micro_batch 4 → 1"].trial == 2
-    assert lost(found["micro_batch 4 → 1"]) == pytest.approx(-0.5)
-    assert lost(found["checkpoint_ratio 0.0 → 1.0"]) == pytest.approx(-0.01)
+    assert speed_change(found["micro_batch 4 → 1"]) == pytest.approx(-0.5)
+    assert speed_change(found["checkpoint_ratio 0.0 → 1.0"]) == pytest.approx(-0.01)
     failed = found["zero_stage 3 → 2"]
     assert (failed.trial, failed.told, failed.ratio) == (4, "out_of_memory", None)
     untried = found["micro_batch 4 → 2"]

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.report.sweep_tables import (
     baseline_record,
-    nearest,
-    over_the_line,
+    closest_record,
+    memory_excess,
     progress,
     speedup,
 )
@@ -65,8 +65,8 @@ def test_time_left_follows_the_median_trial_within_the_budget() -> None:
 def test_nearest_is_the_least_over_the_line() -> None:
     state = make_state([make_oom(1.3), make_oom(None), make_measured(40, 0.97), make_oom(1.1)])
 
-    near = nearest(state.records, 0.05)
+    near = closest_record(state.records, 0.05)
 
     assert near is not None
     assert near.number == 2
-    assert over_the_line(near, 0.05) == pytest.approx(0.97 / 0.95 - 1, abs=1e-6)
+    assert memory_excess(near, 0.05) == pytest.approx(0.97 / 0.95 - 1, abs=1e-6)

@@ -41,11 +41,11 @@ def prospects_of(space: Space, *, factor: float = 1.0) -> SearchPrior:
     )
 
 
-def searched(space: Space, prospects: SearchPrior | None, trials: int) -> list[Record]:
+def searched(space: Space, prior: SearchPrior | None, trials: int) -> list[Record]:
     proposer = PlimsollProposer(space, SPEC, seed=0)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(trials):
-        known = SearchState(records=records, free=free, prospects=prospects)
+        known = SearchState(records=records, free=free, prior=prior)
         proposal = proposer.propose(known)
         plan = proposal.plan if number else space.baseline
         assert free[space.table.rows_of(proposal.plan)].all()
@@ -88,9 +88,7 @@ def test_a_forecast_may_come_later(space: Space) -> None:
     free[space.table.rows_of(space.baseline)] = False
     record = make_record(0, space.baseline, outcome_of(space.baseline))
     proposer.propose(SearchState(records=[record], free=free))
-    proposal = proposer.propose(
-        SearchState(records=[record], free=free, prospects=prospects_of(space))
-    )
+    proposal = proposer.propose(SearchState(records=[record], free=free, prior=prospects_of(space)))
 
     assert rate(proposal.plan) > 2 * rate(space.baseline)
     assert share_of_limit(proposal.plan) <= 0.95
@@ -104,7 +102,7 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     told = replace(told, log_rate=told.log_rate + 0.5 * eager)
     free, records = np.ones(len(space.table), dtype=bool), list[Record]()
     for number in range(7):
-        plan = proposer.propose(SearchState(records=records, free=free, prospects=told)).plan
+        plan = proposer.propose(SearchState(records=records, free=free, prior=told)).plan
         free[space.table.rows_of(plan)] = False
         broke = Crashed(cause="exception", rank=0, phase="forward", detail="no kernel")
         outcome = broke if plan.attention == "eager" else outcome_of(plan)
@@ -125,7 +123,7 @@ def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
     records = [make_record(0, space.baseline, outcome_of(space.baseline))]
     free[space.table.rows_of(space.baseline)] = False
     for _ in range(8):
-        known = SearchState(records=records, free=free, running=tuple(running), prospects=told)
+        known = SearchState(records=records, free=free, running=tuple(running), prior=told)
         plan = proposer.propose(known).plan
         free[space.table.rows_of(plan)] = False
         running.append(plan)
@@ -136,7 +134,7 @@ def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
 def test_of_too_many_plans_the_promising_and_some_others_are_searched(
     space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plimsoll, "MOST", 60)
+    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 60)
     optimum = max(rate(plan) for plan in space.candidates if share_of_limit(plan) <= 0.95)
 
     assert best_of(searched(space, prospects_of(space), 6)) >= 0.98 * optimum
@@ -145,7 +143,7 @@ def test_of_too_many_plans_the_promising_and_some_others_are_searched(
 def test_when_the_searched_are_used_up_others_are(
     space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plimsoll, "MOST", 8)
+    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 8)
 
     assert len({record.plan for record in searched(space, None, 20)}) == 20
 
@@ -159,7 +157,7 @@ def test_what_is_left_is_bounded(space: Space) -> None:
         free = np.ones(len(space.table), dtype=bool)
         for record in records:
             free[space.table.rows_of(record.plan)] = False
-        left = proposer.regret_bound(SearchState(records=records, free=free, prospects=told))
+        left = proposer.regret_bound(SearchState(records=records, free=free, prior=told))
         untried = [space.table.plan(row) for row in np.flatnonzero(free)]
         fitting = [rate(plan) for plan in untried if share_of_limit(plan) <= 0.95]
         assert left is not None
@@ -195,7 +193,7 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
         records = [baseline]
         for _ in range(3):
             known = SearchState(
-                records=records, free=left, running=tuple(running + plans), prospects=prospects
+                records=records, free=left, running=tuple(running + plans), prior=prospects
             )
             plans.append(proposer.propose(known).plan)
             left[space.table.rows_of(plans[-1])] = False
@@ -220,7 +218,7 @@ def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) 
     free[space.table.rows_of(failed.plan)] = False
     assert free.any()
     measured = make_record(0, space.baseline, make_measured(10.0))
-    known = SearchState(records=[measured, failed], free=free, prospects=prospects_of(space))
+    known = SearchState(records=[measured, failed], free=free, prior=prospects_of(space))
     proposer = PlimsollProposer(space, SPEC, seed=0)
 
     left = proposer.regret_bound(known)

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from orchestrator.search.encoding import features
 from orchestrator.search.observations import CONSTRAINT
-from orchestrator.search.plimsoll_sampler import WHY, PlimsollSampler, sentence
+from orchestrator.search.plimsoll_sampler import WHY, PlimsollSampler, reason_sentence
 
 SPACE = {
     "stage": CategoricalDistribution((0, 2, 3)),
@@ -202,7 +202,7 @@ def test_a_reason_names_what_is_tested() -> None:
     choice = Suggestion(row=1, fits=0.91, worth=0.1, saving=0.01, gain=0.06, best=0)
 
     assert (
-        sentence(choice, {"stage": 0, "ratio": 0.5}, {"stage": 0, "ratio": 1.0})
+        reason_sentence(choice, {"stage": 0, "ratio": 0.5}, {"stage": 0, "ratio": 1.0})
         == "expected +6% over the best; 91% likely to fit; tests ratio 0.5 against the best"
     )
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.transfer import (
-    OTHER_HOSTS,
-    OTHER_SOFTWARE,
-    SAME,
+    OTHER_HOSTS_STD,
+    OTHER_SOFTWARE_STD,
+    SAME_MACHINE_STD,
     differences,
     transfer_std,
 )
@@ -23,11 +23,14 @@ FAR = replace(OURS, hosts=2)
 @pytest.mark.parametrize(
     ("theirs", "off"),
     [
-        (OURS, SAME),
-        (replace(OURS, python="3.12.1"), SAME),
-        (replace(OURS, versions=(*OURS.versions, ("mlflow", "3.0"))), SAME),  # takes no step
-        (OLDER, (SAME**2 + OTHER_SOFTWARE**2) ** 0.5),
-        (FAR, (SAME**2 + OTHER_HOSTS**2) ** 0.5),
+        (OURS, SAME_MACHINE_STD),
+        (replace(OURS, python="3.12.1"), SAME_MACHINE_STD),
+        (
+            replace(OURS, versions=(*OURS.versions, ("mlflow", "3.0"))),
+            SAME_MACHINE_STD,
+        ),  # takes no step
+        (OLDER, (SAME_MACHINE_STD**2 + OTHER_SOFTWARE_STD**2) ** 0.5),
+        (FAR, (SAME_MACHINE_STD**2 + OTHER_HOSTS_STD**2) ** 0.5),
         (replace(OURS, device_name="another"), None),
         (replace(OURS, device="cuda"), None),
         (None, None),

@@ -27,7 +27,7 @@ def driver(*arguments: object, **extra: str) -> subprocess.Popen[str]:
 
 
 def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
-    from orchestrator.study.locks import sole_driver
+    from orchestrator.study.locks import exclusive_driver
     from orchestrator.study.study import Study, check_study
     from search_spaces.errors import StudyError
     from tests.orchestrator.records import make_space
@@ -40,13 +40,13 @@ def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
         if what == "open":
             check_study(spec, name)
         elif what == "sweep":
-            with sole_driver(spec, name) as lock:
+            with exclusive_driver(spec, name) as lock:
                 study = Study(spec, name, make_space(spec), lock=lock)
                 for _ in range(int(number)):
                     run(study, 1)
         elif what == "hold":
             check_study(spec, name)
-            with sole_driver(spec, name) as lock:
+            with exclusive_driver(spec, name) as lock:
                 study = Study(spec, name, make_space(spec), lock=lock)
                 study.ask(study.propose().plan, "proposed")
                 say("holding")

@@ -11,10 +11,10 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
-from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study, StudyLost
 from orchestrator.study.writer import SPOOL_FILE
 from search_spaces.errors import StudyError
@@ -56,7 +56,7 @@ def running(postgres: Server) -> Iterator[Server]:
 
 
 def kept(spec: SweepSpec) -> list[tuple[int, TrialState]]:
-    with brief_storage(storage_url(spec, NAME)) as storage:
+    with opened_storage(storage_url(spec, NAME)) as storage:
         identity = storage.get_study_id_from_name(NAME)
         return [(trial.number, trial.state) for trial in storage.get_all_trials(identity)]
 
@@ -73,7 +73,7 @@ def comes_back(server: Server, seconds: float) -> threading.Thread:
 
 def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: Server) -> None:
     said: list[str] = []
-    with sole_driver(spec, NAME) as lock:
+    with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
         asked = study.ask(study.propose().plan, "proposed")
@@ -84,7 +84,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
         run(study, 2)
         thread.join()
 
-        with pytest.raises(StudyError, match="another driver"), sole_driver(spec, NAME):
+        with pytest.raises(StudyError, match="another driver"), exclusive_driver(spec, NAME):
             pass  # the lock was lost with the server, and is held again
 
     assert [record.number for record in load_records(spec, NAME)] == [0, 1, 2]
@@ -140,7 +140,7 @@ def test_a_server_that_hangs_is_away(
     spec: SweepSpec, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server accepts data but does not answer; its sessions survive until it continues."""
-    with sole_driver(spec, NAME) as lock:
+    with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         asked = study.ask(study.propose().plan, "proposed")
         before = session_with_lock(postgres)
@@ -161,7 +161,7 @@ def test_a_session_that_the_server_has_not_ended_yet_is_our_own(
 ) -> None:
     """Only our side loses the connection, as with a firewall that drops idle ones."""
     said: list[str] = []
-    with sole_driver(through, NAME) as lock:
+    with exclusive_driver(through, NAME) as lock:
         study = Study(through, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
         asked = study.ask(study.propose().plan, "proposed")
@@ -247,11 +247,14 @@ def test_a_trial_whose_opening_was_not_answered_is_opened_once(
 def test_a_lock_that_was_lost_and_taken_by_another_ends_the_first(
     spec: SweepSpec, postgres: Server
 ) -> None:
-    with sole_driver(spec, NAME) as lock:
+    with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         asked = study.ask(study.propose().plan, "proposed")
         postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
-        with sole_driver(spec, NAME), pytest.raises(StudyError, match="by another driver") as said:
+        with (
+            exclusive_driver(spec, NAME),
+            pytest.raises(StudyError, match="by another driver") as said,
+        ):
             study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
 
         assert "process" in str(said.value)

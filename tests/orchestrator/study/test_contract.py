@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from orchestrator.core.events import SweepEnded
 from orchestrator.study.reader import load_end, load_records, load_validations
 from orchestrator.study.serialization import record_to_json
-from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
@@ -23,7 +23,7 @@ from tests.orchestrator.study.values import NAME, open_study, run
 
 def states(spec: SweepSpec) -> list[TrialState]:
     """Returns the trials as Optuna alone sees them."""
-    with brief_storage(storage_url(spec, NAME)) as storage:
+    with opened_storage(storage_url(spec, NAME)) as storage:
         study = optuna.load_study(study_name=NAME, storage=storage)
         return [trial.state for trial in study.get_trials()]
 
@@ -72,7 +72,7 @@ def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) 
     study = open_study(spec)
     asked = study.ask(study.propose().plan, "proposed")
     record = make_record(asked.number, asked.plan, make_measured(30.0))
-    with brief_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
+    with opened_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
         number = storage.get_trial_id_from_study_id_trial_number(1, asked.number)
         storage.set_trial_user_attr(number, "record", record_to_json(record))
 

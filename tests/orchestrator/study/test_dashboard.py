@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 from optuna_dashboard import wsgi
 
-from orchestrator.search.observations import LISTED
+from orchestrator.search.observations import CONSTRAINTS_LIST
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import VALUE_NAMES
 from search_spaces.plan import Plan
@@ -137,7 +137,7 @@ def continued(url: str, sampler: BaseSampler, *, listed: bool = True) -> optuna.
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for trial in optuna.load_study(study_name=NAME, storage=url).trials:
         if not listed:
-            del trial.system_attrs[LISTED]
+            del trial.system_attrs[CONSTRAINTS_LIST]
         study.add_trial(trial)
     return study
 

@@ -87,7 +87,7 @@ def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
 def test_in_a_hurry_nothing_is_waited_for() -> None:
     hours = Hours()
     ours, _ = patience(hours, 60)
-    ours.give_up_waiting()
+    ours.stop_retrying()
 
     with pytest.raises(Unavailable):
         ours.call(away_for(hours, 1))

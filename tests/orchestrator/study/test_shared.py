@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import brief_storage, storage_url
+from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study, check_study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
@@ -40,7 +40,7 @@ def test_processes_that_make_the_tables_at_the_same_time(storage: str, tmp_path:
     ended = begin_together([driver("open", storage, tmp_path, name, 0) for name in names])
 
     assert ended == [(0, "done")] * len(names)
-    with brief_storage(storage) as opened:
+    with opened_storage(storage) as opened:
         assert sorted(study.study_name for study in opened.get_all_studies()) == names
         assert opened.get_current_version() == opened.get_head_version()
 
@@ -72,20 +72,20 @@ def test_a_second_driver_is_refused_while_the_first_lives(
 
         with pytest.raises(StudyError) as refused:
             check_study(spec, NAME)
-        with pytest.raises(StudyError, match="another driver"), sole_driver(spec, NAME):
+        with pytest.raises(StudyError, match="another driver"), exclusive_driver(spec, NAME):
             pass
         assert str(refused.value).startswith("study small is being tuned by another driver (")
         assert f"process {first.pid})" in str(refused.value)
         assert "choose another study.name" in str(refused.value)
         assert load_records(spec, NAME) == ()  # who only reads is never in the way
-        with sole_driver(spec, "another"):
+        with exclusive_driver(spec, "another"):
             pass
     finally:
         first.kill()
         first.communicate()
 
     check_study(spec, NAME)  # at once
-    with sole_driver(spec, NAME) as lock:
+    with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         (left,) = study.interrupted()
         study.abandon(left.number)
@@ -95,13 +95,13 @@ def test_a_second_driver_is_refused_while_the_first_lives(
 
 def test_another_job_does_not_take_a_name_that_is_being_tuned(spec: SweepSpec) -> None:
     """A study without results accepts another job, but not while its first trial runs."""
-    with sole_driver(spec, NAME) as lock:
+    with exclusive_driver(spec, NAME) as lock:
         Study(spec, NAME, make_space(spec), lock=lock)
         other = spec.model_copy(update={"model": spec.model.model_copy(update={"name": "gpt2"})})
         with pytest.raises(StudyError, match="is being tuned by another driver"):
             check_study(other, NAME)
 
     assert open_study(spec).records() == ()
-    with brief_storage(storage_url(spec, NAME)) as opened:
+    with opened_storage(storage_url(spec, NAME)) as opened:
         (study,) = opened.get_all_studies()
     assert study.user_attrs["subject"]["model"]["name"] == spec.model.name

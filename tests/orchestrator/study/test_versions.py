@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED
-from orchestrator.study.locks import sole_driver
+from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import brief_storage
+from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
@@ -44,7 +44,7 @@ def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
 ) -> None:
     """The test undoes the last migration; the command in the message repeats it."""
     run(open_study(spec), 2)
-    with brief_storage(storage) as opened:
+    with opened_storage(storage) as opened:
         newest, before = opened.get_all_versions()[:2]
     execute(storage, f"UPDATE alembic_version SET version_num = '{before}'")
 
@@ -109,7 +109,7 @@ def test_a_lock_of_a_storage_that_is_gone_is_one_sentence(tmp_path: Path) -> Non
 
     with (
         pytest.raises(StudyError, match=r"127\.0\.0\.1:9/sweeps cannot be opened: ") as caught,
-        sole_driver(spec, NAME),
+        exclusive_driver(spec, NAME),
     ):
         pass
     assert "hunter2" not in str(caught.value)

@@ -25,9 +25,9 @@ from orchestrator.tracking.metrics import (
     Metric,
     Reading,
     Utilization,
-    current,
-    happened,
-    standing,
+    event_readings,
+    live_readings,
+    study_readings,
 )
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import (
@@ -58,7 +58,7 @@ def test_each_outcome_is_counted_once() -> None:
     ]
     counted = Counter[str]()
     for end in ends:
-        for reading in happened(end):
+        for reading in event_readings(end):
             assert reading.metric is TRIALS
             counted[dict(reading.labels)["outcome"]] += int(reading.value)
 
@@ -69,7 +69,7 @@ def test_a_validation_is_no_trial_but_waits_for_workers() -> None:
     validation = replace(make_record(0, PLANS[0], make_measured()), validation=True)
     end = TrialEnded(record=validation, at=BEGAN, waited_seconds=7.5)
 
-    assert list(happened(end)) == [Reading(metric=WAIT_SECONDS, value=7.5)]
+    assert list(event_readings(end)) == [Reading(metric=WAIT_SECONDS, value=7.5)]
 
 
 @pytest.mark.parametrize(("taken", "told"), [(0.25, [0.25]), (0.0, [0.0]), (None, [])])
@@ -78,7 +78,7 @@ def test_an_ask_is_told_where_there_was_one(taken: float | None, told: list[floa
         number=0, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN, ask_seconds=taken
     )
 
-    readings = list(happened(start))
+    readings = list(event_readings(start))
 
     assert [reading.value for reading in readings] == told
     assert all(reading.metric is ASK_SECONDS for reading in readings)
@@ -89,7 +89,7 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
         [make_measured(20.0), make_oom(), make_measured(50.0, 0.7), make_measured(90.0, 0.99)],
         make_spec(objective={"headroom": 0.05}),
     )
-    told = list(standing(state))
+    told = list(study_readings(state))
 
     assert value(told, BEST_RATE) == 50.0  # the faster one leaves too little free
     assert value(told, BASELINE_RATE) == 20.0
@@ -100,7 +100,7 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
 def test_the_objective_may_be_another_than_the_rate() -> None:
     spec = make_spec(objective={"metric": "headroom"})
     state = make_state([make_measured(50.0, 0.7), make_measured(40.0, 0.2)], spec)
-    told = list(standing(state))
+    told = list(study_readings(state))
 
     assert value(told, BEST_RATE) == 40.0
     assert value(told, BEST_OBJECTIVE, metric="headroom") == pytest.approx(0.8)
@@ -109,7 +109,7 @@ def test_the_objective_may_be_another_than_the_rate() -> None:
 @pytest.mark.parametrize("outcomes", [[], [make_oom()]])
 def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
     state = make_state(outcomes)
-    told = list(standing(state))
+    told = list(study_readings(state))
 
     assert value(told, BEST_RATE) is None
     assert value(told, BASELINE_RATE) is None
@@ -119,7 +119,7 @@ def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
 def test_what_is_under_way_is_told_at_any_time() -> None:
     start = TrialStarted(number=3, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN + 40)
     state = replace(make_state([make_measured()]), running=(start,))
-    told = list(current(Utilization(groups=8), state, BEGAN + 50))
+    told = list(live_readings(Utilization(groups=8), state, BEGAN + 50))
 
     assert value(told, RUNNING) == 1
     assert value(told, GROUPS) == 8
@@ -142,7 +142,7 @@ def test_a_validation_is_off_open_validated_or_failed() -> None:
 
     assert {name: validation_state(each) for name, each in states.items()} == {n: n for n in states}
     for name, each in states.items():
-        told = list(standing(each))
+        told = list(study_readings(each))
         shown = {s: value(told, VALIDATION_STATE, state=s) for s in states}
         assert shown == {s: float(s == name) for s in states}
 
@@ -151,9 +151,9 @@ def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
     state = make_state(list(every_outcome()))
     ends = [TrialEnded(record=record, at=BEGAN, waited_seconds=1) for record in state.records]
     told = [
-        *(reading for end in ends for reading in happened(end)),
-        *standing(state),
-        *current(Utilization(groups=1, first_at=BEGAN), state, BEGAN + 500),
+        *(reading for end in ends for reading in event_readings(end)),
+        *study_readings(state),
+        *live_readings(Utilization(groups=1, first_at=BEGAN), state, BEGAN + 500),
     ]
 
     assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)

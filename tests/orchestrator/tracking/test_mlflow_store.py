@@ -95,11 +95,11 @@ def test_pages_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_the_artifact_of_the_spec_holds_no_password() -> None:
-    from orchestrator.tracking.mlflow_artifacts import at_start
+    from orchestrator.tracking.mlflow_artifacts import start_files
 
     spec = make_spec(
         study={"storage": "postgresql://ann:secret@db/optuna"},
         tracking={"uri": "http://ann:secret@mlflow"},
     )
 
-    assert "secret" not in at_start(spec)["spec.yaml"]
+    assert "secret" not in start_files(spec)["spec.yaml"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from search_spaces.costs.calibration import SURE, Scales, probability_below
+from search_spaces.costs.calibration import Z_95, Scales, probability_below
 
 RNG = np.random.default_rng(0)
 TERMS = 4
@@ -67,18 +67,18 @@ def test_intervals_hold_what_they_promise(records: int) -> None:
         scales = before.learned(terms[:records], truth[:records])
         expected = scales.scaled(terms).sum(axis=1)
         apart = np.abs(np.log(truth / expected))[records:]
-        inside += (apart <= SURE * scales.deviation(terms)[records:]).tolist()
+        inside += (apart <= Z_95 * scales.deviation(terms)[records:]).tolist()
 
     assert np.mean(inside) == pytest.approx(0.95, abs=0.025)
 
 
 def test_chances_have_heavier_tails_than_a_log_normals() -> None:
     """Compares with scipy's Student distribution, scaled to the 95 % interval."""
-    apart = np.array([0.0, 0.953, -6.93, SURE, -SURE])  # deviations
+    apart = np.array([0.0, 0.953, -6.93, Z_95, -Z_95])  # deviations
     chance = probability_below(np.exp(0.1 * apart), np.ones(5), np.full(5, 0.1))
     student = scipy.stats.t(df=3)
 
-    assert chance == pytest.approx(student.cdf(apart * student.ppf(0.975) / SURE))
+    assert chance == pytest.approx(student.cdf(apart * student.ppf(0.975) / Z_95))
     assert chance[3] - chance[4] == pytest.approx(0.95)
     assert 1e-4 < chance[2] < 0.01
 

@@ -15,7 +15,7 @@ from search_spaces.costs.calibration import (
 from search_spaces.costs.forecast import forecast, model_flops
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
-from search_spaces.costs.workload import together
+from search_spaces.costs.workload import concatenate_workloads
 from search_spaces.hardware.catalogue import known_device
 from tests.search_spaces.costs.values import BLOCKS, a_plan, work
 
@@ -75,7 +75,7 @@ def test_many_plans_are_forecast_as_each_alone_is() -> None:
     ]
     belief = shipped_calibration()
     many = forecast(work(*plans), belief, LIMIT)
-    alone = together([work(plan) for plan in plans])
+    alone = concatenate_workloads([work(plan) for plan in plans])
 
     np.testing.assert_allclose(many.step_seconds, forecast(alone, belief, LIMIT).step_seconds)
     np.testing.assert_allclose(many.peak_bytes, forecast(alone, belief, LIMIT).peak_bytes)

@@ -17,7 +17,7 @@ from search_spaces.costs.footprint import (
 )
 from search_spaces.costs.plan_encoding import plan_features
 from search_spaces.costs.plan_features import PlanFeatures
-from search_spaces.costs.workload import Work, work_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.facts import ModelFacts
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
@@ -120,5 +120,5 @@ def executions(*plans: Plan) -> PlanFeatures:
     return plan_features(PlanTable.of(plans), FACTS, FOOTPRINT)
 
 
-def work(*plans: Plan, footprint: Footprint = FOOTPRINT, device: Device = DEVICE) -> Work:
-    return work_of(footprint, device, plan_features(PlanTable.of(plans), FACTS, footprint))
+def work(*plans: Plan, footprint: Footprint = FOOTPRINT, device: Device = DEVICE) -> Workload:
+    return workload_of(footprint, device, plan_features(PlanTable.of(plans), FACTS, footprint))

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from search_spaces.knobs.labels import WORDS
+from search_spaces.knobs.labels import KNOB_DOCS
 from search_spaces.knobs.reference import knobs_reference, rules_of
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, Engine, Plan
@@ -28,7 +28,7 @@ def test_every_knob_has_a_row_and_every_rule_is_named() -> None:
     text = knobs_reference()
 
     assert all(text.count(f"\n| `{knob.name}` |") == 1 for knob in KNOBS)
-    assert set(WORDS) == {knob.name for knob in KNOBS}
+    assert set(KNOB_DOCS) == {knob.name for knob in KNOBS}
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
     columns = {line.count(" | ") for line in text.splitlines() if line.startswith("|")}
     assert len(columns) == 1
@@ -36,7 +36,7 @@ def test_every_knob_has_a_row_and_every_rule_is_named() -> None:
 
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
 def test_its_words_agree_with_the_knob(knob: Knob) -> None:
-    words = WORDS[knob.name]
+    words = KNOB_DOCS[knob.name]
     values = CHOICES.get(knob.name, (1, 2))
     lossy = [value for value in values if knob.lossy(value, a_spec())]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.settings.pipeline_partition import divide
+from search_spaces.settings.pipeline_partition import partition_blocks
 
 WEIGHTS = st.lists(st.integers(1, 50), min_size=1, max_size=7)
 
@@ -21,30 +21,34 @@ def loads(weights: list[int], cuts: tuple[int, ...], before: int, after: int) ->
 
 
 def test_equal_blocks_are_divided_equally() -> None:
-    assert divide([7] * 6, stages=3) == ((0, 1), (2, 3), (4, 5))
+    assert partition_blocks([7] * 6, stages=3) == ((0, 1), (2, 3), (4, 5))
 
 
 def test_what_is_left_over_goes_to_later_stages() -> None:
-    assert divide([1] * 5, stages=2) == ((0, 1), (2, 3, 4))
+    assert partition_blocks([1] * 5, stages=2) == ((0, 1), (2, 3, 4))
 
 
 def test_an_embedding_and_a_head_weigh_as_blocks_do() -> None:
     # an embedding of two blocks' weight and a head of one: 2 + 2, 1 + 1 + 1 + 1, 3 + 1
-    assert divide([10] * 9, stages=3, before=20, after=10) == ((0, 1), (2, 3, 4, 5), (6, 7, 8))
+    assert partition_blocks([10] * 9, stages=3, before=20, after=10) == (
+        (0, 1),
+        (2, 3, 4, 5),
+        (6, 7, 8),
+    )
 
 
 def test_a_heavy_embedding_leaves_one_block_to_its_stage() -> None:
-    assert divide([1, 1, 1, 1], stages=2, before=100) == ((0,), (1, 2, 3))
+    assert partition_blocks([1, 1, 1, 1], stages=2, before=100) == ((0,), (1, 2, 3))
 
 
 def test_a_heavy_block_stands_alone() -> None:
-    assert divide([1, 1, 9, 1, 1], stages=3) == ((0, 1), (2,), (3, 4))
+    assert partition_blocks([1, 1, 9, 1, 1], stages=3) == ((0, 1), (2,), (3, 4))
 
 
 @pytest.mark.parametrize("stages", [0, 4])
 def test_there_must_be_a_block_for_each_stage(stages: int) -> None:
     with pytest.raises(ValueError, match=rf"3 blocks cannot be cut into {stages} stages"):
-        divide([1, 1, 1], stages=stages)
+        partition_blocks([1, 1, 1], stages=stages)
 
 
 @given(WEIGHTS, st.integers(1, 7), st.integers(0, 60), st.integers(0, 60))
@@ -53,7 +57,7 @@ def test_no_other_cut_has_a_lighter_heaviest_stage(
 ) -> None:
     stages = min(stages, len(weights))
 
-    divided = divide(weights, stages=stages, before=before, after=after)
+    divided = partition_blocks(weights, stages=stages, before=before, after=after)
 
     assert [block for blocks in divided for block in blocks] == list(range(len(weights)))
     assert len(divided) == stages

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
-from workers.data.batches import arrange
+from workers.data.batches import deal_samples
 
 
 def _plan(micro_batch: int, accumulation: int, data: int, batching: Any) -> Plan:
@@ -34,7 +34,7 @@ def test_every_sample_exactly_once(plan: Plan, source: Any) -> None:
     numbers = tuple(source.draw(st.permutations(range(100, 100 + count))))
     lengths = source.draw(st.lists(st.integers(2, 99), min_size=count, max_size=count))
 
-    dealt = arrange(numbers, lengths, plan)
+    dealt = deal_samples(numbers, lengths, plan)
 
     assert len(dealt) == plan.data
     assert {len(rank) for rank in dealt} == {plan.accumulation}
@@ -48,7 +48,7 @@ def test_grouped_ranks_are_neighbours_in_length(plan: Plan, source: Any) -> None
     lengths = source.draw(st.lists(st.integers(2, 99), min_size=count, max_size=count))
     grouped = _plan(plan.micro_batch, plan.accumulation, plan.data, "grouped")
 
-    dealt = arrange(tuple(range(count)), lengths, grouped)
+    dealt = deal_samples(tuple(range(count)), lengths, grouped)
 
     for micro in range(plan.accumulation - 1):
         now = [lengths[n] for rank in dealt for n in rank[micro]]
@@ -59,7 +59,7 @@ def test_grouped_ranks_are_neighbours_in_length(plan: Plan, source: Any) -> None
 def test_padded_keeps_data_order() -> None:
     plan = _plan(2, 2, 2, "padded")
 
-    assert arrange(tuple(range(8)), [9, 2, 8, 3, 7, 4, 6, 5], plan) == (
+    assert deal_samples(tuple(range(8)), [9, 2, 8, 3, 7, 4, 6, 5], plan) == (
         ((0, 1), (4, 5)),
         ((2, 3), (6, 7)),
     )
@@ -68,9 +68,9 @@ def test_padded_keeps_data_order() -> None:
 def test_grouped_swaps_ends() -> None:
     plan = _plan(1, 2, 2, "grouped")
 
-    assert arrange((0, 1, 2, 3), [9, 8, 7, 6], plan) == (((0,), (3,)), ((1,), (2,)))
+    assert deal_samples((0, 1, 2, 3), [9, 8, 7, 6], plan) == (((0,), (3,)), ((1,), (2,)))
 
 
 def test_counts_must_match() -> None:
     with pytest.raises(ValueError, match=r"3 samples.*takes 4"):
-        arrange((0, 1, 2), [1, 1, 1], _plan(2, 2, 1, "padded"))
+        deal_samples((0, 1, 2), [1, 1, 1], _plan(2, 2, 1, "padded"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.plan import Batching
 from search_spaces.spec.schema import Task
-from workers.data.collate import Layout, collate, mask, targets_of
+from workers.data.collate import Layout, collate, mask, target_count
 
 IGNORED = -100
 
@@ -75,7 +75,7 @@ def test_targets_are_the_labels_that_count(lengths: list[int], case: Any) -> Non
 
     counted = labels[:, 1:] if task == "causal-lm" else labels  # the model shifts
     assert int((counted != IGNORED).sum()) == batch.targets
-    assert batch.targets == sum(targets_of(task, length) for length in lengths) > 0
+    assert batch.targets == sum(target_count(task, length) for length in lengths) > 0
     assert batch.tokens == sum(lengths)
 
 

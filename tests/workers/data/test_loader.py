@@ -15,7 +15,7 @@ from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_plan, a_request, a_spec, odd_model
 from workers.data.batches import WORST_STEP, BatchSource, FunctionSource, batch_source
-from workers.data.loader import Feed, feeding
+from workers.data.loader import Feed, batch_feed
 from workers.models.load import build
 from workers.worker import Worker
 
@@ -34,9 +34,9 @@ def first_steps(feed: Feed, count: int) -> Iterator[Any]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_batches_are_those_made_inline_and_in_order(workers: int) -> None:
     source, rank, steps = source_of(SPEC), 1, 7
-    with feeding(source, a_plan(), rank, CPU) as feed:
+    with batch_feed(source, a_plan(), rank, CPU) as feed:
         inline = list(first_steps(feed, steps))
-    with feeding(source, a_plan(loader_workers=workers), rank, CPU) as feed:
+    with batch_feed(source, a_plan(loader_workers=workers), rank, CPU) as feed:
         ahead = list(first_steps(feed, steps))
 
     for one, other in zip(inline, ahead, strict=True):
@@ -54,7 +54,7 @@ def test_batches_are_those_made_inline_and_in_order(workers: int) -> None:
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_processes_are_gone_however_few_steps_were_taken(taken: int) -> None:
     source, before = source_of(SPEC), set(psutil.Process().children())
-    with feeding(source, a_plan(loader_workers=2), 0, CPU) as feed:
+    with batch_feed(source, a_plan(loader_workers=2), 0, CPU) as feed:
         list(first_steps(feed, taken))
         started = set(psutil.Process().children()) - before
         assert len(started) == 2
@@ -63,7 +63,7 @@ def test_processes_are_gone_however_few_steps_were_taken(taken: int) -> None:
 
 
 def _fail_midway() -> None:
-    with feeding(source_of(SPEC), a_plan(loader_workers=2), 0, CPU) as feed:
+    with batch_feed(source_of(SPEC), a_plan(loader_workers=2), 0, CPU) as feed:
         feed(WORST_STEP)
         raise ZeroDivisionError
 
@@ -95,7 +95,7 @@ def _make(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:
 def test_an_error_comes_at_its_step_under_its_name(workers: int) -> None:
     source = FunctionSource(batch_maker=_make)  # samples 16 to 23 are of step 2
     plan = a_plan(loader_workers=workers, data=1, micro_batch=8)
-    with feeding(source, plan, 0, CPU) as feed:
+    with batch_feed(source, plan, 0, CPU) as feed:
         assert len(list(first_steps(feed, 3))) == 3
         with pytest.raises(Exception, match="no sample 16 in the cellar") as raised:
             feed(2)

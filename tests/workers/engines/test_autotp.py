@@ -57,7 +57,7 @@ def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str,
     from search_spaces.settings.render import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     model = build(spec.model, spec.train, attention=plan.attention)
     source = batch_source(model, spec)
     shapes = {name: weight.shape for name, weight in model.module.named_parameters()}

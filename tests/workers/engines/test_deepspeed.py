@@ -99,7 +99,7 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     from search_spaces.settings.render import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     model = build(SPEC.model, SPEC.train, attention="eager")
     source = batch_source(model, SPEC)
     training = start_deepspeed(

@@ -60,7 +60,7 @@ def _whole(weight: torch.Tensor) -> torch.Tensor:
 
 def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     """Change of each weight by one step of SGD."""
-    mesh, spec = worker.group.lend(30.0, request.plan), request.spec
+    mesh, spec = worker.group.acquire(30.0, request.plan), request.spec
     model = build(spec.model, spec.train, attention="eager")
     source = batch_source(model, spec)
     training = build_training(request, model, prepare(spec), mesh, worker.device)
@@ -102,7 +102,7 @@ def test_the_clipped_gradient_is_that_of_one_process(
 
 def _norm_by_stage(worker: Worker, request: TrialRequest, *, left_out: bool) -> float:
     """Norm over two stages, which each have their own weight and share a tied one."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     assert mesh is not None
     own, tied = torch.zeros(2), torch.zeros(1)
     own.grad, tied.grad = torch.full((2,), 1.0 + mesh.place.stage), torch.full((1,), 4.0)

@@ -20,7 +20,7 @@ from tests.workers.test_same_training import (
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import batch_source
-from workers.engines.base import loss_of
+from workers.engines.base import require_loss
 from workers.engines.build import build_training
 from workers.engines.torch import TorchTraining, autocast
 from workers.measure.stopwatch import stopwatch_for
@@ -106,7 +106,7 @@ def test_a_rank_that_fails_wakes_its_peer_though_the_scaler_talked_in_the_group(
 
 def _overflow(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     """A step in which one number of rank 1's gradient is infinite, then one without."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     assert mesh is not None
     model = build(request.spec.model, request.spec.train, attention="sdpa")
     source = batch_source(model, request.spec)
@@ -119,7 +119,7 @@ def _overflow(worker: Worker, request: TrialRequest) -> dict[str, Any]:
 
     inputs = given.batches[0].on(worker.device)
     with autocast(training.settings, worker.device):
-        loss = loss_of(training.module(**inputs))
+        loss = require_loss(training.module(**inputs))
     training.update.scale(loss).backward()
     if worker.ranks.rank == 1:
         gradient = next(training.module.parameters()).grad

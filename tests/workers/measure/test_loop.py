@@ -263,7 +263,7 @@ def test_a_loss_that_is_no_number_ends_it_at_its_step() -> None:
 def _steps_of(worker: Worker, slow_rank: int) -> tuple[int, tuple[int, ...], tuple[float, ...]]:
     """Measures with slow input on one rank; returns steps, windows and losses of this rank."""
     takes = growing(1 / 64 if worker.ranks.rank == slow_rank else 1 / 512)
-    mesh = worker.group.lend(30.0, a_plan())
+    mesh = worker.group.acquire(30.0, a_plan())
     assert mesh is not None
     series = measure(takes, mesh.group, interval=NEVER_TIGHT, max_steps=1000, max_seconds=0.5)
     windows = tuple(window.steps for window in series.windows)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from workers.memory.meter import OverLimit
-from workers.memory.oom import MemoryWanted, memory_wanted
+from workers.memory.oom import FailedAllocation, failed_allocation
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TOO_MUCH_BYTES = 2**60
@@ -28,35 +28,35 @@ def caught(action: Callable[[], object]) -> BaseException:
     return raised.value
 
 
-def wanted(error: BaseException, device: torch.device = CPU) -> MemoryWanted | None:
-    return memory_wanted(error, device, nearly_full=False)
+def wanted(error: BaseException, device: torch.device = CPU) -> FailedAllocation | None:
+    return failed_allocation(error, device, nearly_full=False)
 
 
 def test_torchs_cpu_allocator_says_how_much() -> None:
     error = caught(lambda: torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8))
 
     assert type(error) is RuntimeError
-    assert wanted(error) == MemoryWanted(where="device", asked_bytes=TOO_MUCH_BYTES)
+    assert wanted(error) == FailedAllocation(where="device", asked_bytes=TOO_MUCH_BYTES)
 
 
 def test_memory_of_the_host_is_not_that_of_a_gpu() -> None:
     error = caught(lambda: torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8))
 
-    assert wanted(error, CUDA) == MemoryWanted(where="host", asked_bytes=TOO_MUCH_BYTES)
+    assert wanted(error, CUDA) == FailedAllocation(where="host", asked_bytes=TOO_MUCH_BYTES)
 
 
 def test_pythons_own_allocator_does_not_say_how_much() -> None:
     error = caught(lambda: bytes(TOO_MUCH_BYTES))
 
     assert type(error) is MemoryError
-    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+    assert wanted(error) == FailedAllocation(where="device", asked_bytes=None)
 
 
 def test_numpy_says_how_much() -> None:
     error = caught(lambda: np.ones(200 * 2**40, dtype=np.uint8))  # beyond 47 bits of addresses
 
     assert isinstance(error, MemoryError)
-    assert wanted(error) == MemoryWanted(where="device", asked_bytes=200 * 2**40)
+    assert wanted(error) == FailedAllocation(where="device", asked_bytes=200 * 2**40)
 
 
 def test_cpps_bad_alloc_does_not_say_how_much() -> None:
@@ -64,7 +64,7 @@ def test_cpps_bad_alloc_does_not_say_how_much() -> None:
     error = caught(lambda: torch.empty(2**40, device="meta").split(1))
 
     assert (type(error), str(error)) == (RuntimeError, "std::bad_alloc")
-    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+    assert wanted(error) == FailedAllocation(where="device", asked_bytes=None)
 
 
 def test_the_kernel_may_say_it_as_an_errno() -> None:
@@ -78,11 +78,11 @@ def test_the_kernel_may_say_it_as_an_errno() -> None:
     error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     assert error.errno == errno.ENOMEM
-    assert wanted(error) == MemoryWanted(where="device", asked_bytes=None)
+    assert wanted(error) == FailedAllocation(where="device", asked_bytes=None)
 
 
 def test_a_peak_above_the_limit_tells_all_that_was_wanted() -> None:
-    assert wanted(OverLimit(300, 100)) == MemoryWanted(
+    assert wanted(OverLimit(300, 100)) == FailedAllocation(
         where="device", asked_bytes=None, total_bytes=300
     )
 
@@ -110,15 +110,15 @@ def test_the_cuda_allocators_text_says_how_much(size: str, asked_bytes: int) -> 
     error = torch.OutOfMemoryError(CUDA_TEXT.format(size=size))
 
     for device in (CPU, CUDA):
-        assert wanted(error, device) == MemoryWanted(where="device", asked_bytes=asked_bytes)
+        assert wanted(error, device) == FailedAllocation(where="device", asked_bytes=asked_bytes)
 
 
 @pytest.mark.parametrize("text", ["could not create a primitive", "could not execute a primitive"])
 def test_a_vague_text_means_memory_only_when_little_is_left(text: str) -> None:
     error = RuntimeError(text)
 
-    assert memory_wanted(error, CPU, nearly_full=False) is None
-    assert memory_wanted(error, CPU, nearly_full=True) is not None
+    assert failed_allocation(error, CPU, nearly_full=False) is None
+    assert failed_allocation(error, CPU, nearly_full=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_vague_text_means_memory_only_when_little_is_left(text: str) -> None:
     ids=["shapes", "meta", "key", "file", "zero"],
 )
 def test_other_errors_are_not_out_of_memory(action: Callable[[], object]) -> None:
-    assert memory_wanted(caught(action), CPU, nearly_full=True) is None
+    assert failed_allocation(caught(action), CPU, nearly_full=True) is None

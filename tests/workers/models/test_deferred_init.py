@@ -208,7 +208,7 @@ def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
     """Weights of a model that is split over all ranks, gathered after a forward pass."""
     built = build(ODD_LLAMA, TRAIN, attention="eager")
     plan = a_plan(data=2, tensor=tensor, zero_stage=3)
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     assert mesh is not None
     for block in built.blocks:
         if tensor > 1:
@@ -259,7 +259,7 @@ CHUNKS_MIB = 4 * 4  # the one that is drawn, its copy, and what the allocator ke
 def _grown(worker: Worker) -> tuple[float, float]:
     """MiB that this rank holds of the model, and the most that its memory grew."""
     built = build(LARGE, TRAIN, attention="eager")  # for imports and caches
-    mesh = worker.group.lend(30.0, a_plan(zero_stage=3))
+    mesh = worker.group.acquire(30.0, a_plan(zero_stage=3))
     assert mesh is not None
     before = _status_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

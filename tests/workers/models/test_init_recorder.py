@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from workers.models import init_recorder
-from workers.models.init_recorder import CannotTellError, Recipe, fill, recording
-from workers.models.stage_placeholders import Box, box_of_view, whole
+from workers.models.init_recorder import NotReplayableError, Recipe, fill, recording
+from workers.models.stage_placeholders import Box, box_of_view, whole_box
 
 CPU = torch.device("cpu")
 
@@ -51,7 +51,7 @@ def _drawn(recipe: Recipe, box: Box, seed: int = 3) -> torch.Tensor:
 
 def test_steps_are_done_on_their_part(odd: dict[str, Recipe]) -> None:
     cube, table, scalar = (
-        _drawn(odd[name], whole(odd[name].shape)) for name in ("cube", "table", "scalar")
+        _drawn(odd[name], whole_box(odd[name].shape)) for name in ("cube", "table", "scalar")
     )
 
     assert cube[1:3, 2:4].eq(7).all()
@@ -78,11 +78,11 @@ def test_a_part_has_the_values_of_the_whole(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(init_recorder, "CHUNK_ELEMENTS", chunk)
         part = _drawn(recipe, Box(starts=starts, sizes=sizes))
-        expected = _drawn(recipe, whole(recipe.shape))
+        expected = _drawn(recipe, whole_box(recipe.shape))
 
     box = tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
     assert torch.equal(part, expected[box])
-    assert not torch.equal(_drawn(odd["table"], whole((9, 8)), seed=4), expected)
+    assert not torch.equal(_drawn(odd["table"], whole_box((9, 8)), seed=4), expected)
 
 
 @given(data=st.data())
@@ -112,7 +112,7 @@ def test_what_needs_the_whole_weight_cannot_be_told(init: Any) -> None:
         module = nn.Conv1d(4, 4, 3)
         getattr(nn.init, init.__name__)(module.weight)
 
-    with pytest.raises(CannotTellError, match="weight"):
+    with pytest.raises(NotReplayableError, match="weight"):
         recorder.recipes(module)
     assert getattr(nn.init, init.__name__) is init
 
@@ -123,5 +123,5 @@ def test_values_computed_from_draws_cannot_be_told() -> None:
         with torch.no_grad():
             module.bias.copy_(torch.randn(4).log())
 
-    with pytest.raises(CannotTellError, match="bias"):
+    with pytest.raises(NotReplayableError, match="bias"):
         recorder.recipes(module)

@@ -24,9 +24,9 @@ from tests.workers.values import a_plan, a_request
 from workers.parallel.checkpoint import (
     Contexts,
     checkpoint_blocks,
-    keep_on_device,
-    keep_on_host,
-    kept_operators,
+    save_on_device,
+    save_on_host,
+    saved_operators,
 )
 
 WIDTH, BLOCKS, ROWS = 32, 4, 64
@@ -165,7 +165,7 @@ class _RecordKept(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in kept_operators():
+        if func in saved_operators():
             for part in result if isinstance(result, tuple) else (result,):
                 self._held.add(part)
         return result
@@ -198,7 +198,7 @@ def test_what_is_offloaded_is_what_recomputation_starts_from(
     assert moved == BLOCKS * [(ROWS, WIDTH)]  # no weight, nothing of the inside of a block
 
 
-@pytest.mark.parametrize("contexts", [keep_on_device, keep_on_host])
+@pytest.mark.parametrize("contexts", [save_on_device, save_on_host])
 def test_what_is_kept_survives_a_change_in_place(contexts: Callable[[], Contexts]) -> None:
     weight = torch.eye(4)
     x = torch.ones(4, 4)
@@ -220,7 +220,7 @@ def test_what_is_kept_survives_a_change_in_place(contexts: Callable[[], Contexts
 
 def test_what_is_only_read_is_not_copied() -> None:
     x = torch.ones(4, 4)
-    forward, recomputation = keep_on_device()
+    forward, recomputation = save_on_device()
     with forward:
         first = torch.mm(x, x)
         x += first

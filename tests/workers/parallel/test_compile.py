@@ -21,7 +21,7 @@ from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
 from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.compile import compile_lack, in_one_piece, load_compiler
+from workers.parallel.compile import compile_lack, load_compiler, without_ddp_splits
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -38,7 +38,7 @@ def _run(worker: Worker, request: TrialRequest, cache: str) -> Outcome:
 def _left(worker: Worker, request: TrialRequest) -> bool:
     """Returns True if a compiled model is alive after it was closed and dropped."""
     load_compiler(worker.device)
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     spec = request.spec
     model = build(spec.model, spec.train, attention="sdpa")
     given = batch_source(model, spec).step(request.plan, mesh.place.data if mesh else 0, 0)
@@ -86,7 +86,7 @@ def test_nothing_is_cut_at_buckets_and_the_setting_is_back_afterwards() -> None:
 
     before = setting()
     assert before
-    assert not in_one_piece(setting)()
+    assert not without_ddp_splits(setting)()
     assert setting() == before
 
 

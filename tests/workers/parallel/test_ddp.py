@@ -38,7 +38,7 @@ LONG = a_spec(
 
 def _in_buckets(worker: Worker, request: TrialRequest) -> tuple[int, int]:
     """Counts gradients that share a storage with another one before the optimizer, and all."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="sdpa")
     source = batch_source(model, SPEC)
     training = build_training(request, model, prepare(SPEC), mesh, worker.device)
@@ -107,7 +107,7 @@ def test_powersgd_still_trains(pair: Group) -> None:
 
 def _left(worker: Worker, request: TrialRequest) -> bool:
     """Returns True if a model is alive after some steps, once nothing uses it."""
-    mesh = worker.group.lend(30.0, request.plan)
+    mesh = worker.group.acquire(30.0, request.plan)
     model = build(SPEC.model, SPEC.train, attention="sdpa")
     source = batch_source(model, SPEC)
     training = build_training(request, model, prepare(SPEC), mesh, worker.device)

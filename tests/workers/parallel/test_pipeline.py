@@ -152,7 +152,7 @@ def test_stages_of_two_data_ranks_train_as_one_process_does(
 
 def _moved(worker: Worker, plan: Plan, spec: SweepSpec) -> dict[str, Any]:
     """Change of each weight by one step of SGD on this rank; sharded weights are gathered."""
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     model = build(spec.model, spec.train, attention="eager")
     source = batch_source(model, spec)
     request = TrialRequest(number=0, plan=plan, spec=spec)
@@ -232,7 +232,7 @@ def test_a_rank_holds_its_own_stages_alone(pair: Group) -> None:
 
 def _weight_bytes(worker: Worker, plan: Plan, spec: SweepSpec) -> int:
     model = build(spec.model, spec.train, attention="eager")
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     request = TrialRequest(number=0, plan=plan, spec=spec)
     training = build_training(request, model, prepare(spec), mesh, worker.device)
     return training.state_bytes().weights

@@ -56,7 +56,7 @@ def whole_gradients(spec: SweepSpec) -> dict[str, torch.Tensor]:
 def moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     """Change of each weight by one step of SGD; slices and shards are gathered."""
     spec, plan = request.spec, request.plan
-    mesh = worker.group.lend(30.0, plan)
+    mesh = worker.group.acquire(30.0, plan)
     assert mesh is not None
     model = build(spec.model, spec.train, attention=plan.attention)
     source = batch_source(model, spec)

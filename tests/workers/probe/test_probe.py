@@ -146,7 +146,7 @@ def test_a_known_gpu_keeps_the_peaks_of_its_data_sheet() -> None:
 
 
 def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
-    strange = dataclasses.replace(ON_A_GPU, device_name="Unheard X1", past_page_cache=False)
+    strange = dataclasses.replace(ON_A_GPU, device_name="Unheard X1", direct_io=False)
     device = describe(strange, ON_8, when="today")
 
     assert device.name == "Unheard X1"

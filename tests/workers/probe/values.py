@@ -34,6 +34,6 @@ ON_A_GPU = ProbeResult(
     collective_points=(("all_reduce", 8, 800, 1e-6), ("all_reduce", 8, 8_000_000_000, 0.04)),
     nvme_write_bytes_per_second=2e9,
     nvme_read_bytes_per_second=5e9,
-    past_page_cache=True,
+    direct_io=True,
     cpu_adam_elements_per_second=1e9,
 )

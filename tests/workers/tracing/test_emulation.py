@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.tracing.step import IN_FP32, TO_FP32, AsOnCuda
+from workers.tracing.step import IN_FP32, TO_FP32, CudaEmulation
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 # names of torch's operators that Python calls otherwise
@@ -55,9 +55,9 @@ def test_types_are_those_of_cuda(call: object, expected: torch.dtype) -> None:
     """torch's documentation: "CUDA Ops that can autocast to float32"."""
     given = torch.ones(8, 8, dtype=torch.bfloat16)
 
-    with AsOnCuda(), torch.autocast("cpu", torch.bfloat16):
+    with CudaEmulation(), torch.autocast("cpu", torch.bfloat16):
         assert call(given).dtype == expected  # type: ignore[operator]
-    with AsOnCuda(), torch.autocast("cpu", enabled=False):
+    with CudaEmulation(), torch.autocast("cpu", enabled=False):
         assert given.pow(2).dtype == torch.bfloat16
 
 
@@ -83,7 +83,7 @@ def test_attention_takes_the_kernels_of_cuda(dtype: torch.dtype, masked: bool, k
     query = torch.ones(2, 4, 8, 12, dtype=dtype, device="meta", requires_grad=True)
     mask = torch.ones(2, 1, 8, 8, dtype=torch.bool, device="meta") if masked else None
 
-    with Names() as seen, AsOnCuda():
+    with Names() as seen, CudaEmulation():
         result = functional.scaled_dot_product_attention(
             query, query, query, attn_mask=mask, dropout_p=0.1
         )
@@ -95,7 +95,7 @@ def test_attention_takes_the_kernels_of_cuda(dtype: torch.dtype, masked: bool, k
 def test_dropout_keeps_a_mask_of_bytes() -> None:
     given = torch.ones(4, 4, requires_grad=True)
 
-    with AsOnCuda(), Names() as seen:
+    with CudaEmulation(), Names() as seen:
         functional.dropout(given, 0.5)
         functional.dropout(given, 0.5, training=False)
 

@@ -27,7 +27,7 @@ from workers.models.load import build_whole, describe
 from workers.tracing.check import check
 from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.trace import trace
-from workers.tracing.variants import batch_of, plan_of
+from workers.tracing.variants import batch_of, pass_plan
 
 TOKENS, MICRO_BATCH = 64, 7
 ALL = pytest.mark.parametrize("model", EXPERTS.values(), ids=EXPERTS)
@@ -51,7 +51,7 @@ def real_step(spec: SweepSpec, attention: Attention) -> tuple[BuiltModel, MicroB
     """Returns the model with values, in training mode, and a batch for it."""
     model = build_whole(spec.model, spec.train, attention=attention)
     model.module.train()
-    return model, batch_of(model, spec, plan_of(MICRO_BATCH))
+    return model, batch_of(model, spec, pass_plan(MICRO_BATCH))
 
 
 def products_of(model: dict[str, Any]) -> float:

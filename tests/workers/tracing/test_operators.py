@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from workers.tracing.operators import IDLE, FusedCall, Product, Work, work_of
+from workers.tracing.operators import NO_WORK, FusedCall, OperatorWork, Product, work_of
 
 aten = torch.ops.aten
 
@@ -16,7 +16,7 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
-def work(operator: Any, *args: Any, **kwargs: Any) -> Work:
+def work(operator: Any, *args: Any, **kwargs: Any) -> OperatorWork:
     return work_of(operator, args, kwargs, operator(*args, **kwargs))
 
 
@@ -85,7 +85,7 @@ def test_attention_counts_heads_of_all_samples() -> None:
 def test_traffic(operator: Any, args: tuple[Any, ...], size_bytes: int) -> None:
     found = work(operator, *args)
 
-    assert found == Work(traffic_bytes=size_bytes, launches=1)
+    assert found == OperatorWork(traffic_bytes=size_bytes, launches=1)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_traffic(operator: Any, args: tuple[Any, ...], size_bytes: int) -> None:
     ],
 )
 def test_views_and_empty_memory_are_no_work(operator: Any, args: tuple[Any, ...]) -> None:
-    assert work(operator, *args) == IDLE
+    assert work(operator, *args) == NO_WORK
