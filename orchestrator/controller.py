@@ -414,9 +414,8 @@ class PlacingDriver(AbstractDriver):
         placement = decision.placement
         self._waiting_since.pop(plan.accelerator, None)
         self._running[assignment.request.number] = placement
-        nodes = sorted(
-            (node for node in usable if node.id in placement.nodes), key=lambda node: node.id
-        )
+        chosen = (node for node in usable if node.id in placement.nodes)
+        nodes = sorted(chosen, key=lambda node: node.id)
         self._names |= {node.id: node.name for node in nodes}
         return replace(
             assignment,
@@ -471,7 +470,6 @@ class PlacingDriver(AbstractDriver):
         return Later()
 
     def _has_timed_out(self, waiting: Assignment) -> bool:
-        """Returns True if a trial has waited too long; the first call starts the wait."""
         now, plan = self._clock(), waiting.request.plan
         if plan.accelerator not in self._waiting_since:
             self._waiting_since[plan.accelerator] = now

@@ -16,6 +16,7 @@ from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
 from search_spaces.errors import UserError
+from search_spaces.settings.checkpointing import render_checkpoint
 from search_spaces.settings.export_manifest import (
     CODE,
     EXPORTED_FILE,
@@ -23,7 +24,7 @@ from search_spaces.settings.export_manifest import (
     SPEC_FILE,
     ExportManifest,
 )
-from search_spaces.settings.render import Environment, render_checkpoint
+from search_spaces.settings.render import Environment
 from search_spaces.spec.load import spec_to_yaml
 
 README = "README.md"

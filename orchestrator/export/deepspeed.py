@@ -16,12 +16,8 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
-from search_spaces.settings.render import (
-    DeepSpeedSettings,
-    Environment,
-    render_deepspeed,
-    render_environment,
-)
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
+from search_spaces.settings.render import Environment, render_environment
 
 CONFIG = "ds_config.json"
 

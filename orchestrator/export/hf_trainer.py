@@ -21,12 +21,8 @@ from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.settings.render import (
-    Environment,
-    render_deepspeed,
-    render_environment,
-    render_torch,
-)
+from search_spaces.settings.deepspeed_config import render_deepspeed
+from search_spaces.settings.render import Environment, render_environment, render_torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import TrainSpec
 

@@ -9,7 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orchestrator.export.source import ExportSource
 from orchestrator.report.labels import plan_words
 from search_spaces.plan import Engine, Plan
-from search_spaces.settings.render import DeepSpeedSettings, TorchSettings
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings
+from search_spaces.settings.render import TorchSettings
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts

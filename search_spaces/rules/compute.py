@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.settings.render import checkpointed_blocks
+from search_spaces.settings.checkpointing import checkpointed_blocks
 
 
 def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:

@@ -20,28 +20,9 @@ from search_spaces.plan import (
 )
 from search_spaces.settings.checkpointing import (
     CheckpointSettings,
-    checkpointed_blocks,
-    evenly_spaced,
     render_checkpoint,
 )
-from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
 from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
-
-__all__ = [
-    "CheckpointSettings",
-    "DeepSpeedSettings",
-    "Environment",
-    "PipelineSettings",
-    "TorchSettings",
-    "Wrapper",
-    "checkpointed_blocks",
-    "evenly_spaced",
-    "render_checkpoint",
-    "render_deepspeed",
-    "render_environment",
-    "render_torch",
-    "stages_per_rank",
-]
 
 Wrapper = Literal["none", "ddp", "fsdp2"]
 Environment = tuple[tuple[str, str], ...]  # names and values

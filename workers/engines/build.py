@@ -6,7 +6,8 @@ import torch
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.settings.render import render_deepspeed, render_torch
+from search_spaces.settings.deepspeed_config import render_deepspeed
+from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.engines.base import AbstractTraining

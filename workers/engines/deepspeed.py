@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from search_spaces.settings.render import DeepSpeedSettings
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss

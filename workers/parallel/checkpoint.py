@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from search_spaces.settings.render import CheckpointSettings
+from search_spaces.settings.checkpointing import CheckpointSettings
 
 _NAMES = (
     "aten::mm",

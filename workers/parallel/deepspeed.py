@@ -23,7 +23,7 @@ from deepspeed.utils import debug, groups
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from search_spaces.settings.render import DeepSpeedSettings
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.engines.optimizers import make_optimizer
 from workers.models.built import BuiltModel

@@ -11,8 +11,7 @@ import pytest
 
 from search_spaces.plan import Plan
 from search_spaces.rules.registry import refusal
-from search_spaces.settings.deepspeed_config import DeepSpeedSettings
-from search_spaces.settings.render import render_deepspeed
+from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
 from search_spaces.spec.schema import SweepSpec
 from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
 

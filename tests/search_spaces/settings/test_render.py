@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.settings.render import render_environment, render_torch, spread
+from search_spaces.settings.checkpointing import evenly_spaced
+from search_spaces.settings.render import render_environment, render_torch
 from tests.search_spaces.values import a_model, a_plan
 
 
@@ -109,7 +110,7 @@ PARTS = st.integers(0, 200).flatmap(
 def test_exactly_so_many_blocks_are_chosen_and_each_once(part: tuple[int, int]) -> None:
     chosen, blocks = part
 
-    indices = spread(chosen, blocks)
+    indices = evenly_spaced(chosen, blocks)
 
     assert len(indices) == chosen
     assert list(indices) == sorted(set(indices))
@@ -119,7 +120,7 @@ def test_exactly_so_many_blocks_are_chosen_and_each_once(part: tuple[int, int]) 
 @given(PARTS)
 def test_any_stretch_of_blocks_holds_its_share_to_within_one(part: tuple[int, int]) -> None:
     chosen, blocks = part
-    indices = set(spread(chosen, blocks))
+    indices = set(evenly_spaced(chosen, blocks))
 
     for first in range(0, blocks, max(blocks // 5, 1)):
         for last in range(first + 1, blocks + 1, max(blocks // 7, 1)):

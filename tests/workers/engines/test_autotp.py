@@ -54,7 +54,7 @@ def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str,
     """Runs clipped SGD; returns this rank's parts of the losses, and its unsplit weights."""
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
-    from search_spaces.settings.render import render_deepspeed
+    from search_spaces.settings.deepspeed_config import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.acquire(30.0, plan)

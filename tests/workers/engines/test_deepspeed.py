@@ -96,7 +96,7 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     load_engine(plan, worker.device)
     import deepspeed
 
-    from search_spaces.settings.render import render_deepspeed
+    from search_spaces.settings.deepspeed_config import render_deepspeed
     from workers.engines.deepspeed import start_deepspeed
 
     mesh = worker.group.acquire(30.0, plan)

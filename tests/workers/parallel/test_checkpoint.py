@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.plan import CheckpointMode
-from search_spaces.settings.render import CheckpointSettings, render_checkpoint
+from search_spaces.settings.checkpointing import CheckpointSettings, render_checkpoint
 from search_spaces.trial import Measured
 from tests.covering import every_value
 from tests.workers import fuzz
