@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,15 @@ def test_frameworks_are_named_only_where_they_are_known(trees: dict[str, ast.AST
     ]
 
     assert not strays
+
+
+def test_private_parts_of_ray_are_named_in_one_file(trees: dict[str, ast.AST]) -> None:
+    private = re.compile(r"ray\.(.*\.)?(_\w+|generated|class_cache)(\.|$)")
+    found = {
+        path for path, tree in trees.items() for name in imports_of(tree) if private.match(name)
+    }
+
+    assert found == {"orchestrator/cluster/ray_private.py"}
 
 
 def test_the_core_knows_only_values(trees: dict[str, ast.AST]) -> None:
