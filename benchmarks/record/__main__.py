@@ -27,10 +27,10 @@ def record(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The table, a CSV file.", show_default="in the study's folder"
+            metavar="FILE", help="Table to write, a CSV file.", show_default="in the study's folder"
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each plan.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements per plan.")] = 3,
     limit: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Measure a sample of N plans.", show_default=False),
@@ -41,10 +41,10 @@ def record(
             min=1, metavar="N", help="Repeat only the N fastest plans.", show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order and the sample.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for ordering and sampling.")] = 0,
     as_json: Json = False,
 ) -> Result:
-    """Measure every legal plan into a table; goes on where an earlier run of it stopped."""
+    """Measure every legal plan into a table; resumes where an earlier run stopped."""
     spec = load_spec(spec_path)
     name = study_name(spec, spec_path)
     table = out or Path(spec.study.folder) / name / TABLE_FILE
@@ -61,7 +61,7 @@ def record(
     try:
         recorded = record_plans(asked, print_line)
     except KeyboardInterrupt:
-        print_error("Stopped. All rows are kept: the same command goes on where it stopped.")
+        print_error("Stopped. All rows are kept; run the same command to resume.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if not as_json:
         print_line(f"written: {recorded.table}, {recorded.rows:,} rows of {recorded.plans:,} plans")

@@ -131,7 +131,7 @@ def assert_kept(stopped: Stop) -> None:
     code, kept, err = stopped
     assert code == 130, err
     assert STOP_AFTER <= len(kept) < 8
-    assert "the same command goes on where it stopped" in err
+    assert "run the same command to resume" in err
     assert "Traceback" not in err
 
 
