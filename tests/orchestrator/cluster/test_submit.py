@@ -74,7 +74,7 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     log, code = submitted(work, environ, at="trial 1 starts", do=lambda: _driver(work).kill())
 
     assert code == 0, log
-    assert "Job plimsoll-sweep runs study sweep already" in log
+    assert "Job plimsoll-sweep is already running study sweep" in log
     assert "a new job resumes where it stopped" in log
     assert "Job plimsoll-sweep-2 submitted" in log
     assert "trial 1 was running when its driver died" in log
