@@ -45,6 +45,7 @@ NO_BEGINNING = frozenset(
     {
         *("what", "which", "whether", "how", "who", "where", "why", "when", "if", "whom", "whose"),
         *("by", "for", "from", "of", "to", "as", "in", "on", "with", "at", "so", "but", "and"),
+        *("between", "after", "before", "without", "while", "because", "since", "under"),
     }
 )
 

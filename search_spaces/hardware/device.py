@@ -56,7 +56,7 @@ class Device:
     """PyTorch's default: without TF32; on AMD, that of the matrix units."""
     tf32_flops_per_second: Peak
     fp16_flops_per_second: Peak
-    """With fp32 accumulation."""
+    """Peak with fp32 accumulation."""
     bf16_flops_per_second: Peak
     fp8_flops_per_second: Peak
     bandwidth_bytes_per_second: Quantity

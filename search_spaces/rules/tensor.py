@@ -36,7 +36,7 @@ def tensor_divides(plan: Plan, context: RuleContext) -> str | None:
 
 
 def sequence_can_be_split(plan: Plan, context: RuleContext) -> str | None:
-    """Between matmuls, the blocks must process each token independently."""
+    """Requires blocks that process each token independently between matmuls."""
     reason = context.model.tensor.sequence_refusal
     if not plan.sequence_parallel or plan.tensor == 1 or not reason:
         return None
