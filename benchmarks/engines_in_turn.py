@@ -26,6 +26,7 @@ from benchmarks.output import write
 from orchestrator.cluster.worker_group import WorkerGroup
 from orchestrator.core.failures import failure_decision
 from orchestrator.core.placement import Processes
+from orchestrator.core.reasons import ReplacementReason
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory, TrialRequest
@@ -110,7 +111,7 @@ class Turn:
 
     label: str
     ending: str  # of the plan
-    replaced: str | None  # why the group had to be replaced after the plan
+    replaced: ReplacementReason | None  # why the group had to be replaced after the plan
     speed_ratio: float  # samples per second over the control's, median of the pairs
     same_losses: bool
     residual_bytes: int  # what the plan left behind, as its trial says

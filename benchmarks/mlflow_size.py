@@ -26,13 +26,15 @@ from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.messages import Assignment
+from orchestrator.core.reasons import NoMoreTrials, Promising
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.mlflow_reachability import configure_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_writer import StudyWriter
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record, TrialRequest
+from search_spaces.trial import Measured, TrialRequest
 
 _STEPS = 30
 _SHOWN = 100  # runs that a page of MLflow's table asks for
@@ -134,14 +136,14 @@ def _states(spec: SweepSpec, trials: int) -> Iterator[SweepState]:
             number=number,
             plan=plan,
             outcome=outcome,
-            why="a reason, as long as reasons are: tests micro_batch 8 against the best",
+            reason=Promising(fits=0.9, gain=0.1, changes=(("micro_batch", 8),)),
             started_at=began + 60 * number,
             ended_at=began + 60 * number + 50,
             fingerprint=None,
         )
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
         yield state
-    yield advance(state, SweepEnded(reason="the budget is used", at=began + 60 * trials))
+    yield advance(state, SweepEnded(reason=NoMoreTrials(), at=began + 60 * trials))
 
 
 def _seconds(call: Callable[[], object]) -> float:

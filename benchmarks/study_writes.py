@@ -26,8 +26,10 @@ from benchmarks.naps import Told
 from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.messages import Assignment
+from orchestrator.core.reasons import IsBaseline
+from orchestrator.core.records import Record
 from orchestrator.study.study import Study
-from search_spaces.trial import Record, TrialRequest
+from search_spaces.trial import TrialRequest
 
 
 def measure(storage: str | None, trials: int) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
         study, told = Study(spec, name, space), Told(space.table)
         counted.clear()
         for plan in list(space.candidates)[: 97 * trials : 97]:
-            asked = _timed(taken["ask"], partial(study.ask, plan, "a reason"))
+            asked = _timed(taken["ask"], partial(study.ask, plan, IsBaseline()))
             request = TrialRequest(number=asked.number, plan=plan, spec=spec)
             nap = told.nap(
                 Assignment(request=request, device="cuda", deadline_seconds=60, folder="")
@@ -54,7 +56,7 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
                 number=asked.number,
                 plan=plan,
                 outcome=nap.outcome,
-                why="a reason",
+                reason=IsBaseline(),
                 started_at=time.time(),
                 ended_at=time.time(),
                 fingerprint=None,

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from orchestrator.core.messages import Assignment, Later, TrialReport
+from orchestrator.core.notes import Note
+from search_spaces.trial import Stopped
 
 _AT_ONCE = 4
 _SHARE = {"node:__internal_head__": 0.001}
@@ -97,7 +99,7 @@ def plimsoll_seconds(trials: int) -> float:
             now = time.time()
             return TrialReport(
                 number=given.request.number,
-                outcome=Cancelled(detail=""),
+                outcome=Cancelled(cause=Stopped(by="the benchmark")),
                 fingerprint=None,
                 notes=(),
                 started_at=now,
@@ -119,7 +121,7 @@ def plimsoll_seconds(trials: int) -> float:
         def conclude(self, report: TrialReport) -> None:
             """Nothing to keep."""
 
-        def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+        def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
             raise AssertionError(f"the runner of trial {number} died")
 
     began = time.process_time()

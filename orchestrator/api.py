@@ -29,8 +29,8 @@ from search_spaces.spec.schema import StudySpec, SweepSpec
 from search_spaces.trial import Estimate, Measured
 
 if TYPE_CHECKING:
+    from orchestrator.core.records import Record
     from orchestrator.core.state import SweepState
-    from search_spaces.trial import Record
     from workers.api import Applied, Module
 
 _SQLITE_MAGIC = b"SQLite format 3\0"  # the first bytes of a SQLite file

@@ -29,30 +29,44 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, failure_decision
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.notes import Message, Note, PlanBlamed, PlansLeftOut, TrialWaits
 from orchestrator.core.placement import (
     AbstractNodes,
     CapacityRequest,
     Node,
     Placement,
     assign,
-    capacity_text,
+    capacities,
     nodes_with_accelerator,
     shortfall,
 )
+from orchestrator.core.reasons import (
+    IsBaseline,
+    NoPlanForNodes,
+    Retry,
+    StopReason,
+    TrialReason,
+    Validates,
+)
+from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import AbstractCallback, SweepState, advance, begin
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
-from orchestrator.study.study import InterruptedTrial, Study
+from orchestrator.study.study import Study
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.trial import (
     Cancelled,
+    Crashed,
+    DriverDied,
+    Interruption,
+    NodesLost,
+    NoRoom,
     Outcome,
     PlanForecast,
-    Record,
+    Stopped,
     TrialRequest,
-    closed_record,
-    sentence,
+    WorkersFailed,
 )
 
 Forecast = TypeVar("Forecast")
@@ -79,8 +93,10 @@ class Driver(AbstractDriver):
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
-        self._search_ended: str | None = None  # reason, once no trial follows; validations may
-        self._retries: list[tuple[InterruptedTrial, str]] = []  # each with its reason
+        self._search_ended: StopReason | None = (
+            None  # reason, once no trial follows; validations may
+        )
+        self._retries: list[tuple[Plan, Retry]] = []
         for listener in callbacks:
             listener.on_event(begun, self.state)
 
@@ -94,11 +110,12 @@ class Driver(AbstractDriver):
             if trial.retry_of is None:
                 self._study.abandon(trial.number)
                 if trial.plan in self.state.space.candidates:
-                    why = f"trial {trial.number} was running when its driver died"
-                    self._retries.append((trial, why))
+                    reason = Retry(trial=trial.number, cause=DriverDied())
+                    self._retries.append((trial.plan, reason))
                 continue
+            reason = Retry(trial=trial.retry_of, cause=DriverDied())
             record = closed_record(
-                trial.number, trial.plan, DRIVER_DIED_TWICE, "retry", at=self._clock()
+                trial.number, trial.plan, DRIVER_DIED_TWICE, reason, at=self._clock()
             )
             self._study.abandon(trial.number, record)
             self._emit(TrialEnded(record=record, at=self._clock()))
@@ -122,43 +139,39 @@ class Driver(AbstractDriver):
         if isinstance(action, Stop):
             return self._conclude_search(action.reason, now)
         if self._retries:
-            trial, why = self._retries.pop(0)
-            return self._begin(trial.plan, why, now, retry_of=trial.number)
-        if action.plan is not None:
-            return self._begin(action.plan, action.why, now)
+            plan, reason = self._retries.pop(0)
+            return self._begin(plan, reason, now, retry_of=reason.trial)
+        if action.baseline:
+            return self._begin(self.state.space.baseline, IsBaseline(), now)
         if not self._study.untried(kinds):
             return Later()
         proposal = self._study.propose(self._search_prior(), kinds)
         if stop := not_worth_it(self.state, proposal.saving, proposal.seconds):
             return self._conclude_search(stop.reason, now) if kinds is None else Later()
         seconds = max(self._clock() - now, 0.0)
-        return self._begin(
-            proposal.plan, proposal.why, now, ask_seconds=seconds, fits=proposal.fits
-        )
+        return self._begin(proposal.plan, proposal.reason, now, ask_seconds=seconds)
 
     def _begin(
         self,
         plan: Plan,
-        why: str,
+        reason: TrialReason,
         now: float,
         *,
         retry_of: int | None = None,
         ask_seconds: float | None = None,
-        fits: float | None = None,
     ) -> Assignment:
-        trial = self._study.ask(plan, why, retry_of=retry_of)
+        trial = self._study.ask(plan, reason, retry_of=retry_of)
         forecast = self._forecast(plan)
         deadline_seconds = trial_deadline_seconds(self.state, now, plan, forecast)
         started = TrialStarted(
             number=trial.number,
             plan=plan,
-            why=why,
+            reason=reason,
             deadline_seconds=deadline_seconds,
             at=now,
             forecast=forecast,
             ask_seconds=ask_seconds,
             retry_of=retry_of,
-            fits=fits,
         )
         self._emit(started)
         request = TrialRequest(
@@ -169,7 +182,7 @@ class Driver(AbstractDriver):
         )
         return self._assignment(request, deadline_seconds)
 
-    def _conclude_search(self, reason: str, now: float) -> Assignment | Later | None:
+    def _conclude_search(self, reason: StopReason, now: float) -> Assignment | Later | None:
         self._search_ended = reason
         if self.state.running:
             return Later()
@@ -184,7 +197,7 @@ class Driver(AbstractDriver):
             TrialStarted(
                 number=trial.number,
                 plan=trial.plan,
-                why=f"validation of trial {trial.number}",
+                reason=Validates(trial=trial.number),
                 deadline_seconds=deadline_seconds,
                 at=now,
                 validation=True,
@@ -219,7 +232,7 @@ class Driver(AbstractDriver):
                     at=self._clock(),
                 )
             )
-            self.note(*self._study.sources(report.fingerprint))
+            self.note(*self._study.transferred(report.fingerprint))
         trial = self._running(report.number)
         if not self._schedules_retry(trial, report.outcome):
             # still a forecast: the calibration has not seen this trial's record yet
@@ -228,75 +241,69 @@ class Driver(AbstractDriver):
             self._record(report.record_of(trial, forecast), queued + report.workers_seconds)
         self.note(*report.notes)
 
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         """Records the loss of the actor that ran the trial, and of its group."""
         trial = self._running(number)
         if not self._schedules_retry(trial, RUNNER_DIED):
-            record = closed_record(number, trial.plan, RUNNER_DIED, trial.why, at=self._clock())
+            record = closed_record(number, trial.plan, RUNNER_DIED, trial.reason, at=self._clock())
             self._record(replace(record, forecast=trial.forecast, validation=trial.validation))
         self.note(*notes)
 
     def _schedules_retry(self, trial: TrialStarted, outcome: Outcome) -> bool:
         second = trial.validation or trial.retry_of is not None
-        if not failure_decision(outcome, second=second).again:
+        if not failure_decision(outcome, second=second).retry:
             return False
-        self.interrupt(trial.number, f"trial {trial.number} {sentence(outcome)}")
+        assert isinstance(outcome, Crashed)
+        self.interrupt(trial.number, WorkersFailed(outcome=outcome))
         return True
 
     def plan_of(self, number: int) -> Plan:
         return self._running(number).plan
 
-    def interrupt(self, number: int, reason: str, *, again: bool = True) -> None:
-        """Closes a trial that ended through no fault of its plan.
-
-        Args:
-            number: The trial.
-            reason: Why it ended.
-            again: True to retry it.
-        """
+    def interrupt(self, number: int, cause: Interruption, *, retry: bool = True) -> None:
+        """Closes a trial that ended through no fault of its plan; `retry` runs it again."""
         trial = self._running(number)
         self._search_ended = None  # the reason may have counted on this trial
-        if again and not trial.validation:  # a missing validation is proposed again anyway
-            interrupted = InterruptedTrial(number=number, plan=trial.plan, retry_of=None)
-            self._retries.append((interrupted, reason))
-        self._close(trial, reason)
+        if retry and not trial.validation:  # a missing validation is proposed again anyway
+            self._retries.append((trial.plan, Retry(trial=number, cause=cause)))
+        self._close(trial, cause)
 
-    def exhaust(self, reason: str) -> None:
+    def exhaust(self, reason: StopReason) -> None:
         """Ends the search: no trial follows the running ones, but validations may."""
         self._search_ended = reason
 
-    def give_up(self, number: int, reason: str) -> None:
-        """Closes a trial that cannot run, and ends the search."""
+    def give_up(self, number: int, room: NoRoom) -> None:
+        """Closes a trial that has no room, and ends the search."""
         trial = self._running(number)
-        self._close(trial, reason)
-        self._search_ended = reason
+        self._close(trial, room)
+        self._search_ended = room
         if trial.validation:
-            self.end(reason)
+            self.end(room)
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: Stopped) -> None:
         """Closes all running trials, so that the next driver retries them, and ends the sweep."""
         for trial in self.state.running:
             self._close(trial, reason)
         self.end(reason)
 
-    def _close(self, trial: TrialStarted, reason: str) -> None:
+    def _close(self, trial: TrialStarted, cause: Interruption) -> None:
         self._study.abandon(trial.number)  # no effect for a validation, whose trial has ended
-        now, outcome = self._clock(), Cancelled(detail=reason)
-        record = closed_record(trial.number, trial.plan, outcome, trial.why, at=now)
+        now, outcome = self._clock(), Cancelled(cause=cause)
+        record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=now)
         self._emit(TrialEnded(record=replace(record, validation=trial.validation), at=now))
 
-    def note(self, *texts: str) -> None:
-        for text in texts:
-            self._emit(Noted(text=text, at=self._clock()))
+    def note(self, *notes: Note) -> None:
+        for note in notes:
+            self._emit(Noted(note=note, at=self._clock()))
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: StopReason) -> None:
         """Ends the sweep once, with the regret bound of the untried plans."""
         if not self._stopped:
             self._stopped = True
             ended = SweepEnded(
                 reason=reason,
                 at=self._clock(),
-                left=self._study.regret_bound(self._search_prior()),
+                regret_bound=self._study.regret_bound(self._search_prior()),
                 untried=len(self._study.untried()),
             )
             self._study.keep_end(ended)
@@ -310,7 +317,7 @@ class Driver(AbstractDriver):
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
         if problem := self._forecasts.problem():
-            self.note(problem)
+            self.note(Message(text=problem))
         return forecast
 
     def _running(self, number: int) -> TrialStarted:
@@ -386,7 +393,7 @@ class PlacingDriver(AbstractDriver):
         if isinstance(proposal, Later) and self._waiting:
             return self._wait(idle)
         if isinstance(proposal, Later) and not self._running:
-            self._driver.exhaust("no untried plan is left for the available nodes")
+            self._driver.exhaust(NoPlanForNodes())
             return self.propose(idle)
         if not isinstance(proposal, Assignment):
             return proposal
@@ -428,21 +435,20 @@ class PlacingDriver(AbstractDriver):
         placement = self._running.pop(report.number)
         plan = self._driver.plan_of(report.number)
         if not report.lost:
-            if failure_decision(report.outcome).again:
+            if failure_decision(report.outcome).retry:
                 self._avoided_nodes[plan.key] = placement.nodes
             self._driver.conclude(report)
             return
         self._losses[plan.key] += 1
         self._lost_at |= dict.fromkeys(report.lost, self._clock())
-        names = ", ".join(self._names.get(node, node) for node in report.lost)
-        loss = f"node {names} was lost" if len(report.lost) == 1 else f"nodes {names} were lost"
+        loss = NodesLost(nodes=tuple(self._names.get(node, node) for node in report.lost))
         if self._losses[plan.key] <= MAX_NODE_LOSSES:
-            self._driver.interrupt(report.number, f"{loss} during trial {report.number}")
+            self._driver.interrupt(report.number, loss)
         else:
-            note = f"{loss} during trial {report.number}, as in earlier trials: the plan is blamed"
+            note = PlanBlamed(trial=report.number, loss=loss)
             self._driver.conclude(replace(report, notes=(*report.notes, note)))
 
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         self._running.pop(number, None)
         self._driver.lose(number, notes)
 
@@ -473,27 +479,25 @@ class PlacingDriver(AbstractDriver):
         now, plan = self._clock(), waiting.request.plan
         if plan.accelerator not in self._waiting_since:
             self._waiting_since[plan.accelerator] = now
-            self._driver.note(
-                f"trial {waiting.request.number} waits for room for {_ranks(plan)}, up to"
-                f" {self._wait_seconds / 60:g} minutes; available: {capacity_text(self._up())}"
-            )
+            room = self._missing_room(plan)
+            self._driver.note(TrialWaits(trial=waiting.request.number, room=room))
         return now - self._waiting_since[plan.accelerator] >= self._wait_seconds
 
     def _give_up(self, waiting: Assignment) -> None:
         number, plan = waiting.request.number, waiting.request.plan
-        reason = (
-            f"no room for {_ranks(plan)} for {self._wait_seconds / 60:g} minutes"
-            f" (cluster.wait_minutes); available: {capacity_text(self._up())}"
-        )
+        room = self._missing_room(plan)
         self._skipped.add(plan.accelerator)
         if waiting.request.validation or self._skipped == self._requests.keys():
-            self._driver.give_up(number, reason)
+            self._driver.give_up(number, room)
         else:
-            self._driver.note(f"plans for {plan.accelerator} are left out: {reason}")
-            self._driver.interrupt(number, reason, again=False)
+            self._driver.note(PlansLeftOut(room=room))
+            self._driver.interrupt(number, room, retry=False)
 
-
-def _ranks(plan: Plan) -> str:
-    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    where = f"{ranks} on {plan.accelerator}" if plan.accelerator else ranks
-    return where if plan.tensor == 1 else f"{where}, at least {plan.tensor} of them on each node"
+    def _missing_room(self, plan: Plan) -> NoRoom:
+        return NoRoom(
+            ranks=plan.world_size,
+            ranks_per_node=plan.tensor,
+            accelerator=plan.accelerator,
+            minutes=self._wait_seconds / 60,
+            available=capacities(self._up()),
+        )

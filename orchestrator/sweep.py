@@ -16,17 +16,20 @@ from orchestrator.cluster.runtime import connected
 from orchestrator.controller import Driver, PlacingDriver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.notes import Message, Note
 from orchestrator.core.placement import (
     CapacityRequest,
     Node,
     Placement,
-    capacity_text,
+    capacities,
     nodes_with_accelerator,
     room_for_groups,
 )
+from orchestrator.core.reasons import NoMoreTrials
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
+from orchestrator.report.reasons import capacity_words
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
@@ -41,6 +44,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Stopped
 from workers.prepare import prepare
 
 MAX_GROUPS = 1000  # that start by default
@@ -106,8 +110,9 @@ def run_sweep(
         callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
         try:
             driver = Driver(study, cluster, callbacks, begun, forecasts=forecasts)
-            driver.note(*_warnings(spec, nodes, groups, head_groups))
-            study.say_through(driver.note)
+            warnings = _warnings(spec, nodes, groups, head_groups)
+            driver.note(*(Message(text=warning) for warning in warnings))
+            study.say_through(lambda text: driver.note(Message(text=text)))
             _run(driver, study, nodes, requests, groups, termination)
         except KeyboardInterrupt:
             raise SweepStopped(termination.signum) from None
@@ -200,11 +205,12 @@ def capacity_requests(
     if groups == "auto" or groups <= fit:
         return requests, min(fit, most) if groups == "auto" else groups
     unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
+    available = capacity_words(capacities(nodes))
     fault = Fault(
         path="cluster.groups",
         value=str(groups),
         advice=f"plans take up to {max(request.ranks for request in requests)} ranks;"
-        f" available: {capacity_text(nodes)}; at most {fit} groups fit at the same time{unshared}",
+        f" available: {available}; at most {fit} groups fit at the same time{unshared}",
     )
     raise SpecError("specification", (fault,))
 
@@ -250,11 +256,11 @@ def _run(
         run_trials(losable, groups)
     except KeyboardInterrupt:
         study.stop_retrying()
-        driver.cancel(f"stopped by {termination}")
+        driver.cancel(Stopped(by=str(termination)))
         raise
     if losable.lost is not None:
         raise losable.lost
-    driver.end("Ray Tune has no more trials")
+    driver.end(NoMoreTrials())
 
 
 @final
@@ -279,7 +285,7 @@ class LosableDriver(AbstractDriver):
         with self._keep_error():
             self._driver.conclude(report)
 
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         with self._keep_error():
             self._driver.lose(number, notes)
 

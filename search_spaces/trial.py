@@ -1,4 +1,4 @@
-"""Trials as values: requests, outcomes, forecasts and records.
+"""Trials as values: requests, outcomes and forecasts.
 
 An expected failure, such as out of memory, is an outcome and not an exception.
 """
@@ -231,11 +231,65 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The sweep was stopped, by a signal or Ctrl-C."""
+
+    kind: Literal["stopped"] = "stopped"
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverDied:
+    """The driver died during the trial."""
+
+    kind: Literal["driver_died"] = "driver_died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersFailed:
+    """Workers failed in a way that may not be the plan's fault."""
+
+    kind: Literal["workers_failed"] = "workers_failed"
+    outcome: Crashed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesLost:
+    """Nodes left the cluster during the trial."""
+
+    kind: Literal["nodes_lost"] = "nodes_lost"
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """The cluster had no room for a trial.
+
+    Attributes:
+        ranks: Ranks of the plan.
+        ranks_per_node: Ranks that must share a node.
+        accelerator: Node kind that the plan names; empty if none.
+        minutes: Longest wait for room.
+        available: Nodes that were up: their number, the ranks that each holds, and their kind.
+    """
+
+    kind: Literal["no_room"] = "no_room"
+    ranks: int
+    ranks_per_node: int = 1
+    accelerator: str = ""
+    minutes: float
+    available: tuple[tuple[int, int, str], ...] = ()
+
+
+Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | NoRoom
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """The sweep was stopped during the trial."""
+    """The trial ended through no fault of its plan."""
 
     kind: Literal["cancelled"] = "cancelled"
-    detail: str
+    cause: Interruption
 
 
 Outcome = Measured | OutOfMemory | TimedOut | Crashed | Refused | Diverged | Cancelled
@@ -256,30 +310,6 @@ def outcome_from_json(dumped: dict[str, Any]) -> Outcome:
         pydantic.ValidationError: If it is not an outcome.
     """
     return _ADAPTER.validate_python(dumped)
-
-
-def sentence(outcome: Outcome) -> str:
-    """Describes an outcome in a few words, for tables and logs."""
-    match outcome:
-        case Measured():
-            rate = outcome.samples_per_second
-            spread = 100 * rate.relative_half_width
-            early = ", ended early: slower than the best" if outcome.beaten else ""
-            return f"{rate.value:.2f} samples/s ± {spread:.1f} %{early}"
-        case OutOfMemory():
-            excess = outcome.excess
-            over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"
-            return f"out of {outcome.where} memory in {outcome.phase}{over}"
-        case TimedOut():
-            return f"timed out after {outcome.deadline_seconds:.0f} s"
-        case Crashed():
-            return f"crashed in {outcome.phase}: {outcome.detail}"
-        case Refused():
-            return f"refused ({outcome.rule}): {outcome.detail}"
-        case Diverged():
-            return f"loss was {outcome.loss} at step {outcome.step}"
-        case Cancelled():
-            return f"cancelled: {outcome.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,31 +379,6 @@ class PlanForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastErrors:
-    """Relative errors of a forecast: forecast / measurement - 1."""
-
-    speed: float
-    memory: float | None  # None if the measured peak is 0
-    unlearned_speed: float
-    unlearned_memory: float | None
-
-
-def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
-    """Returns the relative errors of a forecast; None without a forecast or a measurement."""
-    if expected is None or not isinstance(outcome, Measured):
-        return None
-    rate, peak = outcome.samples_per_second.value, outcome.memory.peak_bytes
-    if not rate:
-        return None
-    return ForecastErrors(
-        speed=expected.samples_per_second.value / rate - 1,
-        memory=expected.peak_bytes.value / peak - 1 if peak else None,
-        unlearned_speed=expected.unlearned_samples_per_second / rate - 1,
-        unlearned_memory=expected.unlearned_peak_bytes / peak - 1 if peak else None,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """Hardware and software of a measurement."""
 
@@ -383,31 +388,3 @@ class Fingerprint:
     hosts: int
     python: str
     versions: tuple[tuple[str, str], ...]  # package, version; sorted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One finished trial of a study, or the validation of the plan of trial `number`."""
-
-    number: int
-    plan: Plan
-    outcome: Outcome
-    why: str  # reason for the proposal, one sentence
-    started_at: float  # seconds since the epoch
-    ended_at: float
-    fingerprint: Fingerprint | None
-    forecast: PlanForecast | None = None  # None if the plan could not be forecast
-    validation: bool = False
-
-
-def closed_record(number: int, plan: Plan, outcome: Outcome, why: str, *, at: float) -> Record:
-    """Returns the record of a trial that ended without its workers, at a time since the epoch."""
-    return Record(
-        number=number,
-        plan=plan,
-        outcome=outcome,
-        why=why,
-        started_at=at,
-        ended_at=at,
-        fingerprint=None,
-    )

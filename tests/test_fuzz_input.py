@@ -66,7 +66,7 @@ def says_where(error: UserError, *places: str) -> None:
     said = str(error)
     assert said.encode()
     assert any(place in said for place in places), said
-    assert "Traceback" not in said
+    assert "Traceback (most" not in said  # a key may have the name
 
 
 @given(st.text(alphabet="ab:-?[]{}&*!|>'\"%@`#, \n\t019.eE~<=_on", max_size=40) | TEXT)

@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from search_spaces.trial import Measured, Record, TimedOut
+from orchestrator.core.records import Record
+from search_spaces.trial import Measured, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from search_spaces.trial import Estimate, Measured, Record
+from orchestrator.core.records import Record
+from search_spaces.trial import Estimate, Measured
 
 VARIABLE = "CHAOS_PLANT"
 DROPPED, INVENTED = 2, 3  # which of a sweep's measurements a record's bug is about

@@ -28,9 +28,9 @@ from benchmarks.chaos.judge import Injected, Line, Verdict, beginnings, judge, o
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import Rig, send
 from benchmarks.chaos.settings import Setting, setting
+from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
-from search_spaces.trial import Record
 
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 PLANS = (1, 2, 4, 8, 16, 32)

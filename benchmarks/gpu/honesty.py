@@ -23,6 +23,8 @@ from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import print_line
 from orchestrator.core.messages import TrialReport
+from orchestrator.core.reasons import IsBaseline
+from orchestrator.core.records import Record
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.source import ExportSource
@@ -33,7 +35,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 from workers.prepare import prepare
 
 WITHIN = 0.02
@@ -133,7 +135,7 @@ def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> ExportSource
         number=report.number,
         plan=plan,
         outcome=report.outcome,
-        why="the plan that is compared",
+        reason=IsBaseline(),
         started_at=report.started_at,
         ended_at=report.ended_at,
         fingerprint=report.fingerprint,

@@ -18,7 +18,8 @@ from benchmarks.gpu.serving import serve
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.failures import GroupFailure, failure_decision, outcome_of_group_failure
 from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.core.placement import Processes, reason_to_change
+from orchestrator.core.notes import GroupReplaced, Message, Note
+from orchestrator.core.placement import Processes, reason_to_replace
 from orchestrator.host import gpu_bytes_in_use, oom_kills, wait_for_release
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
@@ -71,12 +72,14 @@ class LoneGroup:
         child = self._child_for(
             request.spec, Processes.of(request.plan, given.device), fresh=given.fresh
         )
-        notes = ["a worker was started for it"] if self.started > before else []
+        notes: list[Note] = []
+        if self.started > before:
+            notes.append(Message(text="a worker was started for it"))
         ready_at = time.time()
         outcome = child.run(request, given.deadline_seconds)
         if reason := failure_decision(outcome).replace:
-            notes.append(f"the worker is replaced: {reason}")
-            notes += self.stop()
+            notes.append(GroupReplaced(reason=reason))
+            notes += [Message(text=fault) for fault in self.stop()]
         return TrialReport(
             number=request.number,
             outcome=outcome,
@@ -109,7 +112,7 @@ class LoneGroup:
         """The process, started if it is not there or cannot serve; without `needed`, any can."""
         there = self._child
         if there is not None:
-            change = needed and reason_to_change(needed, there.processes, fresh=fresh)
+            change = needed and reason_to_replace(needed, there.processes, fresh=fresh)
             if change or not there.alive or not self._serves(there, spec):
                 self.stop()
         if self._child is None:

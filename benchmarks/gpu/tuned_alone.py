@@ -15,6 +15,7 @@ from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.controller import Driver
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.messages import Later
+from orchestrator.core.records import Record
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study, check_study
@@ -23,7 +24,6 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey, variants_of
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Record
 from workers.prepare import prepare
 from workers.tracing.trace import trace
 

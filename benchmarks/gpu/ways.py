@@ -17,11 +17,12 @@ from benchmarks.gpu import plain_tpe, tuned_alone
 from benchmarks.gpu.ceilings import config_home
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
+from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.presets.catalogue import preset_config
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 
 OURS, TRAINER, OPTUNA = "plimsoll tune", "Trainer, auto_find_batch_size", "Optuna TPE"
 

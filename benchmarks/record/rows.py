@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.spec.schema import GIB, SweepSpec
-from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, TimedOut, sentence
+from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, TimedOut
 from workers.models.capabilities import ModelShape
 
 PUBLISHED = (
@@ -196,7 +197,7 @@ def _flops_cells(outcome: Measured, plan: Plan) -> Mapping[str, Any]:
 
 def _notes(subject: Subject, outcome: Outcome, fingerprint: Fingerprint) -> str:
     if not isinstance(outcome, Measured | OutOfMemory):
-        return f"RUN FAILED: {' '.join(sentence(outcome).split())}"
+        return f"RUN FAILED: {' '.join(outcome_sentence(outcome).split())}"
     notes = [_RESERVED if fingerprint.device == "cuda" else _RESIDENT]
     if subject.spec.data.kind != "fixed":
         notes.append("samples of variable length")

@@ -15,13 +15,14 @@ from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_oth
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.host import termination_as_interrupt
+from orchestrator.report.reasons import outcome_sentence
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import TrialRequest, sentence
+from search_spaces.trial import TrialRequest
 from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
@@ -161,4 +162,4 @@ def _run(
         report = group.run(given)
         if report.fingerprint is not None:
             return report
-    raise ClusterError(f"the workers do not come up: {sentence(report.outcome)}")
+    raise ClusterError(f"the workers do not come up: {outcome_sentence(report.outcome)}")

@@ -44,7 +44,7 @@ def diff(
 
     from orchestrator.explain.compare import PlanComparison
     from orchestrator.report.compare_text import render_plans, render_studies
-    from orchestrator.report.document import document
+    from orchestrator.report.document import comparison_document
 
     if not as_json:
         table_console().print(
@@ -52,7 +52,7 @@ def diff(
             if isinstance(comparison, PlanComparison)
             else render_studies(comparison)
         )
-    result = Result(kind="diff", content=lambda: document(comparison))
+    result = Result(kind="diff", content=lambda: comparison_document(comparison))
     if out is not None:
         write_text(out, result_to_json(result))
         print_line(f"written: {out}")

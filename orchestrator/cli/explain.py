@@ -60,10 +60,10 @@ def explain(
         print_error(f"{best_sentence(state)}; --trial N explains how a trial ended")
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
-        _show(explanation)
-    from orchestrator.report.document import document
+        _show(explanation, state)
+    from orchestrator.report.document import explanation_document
 
-    result = Result(kind="explain", content=lambda: document(explanation))
+    result = Result(kind="explain", content=lambda: explanation_document(explanation, state))
     if out is not None:
         write_text(out, result_to_json(result))
         print_line(f"written: {out}")
@@ -106,7 +106,7 @@ def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Exp
         if untried.trial is None or untried.verdict != "tried":
             return untried
         number = untried.trial
-        print_line(untried.reasons[0])
+        print_line(f"it was tried, as trial {number}")
     if number is not None:
         record = trial_named(state, number)
         return explain_trial(state, record, *_forecast_context(state, record.plan.accelerator))
@@ -140,7 +140,7 @@ def _forecast_context(state: SweepState, accelerator: str) -> tuple[ForecastCont
         return None, " ".join(str(error).split())
 
 
-def _show(explanation: Explanation) -> None:
+def _show(explanation: Explanation, state: SweepState) -> None:
     from orchestrator.explain.trial import TrialExplanation
     from orchestrator.explain.untried import UntriedExplanation
     from orchestrator.explain.winner import BestExplanation
@@ -148,8 +148,8 @@ def _show(explanation: Explanation) -> None:
 
     match explanation:
         case BestExplanation():
-            table_console().print(render_best(explanation))
+            table_console().print(render_best(explanation, state))
         case TrialExplanation():
-            table_console().print(render_trial(explanation))
+            table_console().print(render_trial(explanation, state))
         case UntriedExplanation():
             table_console().print(render_untried(explanation))

@@ -134,7 +134,9 @@ def _calibration(records: str | None, spec: SweepSpec, name: str) -> Calibration
 def no_plan_sentence(state: SweepState) -> str:
     """Returns a sentence on why the sweep found no feasible plan."""
     if not state.records:
-        reason = state.ended.reason if state.ended else "it was stopped"
+        from orchestrator.report.reasons import stop_words
+
+        reason = stop_words(state.ended.reason) if state.ended else "it was stopped"
         return f"No plan was found: no trial finished ({reason})."
     if any(is_measured(record) for record in state.records):
         from orchestrator.report.sweep_text import failed_validations_sentence, shortfall_sentence

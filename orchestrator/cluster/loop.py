@@ -32,6 +32,7 @@ from orchestrator.cluster.nodes import HEAD_RESOURCE
 from orchestrator.cluster.runtime import is_own_ray
 from orchestrator.cluster.worker_group import WarmGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.notes import Message
 from orchestrator.core.placement import Placement
 from search_spaces.errors import ClusterError
 
@@ -260,7 +261,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         if trial_id in self._idle:
             self._idle.remove(trial_id)
         if (number := self._numbers.pop(trial_id, None)) is not None:
-            self._driver.lose(number, faults)
+            self._driver.lose(number, [Message(text=fault) for fault in faults])
 
     def lose_all(self) -> None:
         """Forgets all groups, whose runners died."""

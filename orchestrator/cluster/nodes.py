@@ -16,12 +16,13 @@ from orchestrator.core.placement import (
     CapacityRequest,
     Node,
     Shortfall,
-    capacity_text,
+    capacities,
     nodes_of_one_kind,
     nodes_with_accelerator,
     room_for_groups,
     shortfall,
 )
+from orchestrator.report.reasons import capacity_words
 from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 
@@ -217,24 +218,23 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
             if len(missing) == len(requests):
                 raise ClusterError(
                     f"{_keys(missing[0])}, but after {minutes} (cluster.wait_minutes) the cluster"
-                    f" has {capacity_text(up)}: lower the values, or add nodes"
+                    f" has {_room(up)}: lower the values, or add nodes"
                 )
             kinds = ", ".join(one.accelerator for one in missing)
-            say(
-                f"After {minutes} the cluster has {capacity_text(up)}: plans for {kinds} are left"
-                " out."
-            )
+            say(f"After {minutes} the cluster has {_room(up)}: plans for {kinds} are left out.")
             break
         nodes.want([shortfall(one, up) for one in requests])
         if not waits:
             waits = True
             room = " and ".join(map(_room_words, missing))
-            say(
-                f"Waiting up to {minutes} for room for {room}. The cluster has {capacity_text(up)}."
-            )
+            say(f"Waiting up to {minutes} for room for {room}. The cluster has {_room(up)}.")
         time.sleep(_POLL_SECONDS)
     # the nodes must not go before the first trial
     nodes.want([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in requests])
+
+
+def _room(up: Sequence[Node]) -> str:
+    return capacity_words(capacities(up))
 
 
 def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:

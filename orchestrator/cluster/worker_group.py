@@ -49,7 +49,9 @@ from orchestrator.core.failures import (
     outcome_of_group_failure,
 )
 from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.core.placement import Processes, reason_to_change
+from orchestrator.core.notes import GroupReplaced, Message, Note
+from orchestrator.core.placement import Processes, reason_to_replace
+from orchestrator.core.reasons import WorkersGone
 from orchestrator.host import oom_kills, package_versions, visible_gpu_bytes_in_use
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
@@ -106,10 +108,10 @@ class GroupFailed(Exception):  # an event more than an error
     `left` lists what is still running or still holds memory, a sentence each.
     """
 
-    def __init__(self, outcome: Outcome, left: tuple[str, ...] = ()) -> None:
+    def __init__(self, outcome: Outcome, faults: tuple[str, ...] = ()) -> None:
         super().__init__(outcome)
         self.outcome = outcome
-        self.left = left
+        self.faults = faults
 
 
 def worker_loop(config: dict[str, Any]) -> None:
@@ -343,7 +345,7 @@ class WarmGroup:
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs a trial, after starting the workers that it needs unless they are up."""
-        notes: list[str] = []
+        notes: list[Note] = []
         started_at = time.time()
         fingerprint: Fingerprint | None = None
         lost_nodes: tuple[str, ...] = ()
@@ -354,13 +356,16 @@ class WarmGroup:
             fingerprint = group.fingerprint
             outcome = group.run(given.request, given.deadline_seconds)
             if reason := failure_decision(outcome).replace:
-                notes.append(_replaced(reason))
+                notes.append(GroupReplaced(reason=reason))
                 self._group = None
                 group.stop()
         except GroupFailed as failed:
             outcome, self._group = failed.outcome, None
-            reason = failure_decision(outcome).replace or "its workers are gone"
-            notes += [_replaced(reason), *failed.left]
+            reason = failure_decision(outcome).replace or WorkersGone()
+            notes += [
+                GroupReplaced(reason=reason),
+                *(Message(text=fault) for fault in failed.faults),
+            ]
             if may_be_node_loss(outcome):
                 lost_nodes = unreachable_nodes(given.doors)
         ended_at = time.time()
@@ -381,12 +386,12 @@ class WarmGroup:
             self._group.stop()
             self._group = None
 
-    def _group_for(self, assignment: Assignment, notes: list[str]) -> WorkerGroup:
+    def _group_for(self, assignment: Assignment, notes: list[Note]) -> WorkerGroup:
         request = assignment.request
         needed = Processes.of(request.plan, assignment.device, assignment.placement)
         group = self._group
-        if group and (reason := reason_to_change(needed, group.processes, fresh=assignment.fresh)):
-            notes.append(_replaced(reason))
+        if group and (reason := reason_to_replace(needed, group.processes, fresh=assignment.fresh)):
+            notes.append(GroupReplaced(reason=reason))
             self.stop()
         if self._group is None:
             spec = request.spec.on(request.plan.accelerator)
@@ -394,7 +399,3 @@ class WarmGroup:
                 spec, needed, assignment.device, assignment.folder, assignment.doors
             )
         return self._group
-
-
-def _replaced(reason: str) -> str:
-    return f"the worker group is replaced: {reason}"

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from orchestrator.core.failures import reason_to_stop
 from orchestrator.core.objective import is_measured, record_of, trials_since_best
+from orchestrator.core.reasons import (
+    AllTried,
+    BudgetSpent,
+    NoImprovement,
+    NotWorthIt,
+    StopReason,
+)
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast, Record
+from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
 
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
@@ -28,17 +36,16 @@ _SLOW_DISK_BYTES_PER_SECOND = 50e6  # at which all ranks together write a checkp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """Run a trial: of this plan, or of the sampler's proposal if it is None."""
+    """Run a trial: of the baseline, or of the sampler's proposal."""
 
-    plan: Plan | None
-    why: str
+    baseline: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Hand out no more trials."""
 
-    reason: str
+    reason: StopReason
 
 
 def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
@@ -54,22 +61,20 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     """
     budget = state.spec.budget
     if _completed(state) + len(state.running) >= budget.trials:
-        return Stop(reason=f"the budget of {budget.trials} trials is used up")
+        return Stop(reason=BudgetSpent(limit="trials", amount=budget.trials))
     if now - state.started_at >= budget.minutes * 60:
-        return Stop(reason=f"the budget of {budget.minutes:g} minutes is used up")
+        return Stop(reason=BudgetSpent(limit="minutes", amount=budget.minutes))
     if budget.gpu_hours is not None and rank_hours(state.records) >= budget.gpu_hours:
-        return Stop(reason=f"the budget of {budget.gpu_hours:g} GPU-hours is used up")
+        return Stop(reason=BudgetSpent(limit="gpu_hours", amount=budget.gpu_hours))
     if reason := reason_to_stop(state.records):
         return Stop(reason=reason)
     if untried == 0:
-        return Stop(reason=f"all {len(state.space.candidates)} plans have been tried")
+        return Stop(reason=AllTried(plans=len(state.space.candidates)))
     if budget.patience is not None and state.best is not None:
         waited = trials_since_best(state.records, state.goal)
         if waited >= budget.patience:
-            return Stop(reason=f"the last {waited} trials found no better plan")
-    if not _tried(state, state.space.baseline):
-        return Try(plan=state.space.baseline, why="baseline")
-    return Try(plan=None, why=f"proposed by {state.spec.study.sampler}")
+            return Stop(reason=NoImprovement(trials=waited))
+    return Try(baseline=not _tried(state, state.space.baseline))
 
 
 def not_worth_it(state: SweepState, saving: float | None, seconds: float | None) -> Stop | None:
@@ -88,10 +93,7 @@ def not_worth_it(state: SweepState, saving: float | None, seconds: float | None)
     saved = saving * hours * 3600
     if saved >= seconds:
         return None
-    return Stop(
-        reason=f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s of"
-        f" a {hours:g} h training run"
-    )
+    return Stop(reason=NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours))
 
 
 def incumbent(state: SweepState, plan: Plan) -> Estimate | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.notes import Note
+from orchestrator.core.reasons import StopReason, TrialReason
+from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Fingerprint, PlanForecast, Record
+from search_spaces.trial import Fingerprint, PlanForecast
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
@@ -46,14 +49,13 @@ class TrialStarted:
 
     number: int
     plan: Plan
-    why: str  # a sentence
+    reason: TrialReason
     deadline_seconds: float  # after `at`; then the trial is ended
     at: float
     forecast: PlanForecast | None = None  # None if no forecast was ready
     validation: bool = False
     ask_seconds: float | None = None
     retry_of: int | None = None  # the interrupted trial of the same plan
-    fits: float | None = None  # probability to fit by the search, which `why` says if it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +75,21 @@ class TrialEnded:
 class Noted:
     """A message for the user: a group was replaced, a device was throttled, ..."""
 
-    text: str
+    note: Note
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepEnded:
-    """The sweep ended; `reason` is a sentence.
+    """The sweep ended.
 
-    `left` is the regret bound: an upper bound on the objective of the `untried` plans, as a ratio
+    `regret_bound` is an upper bound on the objective of the `untried` plans, as a ratio
     to that of the best plan (95 % confidence, model-based); None if the search cannot tell.
     """
 
-    reason: str
+    reason: StopReason
     at: float
-    left: float | None = None
+    regret_bound: float | None = None
     untried: int = 0
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
+from orchestrator.core.reasons import (
+    DeadlineMissed,
+    MemoryNotReleased,
+    ReplacementReason,
+    SameFailure,
+    WorkersCrashed,
+)
+from orchestrator.core.records import Record
 from search_spaces.trial import (
     Cancelled,
     Costs,
@@ -13,7 +22,6 @@ from search_spaces.trial import (
     Measured,
     Outcome,
     OutOfMemory,
-    Record,
     Refused,
     TimedOut,
 )
@@ -43,13 +51,15 @@ RUNNER_DIED = Crashed(
 class FailureDecision:
     """Consequences of one trial's outcome.
 
-    `again`: retry it, in other processes and on other nodes if there are any. `replace`: reason to
-    replace its group, None to reuse it. `prune`: the plan itself caused the failure, so that plans
-    near it, and those that need more memory, may fail too.
+    Attributes:
+        retry: Run it again, in other processes, and on other nodes if there are any.
+        replace: Reason to replace its group, None to reuse it.
+        prune: The plan itself caused the failure, so that plans near it, and those that need more
+            memory, may fail too.
     """
 
-    again: bool = False
-    replace: str | None = None
+    retry: bool = False
+    replace: ReplacementReason | None = None
     prune: bool = False
 
 
@@ -72,10 +82,10 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
     """
     match outcome:
         case TimedOut():
-            return FailureDecision(replace="a trial missed its deadline", prune=True)
+            return FailureDecision(replace=DeadlineMissed(), prune=True)
         case Crashed(cause="worker_died" | "collective" | "device_error" as cause):
-            reason = f"a trial crashed ({cause.replace('_', ' ')})"
-            return FailureDecision(again=not second, replace=reason, prune=second)
+            reason = WorkersCrashed(cause=cause)
+            return FailureDecision(retry=not second, replace=reason, prune=second)
         case Crashed(cause="disk_full", costs=costs):
             return FailureDecision(replace=_unreleased(costs, None))
         case Measured(costs=costs, memory=memory):
@@ -88,7 +98,7 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
             return FailureDecision()
 
 
-def reason_to_stop(records: Sequence[Record]) -> str | None:
+def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
     """Returns the reason why further trials would fail as well, None if they may succeed.
 
     Either no plan has trained and all failed with the same error, or the last trials ran out of
@@ -101,29 +111,31 @@ def reason_to_stop(records: Sequence[Record]) -> str | None:
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
     last = ended[-MAX_FULL_DISKS:]
     if len(last) == MAX_FULL_DISKS and all(map(_is_full, last)):
-        return f"the last {MAX_FULL_DISKS} trials ran out of disk space: {_detail(last[-1])}"
+        assert _is_full(last[-1])
+        return SameFailure(trials=MAX_FULL_DISKS, cause="disk_full", error=last[-1].detail)
     if len(ended) < MAX_SAME_FAILURES:
         return None
-    errors = {_detail(outcome) for outcome in ended}
+    errors = {outcome.detail if _has_raised(outcome) else "" for outcome in ended}
     if len(errors) != 1 or "" in errors:
         return None
-    return f"all {len(ended)} trials so far failed with the same error: {errors.pop()}"
+    first = ended[0]
+    assert isinstance(first, Crashed)
+    return SameFailure(trials=len(ended), cause=first.cause, error=first.detail)
 
 
-def _is_full(outcome: Outcome) -> bool:
+def _is_full(outcome: Outcome) -> TypeGuard[Crashed]:
     return isinstance(outcome, Crashed) and outcome.cause == "disk_full"
 
 
-def _detail(outcome: Outcome) -> str:
-    raised = isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout", "disk_full")
-    return outcome.detail if raised and isinstance(outcome, Crashed) else ""
+def _has_raised(outcome: Outcome) -> TypeGuard[Crashed]:
+    return isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout", "disk_full")
 
 
-def _unreleased(costs: Costs | None, limit_bytes: int | None) -> str | None:
+def _unreleased(costs: Costs | None, limit_bytes: int | None) -> MemoryNotReleased | None:
     allowed = max(RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE * (limit_bytes or 0))
     if costs is None or costs.residual_bytes <= allowed:
         return None
-    return f"{costs.residual_bytes / 2**20:.0f} MiB were not released after a trial"
+    return MemoryNotReleased(residual_bytes=costs.residual_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.events import TrialStarted
+from orchestrator.core.notes import Note
 from orchestrator.core.placement import Placement
-from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Record, TrialRequest
+from orchestrator.core.records import Record
+from search_spaces.trial import Fingerprint, Outcome, PlanForecast, TrialRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class TrialReport:
     number: int
     outcome: Outcome
     fingerprint: Fingerprint | None
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     started_at: float
     ended_at: float
     lost: tuple[str, ...] = ()  # ids of nodes that were lost while it ran
@@ -49,7 +51,7 @@ class TrialReport:
             number=self.number,
             plan=trial.plan,
             outcome=self.outcome,
-            why=trial.why,
+            reason=trial.reason,
             started_at=self.started_at,
             ended_at=self.ended_at,
             fingerprint=self.fingerprint,
@@ -74,5 +76,5 @@ class AbstractDriver(ABC):
         """Records the end of a trial."""
 
     @abstractmethod
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         """Records that a trial's runner died without a report; notes are for the user."""

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
+from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory, Record
+from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory
 
 _HOUR = 3600
 PEAK_NOISE_SHARE = 0.005  # run-to-run difference of a plan's peak memory, as a share of the limit
@@ -133,6 +134,31 @@ def throughput(record: Record) -> float:
     """Returns the samples per second, 0.0 if the trial was not measured."""
     outcome = record.outcome
     return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
+
+
+def speedup(record: Record | None, baseline: Record | None) -> Estimate | None:
+    """Returns the speed of `record` over that of `baseline`, or None unless both are measured.
+
+    The interval treats the measurements as independent: their relative half-widths add in
+    quadrature.
+    """
+    if record is None or baseline is None:
+        return None
+    outcome, reference = record.outcome, baseline.outcome
+    if not (isinstance(outcome, Measured) and isinstance(reference, Measured)):
+        return None
+    if record.plan == baseline.plan:
+        return Estimate(value=1.0, low=1.0, high=1.0)
+    return quotient(outcome.samples_per_second, reference.samples_per_second)
+
+
+def quotient(dividend: Estimate, divisor: Estimate) -> Estimate | None:
+    """Divides one rate by another, independent one; None if either is 0."""
+    if not dividend.value or not divisor.value:
+        return None
+    ratio = dividend.value / divisor.value
+    relative = math.hypot(dividend.relative_half_width, divisor.relative_half_width)
+    return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
 def score(record: Record, goal: Objective) -> float:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.objective import Objective
+from orchestrator.core.records import Record
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Record
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
+from orchestrator.core.reasons import (
+    FreshWorkers,
+    OtherEnvironment,
+    OtherNodes,
+    OtherRanks,
+    ReplacementReason,
+)
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
 
@@ -173,17 +180,19 @@ def _place(plan: Plan | _Shape, free_slots: Mapping[str, int]) -> Placement | No
     return Placement(tuple(parts))
 
 
-def capacity_text(nodes: Sequence[Node]) -> str:
-    """Returns the capacity of nodes as text: `2 nodes with room for 8 ranks`, or `none`."""
-    return ", ".join(_capacities(nodes)) or "none"
+def capacities(nodes: Sequence[Node]) -> tuple[tuple[int, int, str], ...]:
+    """Counts nodes of the same size and kind.
 
-
-def _capacities(nodes: Sequence[Node]) -> Iterator[str]:
+    Returns:
+        For each group of equal nodes, largest first: their number, the ranks that each holds, and
+        their kind, which is empty if all nodes are of one kind.
+    """
+    kinds = {node.kind for node in nodes}
     nodes_of = Counter((node.slots, node.kind) for node in nodes)
-    for (slots, kind), count in sorted(nodes_of.items(), reverse=True):
-        ranks = "1 rank" if slots == 1 else f"{slots} ranks"
-        of_kind = f" of {kind}" if len({node.kind for node in nodes}) > 1 else ""
-        yield f"{count} node{'s' if count > 1 else ''}{of_kind} with room for {ranks}"
+    return tuple(
+        (count, slots, kind if len(kinds) > 1 else "")
+        for (slots, kind), count in sorted(nodes_of.items(), reverse=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,22 +295,20 @@ class Processes:
         )
 
 
-def reason_to_change(needed: Processes, there: Processes, *, fresh: bool = False) -> str | None:
+def reason_to_replace(
+    needed: Processes, present: Processes, *, fresh: bool = False
+) -> ReplacementReason | None:
     """Returns the reason why a running group cannot run a plan, None if it can.
 
     Args:
         needed: What the plan needs.
-        there: What the running group has.
+        present: What the running group has.
         fresh: True if the plan needs workers that have run nothing before.
     """
-    if needed.world_size != there.world_size:
-        return f"the next plan needs {needed.world_size} ranks, the group has {there.world_size}"
-    if needed.environment != there.environment:
-        return f"the next plan needs processes started with {_settings(needed.environment)}"
-    if needed.placement != there.placement:
-        return "the next plan runs on other nodes"
-    return "a validation runs in fresh workers" if fresh else None
-
-
-def _settings(environment: Environment) -> str:
-    return " ".join(f"{name}={value}" for name, value in environment) or "no allocator settings"
+    if needed.world_size != present.world_size:
+        return OtherRanks(needed=needed.world_size, present=present.world_size)
+    if needed.environment != present.environment:
+        return OtherEnvironment(environment=needed.environment)
+    if needed.placement != present.placement:
+        return OtherNodes()
+    return FreshWorkers() if fresh else None

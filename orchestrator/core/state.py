@@ -17,6 +17,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.objective import Objective, memory_limit_of, score
+from orchestrator.core.records import Record
 from orchestrator.core.validation import (
     ValidationFailure,
     candidates,
@@ -27,7 +28,7 @@ from orchestrator.core.validation import (
     slowness,
 )
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Fingerprint, Record
+from search_spaces.trial import Fingerprint
 
 if TYPE_CHECKING:
     from search_spaces.space import Space

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.objective import Objective, Violation, throughput, ties_of_best
+from orchestrator.core.records import Record
 from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Cancelled, Measured, Outcome, Record
+from search_spaces.trial import Cancelled, Measured, Outcome
 
 # First steps whose losses are compared: few enough that rounding errors, which grow from step to
 # step, stay small, and enough for a wrong gradient to show.

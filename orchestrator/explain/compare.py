@@ -9,18 +9,25 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from orchestrator.core.objective import PEAK_NOISE_SHARE, outcome_counts
+from orchestrator.core.objective import PEAK_NOISE_SHARE, outcome_counts, quotient, speedup
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
-from orchestrator.report.labels import KIND_WORDS, lossy_words, outcome_words
-from orchestrator.report.sweep_tables import anatomy_rows, quotient, speedup
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import differing_knobs
 from search_spaces.spec.load import ADDRESS_KEYS
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import GIB
-from search_spaces.trial import Estimate, Fingerprint, Measured, Record
+from search_spaces.trial import Estimate, Fingerprint, Measured, Outcome
 
+HELD_BY_ALLOCATOR = (
+    "weights",
+    "gradients",
+    "optimizer_states",
+    "activations",
+    "fragmentation",
+)
 PHASES = ("data", "forward", "backward", "optimizer")
 _LEAST_PLANS = 3  # fewer have no meaningful rank correlation
 _JOB_SECTIONS = ("model", "data", "train")
@@ -33,14 +40,13 @@ class Measurement:
 
     trial: int
     plan: Plan
-    lossy: str  # knobs that change the numerics; empty if lossless
-    kind: str  # its outcome in a word or two
-    outcome: str  # its outcome in a sentence
+    lossy: tuple[str, ...]  # knobs that change the numerics
+    outcome: Outcome
     samples_per_second: Estimate | None
     peak_bytes: int | None
     limit_bytes: int | None
     forecast: float | None  # samples per second, from before the trial
-    wins: bool  # it is the best trial of its study
+    is_best: bool  # of its study
 
 
 def measurement(record: Record, state: SweepState) -> Measurement:
@@ -50,14 +56,13 @@ def measurement(record: Record, state: SweepState) -> Measurement:
     return Measurement(
         trial=record.number,
         plan=record.plan,
-        lossy=lossy_words(record.plan, state.spec),
-        kind=KIND_WORDS[record.outcome.kind],
-        outcome=outcome_words(record.outcome),
+        lossy=lossy_knobs(record.plan, state.spec),
+        outcome=record.outcome,
         samples_per_second=measured.samples_per_second if measured else None,
         peak_bytes=measured.memory.peak_bytes if measured else None,
         limit_bytes=measured.memory.limit_bytes if measured else None,
         forecast=forecast.samples_per_second.value if forecast else None,
-        wins=record == state.best,
+        is_best=record == state.best,
     )
 
 
@@ -107,8 +112,8 @@ class PlanComparison:
 
     Attributes:
         ratio: Speed of the second over that of the first.
-        rates_apart: True if speeds differ beyond noise; None if that is unknown.
-        peaks_apart: True if peaks differ beyond noise; None if that is unknown.
+        speeds_differ: True if speeds differ beyond noise; None if that is unknown.
+        peaks_differ: True if peaks differ beyond noise; None if that is unknown.
         phases: Measured seconds of a step.
         anatomy: Measured bytes at the peak.
     """
@@ -118,8 +123,8 @@ class PlanComparison:
     second: Measurement
     knobs: tuple[Difference, ...]
     ratio: Estimate | None
-    rates_apart: bool | None
-    peaks_apart: bool | None
+    speeds_differ: bool | None
+    peaks_differ: bool | None
     phases: tuple[Difference, ...]
     anatomy: tuple[Difference, ...]
 
@@ -137,8 +142,8 @@ def compare_plans(state: SweepState, numbers: tuple[int, int]) -> PlanComparison
         second=measurement(second, state),
         knobs=tuple(_knobs(first, second)),
         ratio=speedup(second, first),
-        rates_apart=speeds_differ(first, second),
-        peaks_apart=peaks_differ(first, second),
+        speeds_differ=speeds_differ(first, second),
+        peaks_differ=peaks_differ(first, second),
         phases=tuple(_phases(first, second)),
         anatomy=tuple(_anatomy(first, second)),
     )
@@ -167,10 +172,10 @@ def _phases(first: Record, second: Record) -> Iterator[Difference]:
 def _anatomy(first: Record, second: Record) -> Iterator[Difference]:
     one, other = first.outcome, second.outcome
     if isinstance(one, Measured) and isinstance(other, Measured):
-        other_rows = dict(anatomy_rows(other.memory.anatomy))
-        for name, size_bytes in anatomy_rows(one.memory.anatomy):
-            if name in other_rows:
-                yield Difference(name=name, first=size_bytes, second=other_rows[name])
+        for name in HELD_BY_ALLOCATOR:
+            sizes = getattr(one.memory.anatomy, name), getattr(other.memory.anatomy, name)
+            if None not in sizes:
+                yield Difference(name=name, first=sizes[0], second=sizes[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,7 @@ class Side:
 
     study: str
     trials: int
-    ended: tuple[tuple[str, int], ...]  # number of trials by kind of outcome
+    outcomes: tuple[tuple[str, int], ...]  # number of trials by kind of outcome
     device: str
     best: Measurement | None
     note: str
@@ -193,8 +198,8 @@ class Pair:
     first: Measurement
     second: Measurement
     ratio: Estimate | None
-    rates_apart: bool | None
-    peaks_apart: bool | None
+    speeds_differ: bool | None
+    peaks_differ: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +212,7 @@ class Agreement:
         peak_ratio: Median ratio of peaks, second over first.
         tau: Kendall's rank correlation of speeds: 1 for the same order, -1 for the reverse. None
             for fewer than three plans, or if all are equally fast.
-        chance: p-value of `tau` under independent orders.
+        p_value: p-value of `tau` under independent orders.
     """
 
     plans: int
@@ -215,9 +220,9 @@ class Agreement:
     slowest: float
     fastest: float
     peak_ratio: float | None
-    apart: int  # plans whose speeds differ beyond noise
+    differing: int  # plans whose speeds differ beyond noise
     tau: float | None
-    chance: float | None
+    p_value: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +231,7 @@ class StudyComparison:
 
     Attributes:
         same_job: True if model, data and training are the same; else speeds are not comparable.
-        winners: Knobs in which the best plans differ.
+        best_plans: Knobs in which the best plans differ.
         ratio: Speed of the second best plan over that of the first.
     """
 
@@ -235,9 +240,9 @@ class StudyComparison:
     same_job: bool
     specification: tuple[Difference, ...]
     environment: tuple[Difference, ...]
-    winners: tuple[Difference, ...]
+    best_plans: tuple[Difference, ...]
     ratio: Estimate | None
-    rates_apart: bool | None
+    speeds_differ: bool | None
     pairs: tuple[Pair, ...]
     agreement: Agreement | None
     only_first: int
@@ -260,11 +265,11 @@ def compare_studies(
         same_job=not any(key.name.split(".")[0] in _JOB_SECTIONS for key in specification),
         specification=specification,
         environment=tuple(_environment(_fingerprint(first), _fingerprint(second))),
-        winners=()
+        best_plans=()
         if first_best is None or second_best is None
         else tuple(_other_knobs(first_best.plan, second_best.plan)),
         ratio=_ratio(second_best, first_best),
-        rates_apart=None
+        speeds_differ=None
         if first_best is None or second_best is None
         else speeds_differ(first_best, second_best),
         pairs=pairs,
@@ -279,7 +284,7 @@ def _side(state: SweepState, note: str) -> Side:
     return Side(
         study=state.study,
         trials=len(state.records),
-        ended=tuple(outcome_counts(state.records).items()),
+        outcomes=tuple(outcome_counts(state.records).items()),
         device="" if fingerprint is None else f"{fingerprint.device} {fingerprint.device_name}",
         best=None if state.best is None else measurement(state.best, state),
         note=note,
@@ -297,8 +302,8 @@ def _pairs(first: SweepState, second: SweepState) -> Iterator[Pair]:
             first=measurement(one, first),
             second=measurement(other, second),
             ratio=_ratio(other, one),
-            rates_apart=speeds_differ(one, other),
-            peaks_apart=peaks_differ(one, other),
+            speeds_differ=speeds_differ(one, other),
+            peaks_differ=peaks_differ(one, other),
         )
 
 
@@ -318,7 +323,7 @@ def _agreement(pairs: Sequence[Pair]) -> Agreement | None:
     if not both:
         return None
     ratios = [pair.ratio.value for pair in both if pair.ratio is not None]
-    tau, chance = _tau(both)
+    tau, p_value = _tau(both)
     peaks = [
         pair.second.peak_bytes / pair.first.peak_bytes
         for pair in both
@@ -330,9 +335,9 @@ def _agreement(pairs: Sequence[Pair]) -> Agreement | None:
         slowest=min(ratios),
         fastest=max(ratios),
         peak_ratio=statistics.median(peaks) if peaks else None,
-        apart=sum(pair.rates_apart is True for pair in both),
+        differing=sum(pair.speeds_differ is True for pair in both),
         tau=tau,
-        chance=chance,
+        p_value=p_value,
     )
 
 

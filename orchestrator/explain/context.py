@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.core.objective import memory_limit_of
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import Footprints, calibrated, study_device
 from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
@@ -25,7 +26,7 @@ from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
-from search_spaces.trial import Estimate, Record, Refused
+from search_spaces.trial import Estimate, Refused
 
 MOST_RECORDS = 200  # more improve forecasts little and slow the calibration down
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.objective import quotient
+from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, without_accelerator
-from orchestrator.report.sweep_tables import quotient
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
-from search_spaces.trial import Estimate, Measured, Record
+from search_spaces.trial import Estimate, Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class Change:
     """A knob in which two plans differ; knobs that follow from another one are left out."""
 
     knob: str
-    ours: Any
-    theirs: Any
+    value: Any
+    other_value: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,14 @@ class KnobEffect:
     ratio: Estimate | None
     peak_bytes: float | None
     trial: int | None
-    told: str = ""  # kind of outcome of the other plan's trial, if it measured nothing
-    keeps: bool | None = None  # True if the forecast of the other plan keeps the headroom
+    outcome_kind: str | None = None  # of the other plan's trial, if it measured nothing
+    keeps_headroom: bool | None = None  # whether the forecast of the other plan does
 
 
 def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
     """Returns the knobs in which two plans differ."""
     return tuple(
-        Change(knob=name, ours=getattr(plan, name), theirs=getattr(other, name))
+        Change(knob=name, value=getattr(plan, name), other_value=getattr(other, name))
         for name in differing_knobs(plan, other)
     )
 
@@ -67,7 +68,7 @@ def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple
         ablations = [
             near_plan
             for knob, near_plan in near
-            if knob == change.knob and getattr(near_plan, knob) == change.theirs
+            if knob == change.knob and getattr(near_plan, knob) == change.other_value
         ]
         candidates = [
             _effect(change, record, ablation, context.records, context)
@@ -105,7 +106,7 @@ def single_changes(
             near_plans.setdefault(key, []).append(near_plan)
     effects = []
     for (knob, value), others in near_plans.items():
-        change = Change(knob=knob, ours=getattr(plan, knob), theirs=value)
+        change = Change(knob=knob, value=getattr(plan, knob), other_value=value)
         candidates = [
             _effect(change, record, other, records, context) for other in dict.fromkeys(others)
         ]
@@ -131,8 +132,13 @@ def _effect(
                 peak_bytes=float(outcome.memory.peak_bytes - other_outcome.memory.peak_bytes),
                 trial=tried.number,
             )
-        kind = other_outcome.kind
-        return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=tried.number, told=kind)
+        return KnobEffect(
+            change=change,
+            ratio=None,
+            peak_bytes=None,
+            trial=tried.number,
+            outcome_kind=other_outcome.kind,
+        )
     forecast = None if context is None else context.expected(without_accelerator(record.plan))
     other_forecast = None if context is None else context.expected(other)
     if forecast is None or other_forecast is None:
@@ -142,7 +148,7 @@ def _effect(
         ratio=quotient(forecast.samples_per_second, other_forecast.samples_per_second),
         peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
         trial=None,
-        keeps=other_forecast.keeps,
+        keeps_headroom=other_forecast.keeps,
     )
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from orchestrator.core.objective import ranked
+from orchestrator.core.objective import ranked, speedup
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, scaled, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.table import expected
-from orchestrator.report.format import number
-from orchestrator.report.labels import lossy_words, outcome_words, validation_words, violation_words
-from orchestrator.report.sweep_tables import speedup
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import memory_snapshot_path
 from search_spaces.costs.calibration import Z_95, probability_below
 from search_spaces.errors import StudyError
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import neighbours
-from search_spaces.trial import Crashed, Estimate, Measured, OutOfMemory, PlanForecast, Record
+from search_spaces.trial import Estimate, Measured, OutOfMemory
 
+Standing = Literal[
+    "best",
+    "tied",  # statistically equal to the best
+    "worse",
+    "infeasible",  # measured, and violates a constraint
+    "validation_failed",
+    "not_measured",
+]
 LIKELY = 0.5  # least probability to fit of a change that is reported
 
 
@@ -33,7 +40,7 @@ class OomFix:
     Attributes:
         trial: The trial in which the plan fit. None if `peak_bytes` and `fits` are forecasts.
         fits: Probability to fit.
-        keeps: True if the plan keeps the headroom too.
+        keeps_headroom: True if the plan keeps the headroom too.
     """
 
     change: Change
@@ -43,7 +50,7 @@ class OomFix:
     measured: Estimate | None
     peak_bytes: float
     fits: float
-    keeps: bool
+    keeps_headroom: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +58,25 @@ class Shortage:
     """The memory shortage of a trial, and changes of one knob that fix it.
 
     Attributes:
-        line_bytes: Memory limit minus headroom.
+        usable_bytes: Memory limit minus headroom.
         forecast: Forecast peak, the sum of `held_bytes`.
         held_bytes: Forecast bytes by category.
         factor: Bytes that the trial requested over the forecast peak, at least 1. Forecasts of
             the changed plans are multiplied by it.
         tried: Number of legal plans that differ in one knob.
         ran_out: Number of those that ran out of memory, or need no less than a plan that did.
-        remedies: The changes that fit, fastest first by forecast.
+        fixes: The changes that fit, fastest first by forecast.
     """
 
     wanted_bytes: int | None
     limit_bytes: int
-    line_bytes: float
+    usable_bytes: float
     forecast: Estimate | None
     held_bytes: tuple[tuple[str, float], ...]
     factor: float
     tried: int
     ran_out: int
-    remedies: tuple[OomFix, ...]
+    fixes: tuple[OomFix, ...]
 
 
 def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> Shortage:
@@ -91,13 +98,13 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
     return Shortage(
         wanted_bytes=wanted,
         limit_bytes=limit,
-        line_bytes=limit * (1 - context.state.spec.objective.headroom),
+        usable_bytes=limit * (1 - context.state.spec.objective.headroom),
         forecast=None if forecast is None else forecast.peak_bytes,
         held_bytes=() if forecast is None else forecast.held_bytes,
         factor=factor,
         tried=len(near),
         ran_out=len(near.keys() & dominated),
-        remedies=tuple(_best_per_value(fixes)),
+        fixes=tuple(_best_per_value(fixes)),
     )
 
 
@@ -106,7 +113,7 @@ def _oom_fix(
 ) -> OomFix | None:
     """Returns the plan in a row if it was measured to fit or is likely to fit."""
     forecast = expected(context.sized, row)
-    change = Change(knob=knob, ours=getattr(plan, knob), theirs=getattr(forecast.plan, knob))
+    change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(forecast.plan, knob))
     line = limit * (1 - context.state.spec.objective.headroom)
     tried = context.record_of(forecast.plan)
     if tried is not None:
@@ -121,7 +128,7 @@ def _oom_fix(
             measured=tried.outcome.samples_per_second,
             peak_bytes=float(peak),
             fits=1.0,
-            keeps=peak <= line,
+            keeps_headroom=peak <= line,
         )
     raised_peak = scaled(forecast.peak_bytes, factor)
     fits = _fits(raised_peak, limit)
@@ -136,7 +143,7 @@ def _oom_fix(
         measured=None,
         peak_bytes=raised_peak.value,
         fits=fits,
-        keeps=raised_peak.value <= line,
+        keeps_headroom=raised_peak.value <= line,
     )
 
 
@@ -149,7 +156,7 @@ def _best_per_value(fixes: list[OomFix]) -> list[OomFix]:
     best = dict[tuple[str, object], OomFix]()
     # prefer measured fixes, then fast ones
     for fix in sorted(fixes, key=lambda fix: (fix.trial is None, -_rate(fix))):
-        best.setdefault((fix.change.knob, fix.change.theirs), fix)
+        best.setdefault((fix.change.knob, fix.change.other_value), fix)
     return sorted(best.values(), key=lambda fix: -_rate(fix))
 
 
@@ -159,32 +166,31 @@ def _rate(fix: OomFix) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExplanation:
-    """A trial of a study: why it was proposed, how it ended, and why it is or is not the best.
+    """A trial of a study: how it ended, and why it is or is not the best.
 
     Attributes:
-        place: Rank among feasible plans, 1 is the best. None if the plan is not feasible.
+        trial: Its record, with the reason for trying it.
+        lossy: Knobs that change the numerics.
+        standing: Where it stands relative to the best trial.
+        rank: Rank among feasible plans, 1 is the best. None if the plan is not feasible.
+        best: Record of the best trial; None if no plan is feasible.
         ratio: Speed over that of the best plan.
         changes: Knobs in which it differs from the best plan.
-        trace: Traceback of a crash.
+        snapshot: Path of torch's snapshot of GPU memory from when it ran out, a pickle.
+        note: Reason if nothing could be forecast; empty if it could.
     """
 
     study: str
-    trial: int
-    plan: Plan
-    lossy: str  # knobs that change the numerics; empty if lossless
-    why: str
-    kind: str
-    outcome: str
-    forecast: PlanForecast | None  # from before the trial
-    reasons: tuple[str, ...]
-    place: int | None
+    trial: Record
+    lossy: tuple[str, ...]
+    standing: Standing
+    rank: int | None
+    best: Record | None
     ratio: Estimate | None
     changes: tuple[Change, ...]
-    winner: int | None
     shortage: Shortage | None
-    trace: str
-    snapshot: str | None  # path of torch's snapshot of GPU memory when it ran out; a pickle
-    note: str = ""  # reason if nothing could be forecast
+    snapshot: str | None
+    note: str = ""
 
 
 def trial_named(state: SweepState, number: int) -> Record:
@@ -217,62 +223,26 @@ def explain_trial(
     snapshot = memory_snapshot_path(state.spec, state.study, record.number) if ran_out else None
     return TrialExplanation(
         study=state.study,
-        trial=record.number,
-        plan=record.plan,
-        lossy=lossy_words(record.plan, state.spec),
-        why=record.why,
-        kind=outcome.kind,
-        outcome=outcome_words(outcome),
-        forecast=record.forecast,
-        reasons=tuple(_reasons(state, record)),
-        place=ranking.index(record.number) + 1 if record.number in ranking else None,
+        trial=record,
+        lossy=lossy_knobs(record.plan, state.spec),
+        standing=_standing(state, record),
+        rank=ranking.index(record.number) + 1 if record.number in ranking else None,
+        best=best,
         ratio=None if best is None or best == record else speedup(record, best),
         changes=() if best is None else changes(best.plan, record.plan),
-        winner=None if best is None else best.number,
         shortage=device_shortage,
         snapshot=None if snapshot is None else str(snapshot),
-        trace=outcome.trace if isinstance(outcome, Crashed) else "",
         note=note,
     )
 
 
-def _reasons(state: SweepState, record: Record) -> Iterator[str]:
-    """Yields the reasons why a trial is or is not the best plan."""
-    best, outcome = state.best, record.outcome
-    for validation in state.validations:
-        if validation.number == record.number:
-            yield f"its validation {validation_words(validation, state)}"
-    if best is not None and best.number == record.number:
-        yield "it is the best plan"
-        return
-    if not isinstance(outcome, Measured):
-        yield from _unmeasured(outcome)
-        return
-    yield from map(violation_words, state.goal.violations(record))
-    if best is None or not state.goal.feasible(record) or record.number in state.failed_validations:
-        return
-    if record in state.equals:
-        yield f"it is statistically equal to trial {best.number}, {_preferred(state, best)}"
-        return
-    value, best_value = state.goal.value(record), state.goal.value(best)
-    if value is not None and best_value is not None:
-        yield (
-            f"it reaches {number(value.value)} ({number(value.low)} to {number(value.high)}), and"
-            f" trial {best.number} reaches {number(best_value.value)} ({number(best_value.low)} to"
-            f" {number(best_value.high)}): the intervals do not overlap"
-        )
-
-
-def _preferred(state: SweepState, best: Record) -> str:
-    validated = state.validated is not None and state.validated.number == best.number
-    return "which was validated" if validated else "which measured fastest"
-
-
-def _unmeasured(outcome: object) -> Iterator[str]:
-    if isinstance(outcome, OutOfMemory) and outcome.where == "host":
-        yield (
-            "host memory ran out, not device memory; host memory used by loader processes,"
-            " offloaded state and other work is not forecast"
-        )
-    elif isinstance(outcome, OutOfMemory) and outcome.wanted_bytes is None:
-        yield "the allocator did not report how much memory it requested"
+def _standing(state: SweepState, record: Record) -> Standing:
+    if state.best is not None and state.best.number == record.number:
+        return "best"
+    if not isinstance(record.outcome, Measured):
+        return "not_measured"
+    if not state.goal.feasible(record):
+        return "infeasible"
+    if record.number in state.failed_validations:
+        return "validation_failed"
+    return "tied" if record in state.equals else "worse"

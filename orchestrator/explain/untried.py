@@ -6,19 +6,20 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.core.objective import quotient
+from orchestrator.core.reasons import StopReason
+from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import Expected
-from orchestrator.report.format import gib, plural
-from orchestrator.report.labels import lossy_words
-from orchestrator.report.sweep_tables import quotient
 from orchestrator.search.base import dominated_rows
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import build_space
-from search_spaces.trial import Estimate, Measured, OutOfMemory, Record, Refused
+from search_spaces.trial import Estimate, Measured, OutOfMemory, Refused
 
 Verdict = Literal[
     "tried",  # as `trial`
@@ -32,24 +33,105 @@ Verdict = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyTried:
+    """A trial has run the plan."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    """A rule forbids the plan."""
+
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueNotSearched:
+    """The specification does not search a value of the plan, only others of this knob."""
+
+    knob: str
+    value: Any
+    searched: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinationNotSearched:
+    """Each value is searched, but not together: values of a knob depend on other knobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedsNoLess:
+    """The plan needs no less memory than a trial that ran out of it."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MayNotFit:
+    """The forecast peak exceeds a bound, or is too close to the limit.
+
+    Attributes:
+        bound: Host memory of a rank, the limit, the limit minus the headroom, or none: the plan
+            fits, but not surely enough.
+        bound_bytes: The bound, or the limit where there is none.
+        needed_bytes: Forecast peak, or forecast host memory.
+        fits: Probability to fit.
+    """
+
+    bound: Literal["host", "limit", "usable", "certainty"]
+    bound_bytes: float
+    needed_bytes: Estimate
+    fits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastSpeed:
+    """Forecast speed over that of the best trial."""
+
+    ratio: Estimate
+    best: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOver:
+    """The sweep ended before it reached the plan; `ended` is None if no end is recorded."""
+
+    trials: int
+    ended: StopReason | None
+
+
+UntriedReason = (
+    AlreadyTried
+    | RuledOut
+    | ValueNotSearched
+    | CombinationNotSearched
+    | NeedsNoLess
+    | MayNotFit
+    | ForecastSpeed
+    | SweepOver
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UntriedExplanation:
     """A plan, and the reasons why it was not tried.
 
     Attributes:
         like: Trial of the plan that supplied the knobs not named. None if it was not tried.
-        reasons: Sentences, the decisive one first.
+        reasons: The decisive one first.
         ratio: Forecast speed over that of the best plan.
     """
 
     study: str
     plan: Plan | None  # None if no plan has these knobs
-    lossy: str  # knobs that change the numerics; empty if lossless
+    lossy: tuple[str, ...]  # knobs that change the numerics
     like: int | None
     changes: tuple[Change, ...]
     verdict: Verdict
     rule: str
     trial: int | None
-    reasons: tuple[str, ...]
+    reasons: tuple[UntriedReason, ...]
     expected: Expected | None
     ratio: Estimate | None
 
@@ -78,7 +160,7 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
 @dataclass(frozen=True, slots=True)
 class _Cause:
     verdict: Verdict
-    reasons: tuple[str, ...]
+    reasons: tuple[UntriedReason, ...]
     rule: str = ""
     trial: int | None = None
 
@@ -92,7 +174,7 @@ def _untried(
     return UntriedExplanation(
         study=context.state.study,
         plan=plan,
-        lossy="" if plan is None else lossy_words(plan, context.state.spec),
+        lossy=() if plan is None else lossy_knobs(plan, context.state.spec),
         like=like,
         changes=() if plan is None else changes(without_accelerator(other), plan),
         verdict=cause.verdict,
@@ -112,60 +194,49 @@ def _cause(
     context: ForecastContext,
 ) -> _Cause:
     if (tried := context.record_of(plan)) is not None:
-        return _Cause("tried", (f"it was tried, as trial {tried.number}",), trial=tried.number)
+        return _Cause("tried", (AlreadyTried(trial=tried.number),), trial=tried.number)
     outside = tuple(_values_outside(plan, domains, named))
     if (refused := context.refusal(plan)) is not None:
         return _ruled_out(refused, *outside)
     if not len(context.sized.table.rows_of(plan)):
-        return _Cause("not_in_the_space", outside or (_combination_outside(),))
+        return _Cause("not_in_the_space", outside or (CombinationNotSearched(),))
     if (oom := _dominator(plan, context)) is not None:
-        reason = f"trial {oom.number} ran out of memory, and this plan needs no less memory"
+        reason = NeedsNoLess(trial=oom.number)
         return _Cause("dominated", (reason, _end(context)), trial=oom.number)
     return _forecast_cause(plan, best, context)
 
 
-def _ruled_out(refused: Refused, *more: str) -> _Cause:
-    reason = f"{refused.detail} (rule: {refused.rule.replace('_', ' ')})"
-    return _Cause("ruled_out", (reason, *more), refused.rule)
+def _ruled_out(refused: Refused, *more: UntriedReason) -> _Cause:
+    return _Cause("ruled_out", (RuledOut(refused=refused), *more), refused.rule)
 
 
 def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -> _Cause:
-    """The cause, for a plan that the search could have proposed."""
+    """Returns the cause for a plan that the search could have proposed."""
     forecast = context.expected(plan)
     assert forecast is not None  # it is in the space
-    memory, ratio = _memory(forecast, context), _speed_ratio(forecast, best)
-    slower = "" if ratio is None else _slower(ratio, best)
-    if memory:
-        return _Cause("forecast_not_to_fit", (memory, *([slower] if slower else []), _end(context)))
+    memory, ratio, end = _memory(forecast, context), _speed_ratio(forecast, best), _end(context)
+    speed: tuple[UntriedReason, ...] = ()
+    if best is not None and ratio is not None:
+        speed = (ForecastSpeed(ratio=ratio, best=best.number),)
+    if memory is not None:
+        return _Cause("forecast_not_to_fit", (memory, *speed, end))
     if ratio is not None and ratio.value < 1:
-        return _Cause("forecast_to_be_slower", (slower, _end(context)))
-    return _Cause("not_reached", (_end(context), *([slower] if slower else [])))
+        return _Cause("forecast_to_be_slower", (*speed, end))
+    return _Cause("not_reached", (end, *speed))
 
 
 def _values_outside(
     plan: Plan, domains: Mapping[str, Values], named: Collection[str]
-) -> Iterator[str]:
+) -> Iterator[ValueNotSearched]:
     """Yields the values that `space` does not search: those of named knobs, or else of all."""
     outside = [name for name, values in domains.items() if getattr(plan, name) not in values]
     for name in [name for name in outside if name in named] or outside:
-        value, values = getattr(plan, name), domains[name]
-        searched = ", ".join(map(_value, values))
-        yield f"space.{name} does not include {_value(value)}, only {searched}"
-
-
-def _value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
-
-
-def _combination_outside() -> str:
-    return (
-        "each of its values is searched, but not this combination: the values of a knob depend on"
-        " other knobs (docs/knobs.md); to search them, list them in space"
-    )
+        value, searched = getattr(plan, name), tuple(domains[name])
+        yield ValueNotSearched(knob=name, value=value, searched=searched)
 
 
 def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
-    """The first trial that ran out of memory although it needed no more than this plan."""
+    """Returns the first trial that ran out of memory although it needed no more than this plan."""
     table = PlanTable.of([plan])
     return next(
         (
@@ -177,31 +248,26 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
     )
 
 
-def _memory(forecast: Expected, context: ForecastContext) -> str:
-    """The reason why a plan is not expected to fit; empty if it is."""
-    limit, line = context.question.limit_bytes, context.question.line_bytes
-    peak = forecast.peak_bytes
-    words = f"its forecast peak is {gib(peak.value)} GiB ({gib(peak.low)} to {gib(peak.high)})"
-    fits = f"{100 * forecast.fits:.0f} % likely to fit"
-    if forecast.host_bytes > context.question.host_limit_bytes:
-        return (
-            f"it would offload {gib(forecast.host_bytes)} GiB to host memory, more than the share"
-            " of a rank"
+def _memory(forecast: Expected, context: ForecastContext) -> MayNotFit | None:
+    """Returns the reason why a plan is not expected to fit, None if it is."""
+    question, peak = context.question, forecast.peak_bytes
+    host, host_limit = forecast.host_bytes, question.host_limit_bytes
+    if host > host_limit:
+        needed = Estimate(value=host, low=host, high=host)
+        return MayNotFit(
+            bound="host", bound_bytes=host_limit, needed_bytes=needed, fits=forecast.fits
         )
+    limit = float(question.limit_bytes)
     if peak.value > limit:
-        return f"{words}, above the limit of {gib(limit)} GiB: {fits}"
-    if peak.value > line:
-        return f"{words}, above {gib(line)} GiB, the limit minus the headroom: {fits}"
+        return MayNotFit(bound="limit", bound_bytes=limit, needed_bytes=peak, fits=forecast.fits)
+    usable = question.line_bytes
+    if peak.value > usable:
+        return MayNotFit(bound="usable", bound_bytes=usable, needed_bytes=peak, fits=forecast.fits)
     if forecast.fits < RECOMMENDED_FIT_PROBABILITY:
-        return f"{words}, too close to the limit of {gib(limit)} GiB: {fits}"
-    return ""
-
-
-def _slower(ratio: Estimate, best: Record | None) -> str:
-    assert best is not None
-    words = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
-    unsure = "" if ratio.high < 1 or ratio.value >= 1 else ", so it may be as fast"
-    return f"its forecast speed is {words} that of trial {best.number}{unsure}"
+        return MayNotFit(
+            bound="certainty", bound_bytes=limit, needed_bytes=peak, fits=forecast.fits
+        )
+    return None
 
 
 def _speed_ratio(forecast: Expected | None, best: Record | None) -> Estimate | None:
@@ -210,9 +276,8 @@ def _speed_ratio(forecast: Expected | None, best: Record | None) -> Estimate | N
     return quotient(forecast.samples_per_second, best.outcome.samples_per_second)
 
 
-def _end(context: ForecastContext) -> str:
-
-    trials, ended = plural(len(context.state.records), "trial"), context.state.ended
-    if ended is None:
-        return f"no end of the sweep is recorded; so far it has {trials}"
-    return f"the sweep ended before this plan was reached, after {trials}: {ended.reason}"
+def _end(context: ForecastContext) -> SweepOver:
+    ended = context.state.ended
+    return SweepOver(
+        trials=len(context.state.records), ended=None if ended is None else ended.reason
+    )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.objective import ranked, record_of
+from orchestrator.core.objective import quotient, ranked, record_of, speedup
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, without_accelerator
 from orchestrator.explain.effects import (
@@ -17,11 +18,9 @@ from orchestrator.explain.effects import (
     phase_seconds,
     term_seconds,
 )
-from orchestrator.report.labels import lossy_words, outcome_words
-from orchestrator.report.sweep_tables import quotient, speedup
-from orchestrator.report.sweep_text import best_sentence, lossy_sentence
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
-from search_spaces.trial import Estimate, Measured, Record
+from search_spaces.trial import Estimate, Measured, Outcome
 
 RUNNERS_UP = 3
 
@@ -33,7 +32,7 @@ class Competitor:
     """A plan that the best plan is compared to.
 
     Attributes:
-        outcome: How its trial ended; empty if it was not tried.
+        outcome: How its trial ended; None if it was not tried.
         ratio: Speed of the best plan over that of this plan, forecast if `measured` is false.
         equal: True if both are statistically equal.
         phases: Measured seconds of a step.
@@ -43,8 +42,8 @@ class Competitor:
     role: Literal["baseline", "runner-up"]
     trial: int | None
     plan: Plan
-    lossy: str  # knobs that change the numerics; empty if lossless
-    outcome: str
+    lossy: tuple[str, ...]  # knobs that change the numerics
+    outcome: Outcome | None
     ratio: Estimate | None
     measured: bool
     equal: bool
@@ -60,15 +59,11 @@ class BestExplanation:
     """The best plan of a study, and its competitors. Memory is that of the fullest rank."""
 
     study: str
-    answer: str  # a sentence
-    lossy: str  # a sentence; empty if the plan is lossless
-    trial: int
-    plan: Plan
-    samples_per_second: Estimate
+    trial: Record
     peak_bytes: int
     limit_bytes: int
-    line_bytes: float
-    rivals: tuple[Competitor, ...]
+    usable_bytes: float  # the limit minus the headroom
+    competitors: tuple[Competitor, ...]
     note: str = ""  # reason if nothing could be forecast
 
 
@@ -82,15 +77,11 @@ def explain_best(
     headroom = state.spec.objective.headroom
     return BestExplanation(
         study=state.study,
-        answer=best_sentence(state),
-        lossy=lossy_sentence(state),
-        trial=best.number,
-        plan=best.plan,
-        samples_per_second=outcome.samples_per_second,
+        trial=best,
         peak_bytes=memory.peak_bytes,
         limit_bytes=memory.limit_bytes,
-        line_bytes=memory.limit_bytes * (1 - headroom),
-        rivals=tuple(_competitors(state, best, context)),
+        usable_bytes=memory.limit_bytes * (1 - headroom),
+        competitors=tuple(_competitors(state, best, context)),
         note=note,
     )
 
@@ -134,8 +125,8 @@ def _competitor(
         role=role,
         trial=None if tried is None else tried.number,
         plan=plan,
-        lossy=lossy_words(plan, state.spec),
-        outcome="" if tried is None else outcome_words(tried.outcome),
+        lossy=lossy_knobs(plan, state.spec),
+        outcome=None if tried is None else tried.outcome,
         ratio=ratio,
         measured=measured,
         equal=any(record.plan == plan for record in state.equals),

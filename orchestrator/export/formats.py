@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from orchestrator.core.records import Record
 from orchestrator.export import (
     accelerate,
     deepspeed,
@@ -20,7 +21,6 @@ from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.trial import Record
 
 
 @dataclass(frozen=True, slots=True)

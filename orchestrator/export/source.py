@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from orchestrator.core.records import Record
 from orchestrator.forecast.request import TraceVariants
 from orchestrator.workspace import NamedStudy
 from search_spaces.costs.calibration import Calibration
@@ -19,7 +20,7 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 from workers.tracing.trace import trace
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import calibrated
 from search_spaces.costs.calibration import Z_95, Calibration
@@ -25,7 +26,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate, Fingerprint, Measured, PlanForecast, Record
+from search_spaces.trial import Estimate, Fingerprint, Measured, PlanForecast
 
 MOST_RECORDS = 200  # more of them cost more time than they improve the calibration
 CPU = "cpu"

@@ -21,10 +21,18 @@ from orchestrator.explain.compare import (
 )
 from orchestrator.report.explain_text import ratio_words, value_words
 from orchestrator.report.format import gib, plural, spread
-from orchestrator.report.labels import counts_words, lossy_label, plan_words
+from orchestrator.report.labels import (
+    KIND_WORDS,
+    counts_words,
+    lossy_label,
+    lossy_suffix,
+    lossy_values,
+    outcome_words,
+    plan_words,
+)
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import common_knobs, common_words, significant
-from orchestrator.report.sweep_tables import section
+from orchestrator.report.sweep_tables import ANATOMY_WORDS, section
 from search_spaces.trial import Estimate
 
 _MOST_PAIRS = 12
@@ -36,10 +44,10 @@ def render_plans(comparison: PlanComparison) -> RenderableType:
     names = (f"trial {first.trial}", f"trial {second.trial}")
     parts: list[RenderableType] = [Rule(Text(f"plimsoll diff {comparison.study}"), align="left")]
     for side in (first, second):
-        best = ", the best plan" if side.wins else ""
-        words = plan_words(side.plan) + lossy_label(side.lossy)
-        parts.append(Text(f"trial {side.trial}{best}: {words}: {side.outcome}"))
-    speeds = _speeds(comparison.ratio, comparison.rates_apart, names)
+        best = ", the best plan" if side.is_best else ""
+        words = plan_words(side.plan) + lossy_suffix(side.plan, side.lossy)
+        parts.append(Text(f"trial {side.trial}{best}: {words}: {outcome_words(side.outcome)}"))
+    speeds = _speeds(comparison.ratio, comparison.speeds_differ, names)
     parts += [Text(line, "bold") for line in (speeds, _peaks(comparison)) if line]
     if comparison.knobs:
         parts += section("Knobs", _differences(comparison.knobs, names, value_words))
@@ -65,7 +73,7 @@ def _peaks(comparison: PlanComparison) -> str:
     if first is None or second is None:
         return ""
     more = second - first
-    noise = "beyond noise" if comparison.peaks_apart else "not beyond noise"
+    noise = "beyond noise" if comparison.peaks_differ else "not beyond noise"
     word = "more" if more >= 0 else "less"
     return (
         f"trial {comparison.second.trial} needs {gib(abs(more))} GiB {word} at its peak,"
@@ -79,7 +87,8 @@ def _differences(
     grid = table(("", False), (names[0], False), (names[1], False))
     for one in differences:
         sides = ("-" if side is None else words(side) for side in (one.first, one.second))
-        grid.add_row(Text(one.name + " (derived)" * one.follows), *map(Text, sides))
+        name = ANATOMY_WORDS.get(one.name, one.name)
+        grid.add_row(Text(name + " (derived)" * one.follows), *map(Text, sides))
     return grid
 
 
@@ -94,7 +103,7 @@ def render_studies(comparison: StudyComparison) -> RenderableType:
         parts.append(Text(words, "yellow"))
     if comparison.ratio is not None:
         best = (f"the best plan of {names[0]}", f"the best plan of {names[1]}")
-        parts.append(Text(_speeds(comparison.ratio, comparison.rates_apart, best), "bold"))
+        parts.append(Text(_speeds(comparison.ratio, comparison.speeds_differ, best), "bold"))
     parts += _sections(comparison, names)
     return Group(*parts)
 
@@ -106,7 +115,7 @@ def _sections(comparison: StudyComparison, names: tuple[str, str]) -> Iterator[R
     ]
     if None not in (comparison.first.best, comparison.second.best):
         same = "none: both studies have the same best plan"
-        sections.insert(0, ("Best plans: knobs that differ", comparison.winners, same))
+        sections.insert(0, ("Best plans: knobs that differ", comparison.best_plans, same))
     for title, differences, same in sections:
         content = _differences(differences, names, _any) if differences else Text(same)
         yield from section(title, content)
@@ -120,7 +129,7 @@ def _names(comparison: StudyComparison) -> tuple[str, str]:
 
 def _side(name: str, side: Side) -> Iterator[str]:
     where = f" on {side.device}" if side.device else ""
-    yield f"{name}: {plural(side.trials, 'trial')}{where}: {counts_words(dict(side.ended))}"
+    yield f"{name}: {plural(side.trials, 'trial')}{where}: {counts_words(dict(side.outcomes))}"
     if side.note:
         yield f"  note: {side.note}"
     best = side.best
@@ -128,7 +137,7 @@ def _side(name: str, side: Side) -> Iterator[str]:
         yield "  no plan is feasible"
         return
     peak = "" if best.peak_bytes is None else f", peak {gib(best.peak_bytes)} GiB"
-    words = plan_words(best.plan) + lossy_label(best.lossy)
+    words = plan_words(best.plan) + lossy_suffix(best.plan, best.lossy)
     yield f"  best: trial {best.trial}, {words}: {_speed(best)} samples/s{peak}"
 
 
@@ -165,14 +174,14 @@ def _agreement(agreement: Agreement, names: tuple[str, str]) -> Iterator[str]:
     yield (
         f"{plural(agreement.plans, 'plan')} measured in both: {names[1]} has"
         f" {agreement.ratio:.2f} x the speed of {names[0]} (median; {agreement.slowest:.2f} to"
-        f" {agreement.fastest:.2f}), {agreement.apart} beyond noise"
+        f" {agreement.fastest:.2f}), {agreement.differing} beyond noise"
     )
     if agreement.peak_ratio is not None:
         yield f"peaks in {names[1]} are {agreement.peak_ratio:.2f} x as large (median)"
-    if agreement.tau is not None and agreement.chance is not None:
+    if agreement.tau is not None and agreement.p_value is not None:
         yield (
             f"rank correlation {agreement.tau:+.2f} (Kendall's tau: 1 is the same order, -1 the"
-            f" reverse; p = {agreement.chance:.2g})"
+            f" reverse; p = {agreement.p_value:.2g})"
         )
 
 
@@ -187,7 +196,7 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
     )
     omit = common_knobs([pair.plan for pair in pairs])
     for pair in pairs[:_MOST_PAIRS]:
-        noise = "" if pair.rates_apart or pair.ratio is None else " ="
+        noise = "" if pair.speeds_differ or pair.ratio is None else " ="
         grid.add_row(
             f"{pair.first.trial}, {pair.second.trial}",
             Text(plan_words(pair.plan, omit=omit) + lossy_label(_lossy(pair))),
@@ -202,11 +211,21 @@ def _pairs_table(pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
 
 def _lossy(pair: Pair) -> str:
     # they differ if the studies train in different precisions
-    return " or ".join(dict.fromkeys(filter(None, (pair.first.lossy, pair.second.lossy))))
+    return " or ".join(
+        dict.fromkeys(
+            filter(
+                None, (lossy_values(pair.plan, side.lossy) for side in (pair.first, pair.second))
+            )
+        )
+    )
 
 
 def _outcome(side: Measurement) -> str:
-    return side.kind if side.samples_per_second is None else spread(side.samples_per_second)
+    return (
+        KIND_WORDS[side.outcome.kind]
+        if side.samples_per_second is None
+        else spread(side.samples_per_second)
+    )
 
 
 def _peak(side: Measurement) -> str:

@@ -3,37 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-from pydantic import TypeAdapter
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args
 
 from orchestrator.core.objective import memory_limit_of, outcome_counts
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, validation_state
 from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
+from orchestrator.report.explain_text import standing_sentences, untried_words
 from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
-from search_spaces.trial import Estimate, Measured, OutOfMemory, Record
+from orchestrator.report.reasons import reason_words, stop_words
+from orchestrator.report.sweep_text import best_sentence
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
 Comparison = PlanComparison | StudyComparison
-# for each type, the field that identifies it and its name there
-_KINDS: dict[type, tuple[str, str]] = {
-    BestExplanation: ("explains", "won"),
-    TrialExplanation: ("explains", "trial"),
-    UntriedExplanation: ("explains", "untried"),
-    PlanComparison: ("compares", "plans"),
-    StudyComparison: ("compares", "studies"),
-}
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
 
 
-def document(value: Explanation | Comparison) -> dict[str, Any]:
-    """Converts an explanation or a comparison; the first field says which kind it is."""
-    kind = type(value)
-    field, name = _KINDS[kind]
-    return {field: name, **_ADAPTERS[kind].dump_python(value, mode="json")}
+def explanation_document(explanation: Explanation, state: SweepState) -> dict[str, Any]:
+    """Converts an explanation; `explains` says which kind it is."""
+    content = _fields(explanation, state.spec)
+    match explanation:
+        case BestExplanation():
+            return {"explains": "best", "best": best_sentence(state), **content}
+        case TrialExplanation():
+            reasons = list(standing_sentences(explanation, state))
+            return {"explains": "trial", **content, "reasons": reasons}
+        case UntriedExplanation():
+            reasons = [untried_words(reason) for reason in explanation.reasons]
+            return {"explains": "untried", **content, "reasons": reasons}
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Converts a comparison; `compares` says which kind it is."""
+    kind = "plans" if isinstance(comparison, PlanComparison) else "studies"
+    return {"compares": kind, **_fields(comparison, None)}
+
+
+def _fields(value: Any, spec: SweepSpec | None) -> dict[str, Any]:
+    return {field.name: _json(getattr(value, field.name), spec) for field in fields(value)}
+
+
+def _json(value: Any, spec: SweepSpec | None) -> Any:
+    """Converts a value inside of an explanation or a comparison.
+
+    Args:
+        value: The value.
+        spec: The specification of the study, for records.
+    """
+    if isinstance(value, Record):
+        assert spec is not None
+        return _trial(value, spec)
+    if isinstance(value, Plan):
+        return value.as_dict()
+    if isinstance(value, get_args(Outcome)):
+        return {"kind": value.kind, "detail": outcome_words(value)}
+    if isinstance(value, tuple | list):
+        return [_json(one, spec) for one in value]
+    return _fields(value, spec) if is_dataclass(value) else value
 
 
 def report_document(state: SweepState) -> dict[str, Any]:
@@ -44,16 +76,16 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "model": state.spec.model.name,
         "objective": state.goal.metric,
         "memory_limit_bytes": state.memory_limit_bytes,
-        "ended": None if ended is None else ended.reason,
+        "ended": None if ended is None else stop_words(ended.reason),
         "untried_plans": None if ended is None else ended.untried,
-        "untried_at_most_ratio": None if ended is None else ended.left,
-        "answer": None if best is None else _trial(best, state),
+        "untried_at_most_ratio": None if ended is None else ended.regret_bound,
+        "answer": None if best is None else _trial(best, state.spec),
         "validation": validation_state(state),
         "equal_trials": [record.number for record in state.equals],
         "outcomes": outcome_counts(state.records),
-        "trials": [_trial(record, state) for record in state.records],
+        "trials": [_trial(record, state.spec) for record in state.records],
         "validations": [
-            _trial(record, state) | _failure(record, state) for record in state.validations
+            _trial(record, state.spec) | _failure(record, state) for record in state.validations
         ],
     }
 
@@ -65,15 +97,15 @@ def estimate_document(estimate: Estimate | None) -> dict[str, float] | None:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-def _trial(record: Record, state: SweepState) -> dict[str, Any]:
+def _trial(record: Record, spec: SweepSpec) -> dict[str, Any]:
     return {
         "trial": record.number,
         "plan": record.plan.as_dict(),
         "plan_words": plan_words(record.plan),
-        "lossy": lossy_words(record.plan, state.spec),
+        "lossy": lossy_words(record.plan, spec),
         "outcome": record.outcome.kind,
         "detail": outcome_words(record.outcome),
-        "why": record.why,
+        "reason": reason_words(record.reason),
         "started_at": record.started_at,
         "ended_at": record.ended_at,
         **dict(_figures(record)),

@@ -9,16 +9,37 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import Change, KnobEffect
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
-from orchestrator.explain.untried import UntriedExplanation
+from orchestrator.explain.untried import (
+    AlreadyTried,
+    CombinationNotSearched,
+    ForecastSpeed,
+    MayNotFit,
+    NeedsNoLess,
+    RuledOut,
+    SweepOver,
+    UntriedExplanation,
+    UntriedReason,
+    ValueNotSearched,
+)
 from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
-from orchestrator.report.format import gib, plural, spread
-from orchestrator.report.labels import KIND_WORDS, lossy_label, plan_words
+from orchestrator.report.format import gib, number, plural, spread
+from orchestrator.report.labels import (
+    KIND_WORDS,
+    lossy_suffix,
+    outcome_words,
+    plan_words,
+    validation_words,
+    violation_words,
+)
 from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
+from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_tables import section
-from search_spaces.trial import Estimate
+from orchestrator.report.sweep_text import best_sentence, lossy_sentence
+from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
 _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
@@ -32,7 +53,7 @@ def value_words(value: object) -> str:
 def change_words(changes: Sequence[Change]) -> str:
     """Formats changes: `micro_batch 4 instead of 1, batching packed instead of padded`."""
     return ", ".join(
-        f"{one.knob} {value_words(one.ours)} instead of {value_words(one.theirs)}"
+        f"{one.knob} {value_words(one.value)} instead of {value_words(one.other_value)}"
         for one in changes
     )
 
@@ -45,7 +66,7 @@ def ratio_words(ratio: Estimate) -> str:
 def free_memory_sentence(explanation: BestExplanation) -> str:
     """Reports the memory that the best plan leaves free."""
     peak, limit = explanation.peak_bytes, explanation.limit_bytes
-    free, unused = limit - peak, explanation.line_bytes - peak
+    free, unused = limit - peak, explanation.usable_bytes - peak
     return (
         f"its peak of {gib(peak)} GiB leaves {gib(free)} of {gib(limit)} GiB per rank free,"
         f" {100 * free / limit:.0f} %, which is {gib(unused)} GiB more than the headroom"
@@ -55,10 +76,12 @@ def free_memory_sentence(explanation: BestExplanation) -> str:
 def competitor_sentence(competitor: Competitor) -> str:
     """Compares the speed of the best plan with one competitor."""
     if competitor.ratio is None:
-        return f"no speed comparison: {competitor.outcome or 'it was not run'}"
+        outcome = competitor.outcome
+        ended = "it was not run" if outcome is None else outcome_words(outcome)
+        return f"no speed comparison: {ended}"
     source = "measured" if competitor.measured else "forecast"
-    if not competitor.measured and competitor.outcome:
-        source += f"; its trial: {competitor.outcome}"
+    if not competitor.measured and competitor.outcome is not None:
+        source += f"; its trial: {outcome_words(competitor.outcome)}"
     equal = "; statistically equal" if competitor.equal else ""
     return f"the best plan has {ratio_words(competitor.ratio)} its speed ({source}){equal}"
 
@@ -93,16 +116,17 @@ def effect_words(effect: KnobEffect) -> tuple[str, str, str]:
     if effect.ratio is None:
         if effect.trial is None:
             return "-", "-", "no valid plan differs in this knob alone"
-        return "-", "-", f"trial {effect.trial}: {KIND_WORDS.get(effect.told, effect.told)}"
+        return "-", "-", f"trial {effect.trial}: {KIND_WORDS[effect.outcome_kind or 'measured']}"
     more = effect.peak_bytes or 0.0
     peak = f"{'-' if more < 0 else '+'}{gib(abs(more))}"
     source = "forecast" if effect.trial is None else f"trial {effect.trial}"
     return ratio_words(effect.ratio), peak, source
 
 
-def trial_sentences(trial: TrialExplanation) -> Iterator[str]:
+def trial_sentences(explanation: TrialExplanation, state: SweepState) -> Iterator[str]:
     """Explains a trial: why it was tried, its forecast, its rank and its distance to the best."""
-    yield f"it was tried because: {trial.why}"
+    trial = explanation.trial
+    yield f"it was tried because: {reason_words(trial.reason)}"
     if (forecast := trial.forecast) is not None:
         rate, peak = forecast.samples_per_second, forecast.peak_bytes
         yield (
@@ -110,18 +134,59 @@ def trial_sentences(trial: TrialExplanation) -> Iterator[str]:
             f" ({significant(rate.low)} to {significant(rate.high)}), peak {gib(peak.value)} GiB"
             f" ({gib(peak.low)} to {gib(peak.high)}), {100 * forecast.fits:.0f} % likely to fit"
         )
-    if trial.place is not None:
-        yield f"rank {trial.place} among feasible plans"
-    yield from trial.reasons
-    if trial.ratio is not None:
-        yield f"it has {ratio_words(trial.ratio)} the speed of the best plan, trial {trial.winner}"
-    if trial.snapshot is not None:
+    if explanation.rank is not None:
+        yield f"rank {explanation.rank} among feasible plans"
+    yield from standing_sentences(explanation, state)
+    best = 0 if explanation.best is None else explanation.best.number
+    if explanation.ratio is not None:
+        yield f"it has {ratio_words(explanation.ratio)} the speed of the best plan, trial {best}"
+    if explanation.snapshot is not None:
         yield (
-            f"PyTorch's memory snapshot from when it ran out: {trial.snapshot}; view it on"
+            f"PyTorch's memory snapshot from when it ran out: {explanation.snapshot}; view it on"
             " https://pytorch.org/memory_viz (it is a pickle: load only files that you made)"
         )
-    if trial.changes:
-        yield f"the best plan, trial {trial.winner}, has {change_words(trial.changes)}"
+    if explanation.changes:
+        yield f"the best plan, trial {best}, has {change_words(explanation.changes)}"
+
+
+def standing_sentences(explanation: TrialExplanation, state: SweepState) -> Iterator[str]:
+    """Says why a trial is or is not the best plan."""
+    trial, best = explanation.trial, explanation.best
+    for validation in state.validations:
+        if validation.number == trial.number:
+            yield f"its validation {validation_words(validation, state)}"
+    match explanation.standing:
+        case "best":
+            yield "it is the best plan"
+        case "not_measured":
+            yield from _unmeasured(trial.outcome)
+        case "infeasible":
+            yield from map(violation_words, state.goal.violations(trial))
+        case "tied" if best is not None:
+            validated = state.validated is not None and state.validated.number == best.number
+            preferred = "was validated" if validated else "measured fastest"
+            yield f"it is statistically equal to trial {best.number}, which {preferred}"
+        case "worse" if best is not None:
+            value, best_value = state.goal.value(trial), state.goal.value(best)
+            if value is not None and best_value is not None:
+                yield (
+                    f"it reaches {_range(value)}, and trial {best.number} reaches"
+                    f" {_range(best_value)}: the intervals do not overlap"
+                )
+
+
+def _range(estimate: Estimate) -> str:
+    return f"{number(estimate.value)} ({number(estimate.low)} to {number(estimate.high)})"
+
+
+def _unmeasured(outcome: Outcome) -> Iterator[str]:
+    if isinstance(outcome, OutOfMemory) and outcome.where == "host":
+        yield (
+            "host memory ran out, not device memory; host memory used by loader processes,"
+            " offloaded state and other work is not forecast"
+        )
+    elif isinstance(outcome, OutOfMemory) and outcome.wanted_bytes is None:
+        yield "the allocator did not report how much memory it requested"
 
 
 def shortage_sentences(shortage: Shortage) -> Iterator[str]:
@@ -150,8 +215,8 @@ def shortage_sentences(shortage: Shortage) -> Iterator[str]:
 
 def fixes_sentence(shortage: Shortage) -> str:
     """Counts the single-knob changes and those that are measured or forecast to fit."""
-    measured = sum(fix.trial is not None for fix in shortage.remedies)
-    forecast = len(shortage.remedies) - measured
+    measured = sum(fix.trial is not None for fix in shortage.fixes)
+    forecast = len(shortage.fixes) - measured
     return (
         f"{plural(shortage.tried, 'valid plan')} with one knob changed; {measured} of the values"
         f" measured to fit and {forecast} forecast to fit; {plural(shortage.ran_out, 'plan')} also"
@@ -163,9 +228,9 @@ def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
     """Returns the cells of a fix: change, forecast speed, measured speed, peak, evidence."""
     change = fix.change
     fits = f"{100 * fix.fits:.0f} %" if fix.trial is None else f"trial {fix.trial}"
-    peak = gib(fix.peak_bytes) + ("" if fix.keeps else " (over usable memory)")
+    peak = gib(fix.peak_bytes) + ("" if fix.keeps_headroom else " (over usable memory)")
     return (
-        f"{change.knob} {value_words(change.theirs)}",
+        f"{change.knob} {value_words(change.other_value)}",
         significant(fix.samples_per_second.value),
         "-" if fix.measured is None else spread(fix.measured),
         peak,
@@ -173,18 +238,18 @@ def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
     )
 
 
-def render_best(explanation: BestExplanation) -> RenderableType:
+def render_best(explanation: BestExplanation, state: SweepState) -> RenderableType:
     """Renders the explanation of the best plan."""
     parts = [
-        *_head(explanation.study, explanation.answer, explanation.note),
+        *_head(explanation.study, best_sentence(state), explanation.note),
         Text(free_memory_sentence(explanation)),
     ]
-    if explanation.lossy:
-        parts.append(Text(explanation.lossy, "yellow"))
-    for competitor in explanation.rivals:
+    if lossy := lossy_sentence(state):
+        parts.append(Text(lossy, "yellow"))
+    for competitor in explanation.competitors:
         if competitor.role == "baseline":
             parts += _against_baseline(competitor)
-    runners_up = [one for one in explanation.rivals if one.role == "runner-up"]
+    runners_up = [one for one in explanation.competitors if one.role == "runner-up"]
     if runners_up:
         parts += section("Against the runners-up", _runners_up_table(runners_up))
     return Group(*parts)
@@ -197,7 +262,7 @@ def _against_baseline(baseline: Competitor) -> Iterator[RenderableType]:
         note = "effect: the best plan over the plan that differs in this knob alone; knobs interact"
         parts += [_effects_table(baseline.knob_effects), Text(note)]
     parts += map(Text, time_sentences(baseline))
-    words = plan_words(baseline.plan) + lossy_label(baseline.lossy)
+    words = plan_words(baseline.plan) + lossy_suffix(baseline.plan, baseline.lossy)
     yield from section(f"Against the baseline: {words} ({trial})", *parts)
 
 
@@ -214,8 +279,8 @@ def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
         change = effect.change
         grid.add_row(
             change.knob,
-            Text(value_words(change.ours)),
-            Text(value_words(change.theirs)),
+            Text(value_words(change.value)),
+            Text(value_words(change.other_value)),
             *map(Text, effect_words(effect)),
         )
     return grid
@@ -235,20 +300,24 @@ def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
             "-" if runner_up.ratio is None else ratio_words(runner_up.ratio),
             "equal" if runner_up.equal else "",
             "-" if runner_up.peak_bytes is None else gib(runner_up.peak_bytes),
-            Text(change_words(runner_up.changes) + lossy_label(runner_up.lossy)),
+            Text(change_words(runner_up.changes) + lossy_suffix(runner_up.plan, runner_up.lossy)),
         )
     return grid
 
 
-def render_trial(trial: TrialExplanation) -> RenderableType:
+def render_trial(explanation: TrialExplanation, state: SweepState) -> RenderableType:
     """Renders the explanation of a trial."""
-    words = plan_words(trial.plan) + lossy_label(trial.lossy)
-    title = f"trial {trial.trial}, {words}: {trial.outcome}"
-    parts = [*_head(trial.study, title, trial.note), *map(Text, trial_sentences(trial))]
-    if trial.shortage is not None:
-        parts += _shortage(trial.shortage)
-    if trial.trace:
-        parts += section("Traceback", Text(trial.trace.rstrip()))
+    trial = explanation.trial
+    words = plan_words(trial.plan) + lossy_suffix(trial.plan, explanation.lossy)
+    title = f"trial {trial.number}, {words}: {outcome_words(trial.outcome)}"
+    parts = [
+        *_head(explanation.study, title, explanation.note),
+        *map(Text, trial_sentences(explanation, state)),
+    ]
+    if explanation.shortage is not None:
+        parts += _shortage(explanation.shortage)
+    if isinstance(trial.outcome, Crashed) and trial.outcome.trace:
+        parts += section("Traceback", Text(trial.outcome.trace.rstrip()))
     return Group(*parts)
 
 
@@ -258,7 +327,7 @@ def _shortage(shortage: Shortage) -> Iterator[RenderableType]:
         memory.append(_categories_table(shortage))
     yield from section("Memory", *memory)
     fixes: list[RenderableType] = [Text(fixes_sentence(shortage))]
-    if shortage.remedies:
+    if shortage.fixes:
         fixes.append(_fixes_table(shortage))
     yield from section("Single-knob changes that would fit", *fixes)
 
@@ -279,21 +348,78 @@ def _fixes_table(shortage: Shortage) -> Table:
         ("peak GiB", True),
         ("fits", True),
     )
-    for fix in shortage.remedies:
+    for fix in shortage.fixes:
         grid.add_row(*map(Text, fix_words(fix)))
     return grid
 
 
+def untried_words(reason: UntriedReason) -> str:
+    """Describes a reason why a plan was not tried."""
+    match reason:
+        case AlreadyTried(trial=trial):
+            return f"it was tried, as trial {trial}"
+        case RuledOut(refused=refused):
+            return f"{refused.detail} (rule: {refused.rule.replace('_', ' ')})"
+        case ValueNotSearched(knob=knob, value=value, searched=searched):
+            others = ", ".join(map(_value, searched))
+            return f"space.{knob} does not include {_value(value)}, only {others}"
+        case CombinationNotSearched():
+            return (
+                "each of its values is searched, but not this combination: the values of a knob"
+                " depend on other knobs (docs/knobs.md); to search them, list them in space"
+            )
+        case NeedsNoLess(trial=trial):
+            return f"trial {trial} ran out of memory, and this plan needs no less memory"
+        case MayNotFit():
+            return _memory_words(reason)
+        case ForecastSpeed(ratio=ratio, best=best):
+            unsure = "" if ratio.high < 1 or ratio.value >= 1 else ", so it may be as fast"
+            return f"its forecast speed is {ratio_words(ratio)} that of trial {best}{unsure}"
+        case SweepOver():
+            return _end_words(reason)
+
+
+def _end_words(reason: SweepOver) -> str:
+    trials = plural(reason.trials, "trial")
+    if reason.ended is None:
+        return f"no end of the sweep is recorded; so far it has {trials}"
+    ended = stop_words(reason.ended)
+    return f"the sweep ended before this plan was reached, after {trials}: {ended}"
+
+
+def _value(value: object) -> str:
+    return value_words(value) or "none"
+
+
+def _memory_words(reason: MayNotFit) -> str:
+    needed, bound = reason.needed_bytes, gib(reason.bound_bytes)
+    peak = f"its forecast peak is {gib(needed.value)} GiB ({gib(needed.low)} to {gib(needed.high)})"
+    fits = f"{100 * reason.fits:.0f} % likely to fit"
+    match reason.bound:
+        case "host":
+            return (
+                f"it would offload {gib(needed.value)} GiB to host memory, more than the share of a"
+                " rank"
+            )
+        case "limit":
+            return f"{peak}, above the limit of {bound} GiB: {fits}"
+        case "usable":
+            return f"{peak}, above {bound} GiB, the limit minus the headroom: {fits}"
+        case "certainty":
+            return f"{peak}, too close to the limit of {bound} GiB: {fits}"
+
+
 def render_untried(untried: UntriedExplanation) -> RenderableType:
     """Renders the explanation of a plan that was not tried."""
-    words = "no such plan" if untried.plan is None else plan_words(untried.plan)
-    words += lossy_label(untried.lossy)
+    words = "no such plan"
+    if untried.plan is not None:
+        words = plan_words(untried.plan) + lossy_suffix(untried.plan, untried.lossy)
     verdict = untried.verdict.replace("_", " ")
     parts = _head(untried.study, f"{words}: {verdict}", "")
     if untried.changes:
         like = "the best plan" if untried.like is None else f"trial {untried.like}"
         parts.append(Text(f"{like} has {change_words(untried.changes)}"))
-    parts += [Text(reason) for reason in untried.reasons]
+    parts += [Text(untried_words(reason)) for reason in untried.reasons]
     if (forecast := untried.expected) is not None:
         rate, peak = forecast.samples_per_second, forecast.peak_bytes
         parts.append(

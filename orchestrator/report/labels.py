@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.objective import Violation
+from orchestrator.core.reasons import Promising, TrialReason
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import LossCheck, ValidationFailure, loss_check
 from orchestrator.report.format import gib, plural, rate, spread
-from search_spaces.knobs.registry import KNOBS
+from orchestrator.report.reasons import outcome_sentence
+from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import (
-    Measured,
-    Outcome,
-    OutOfMemory,
-    PlanForecast,
-    Record,
-    Refused,
-    sentence,
-)
+from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast, Refused
 
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
@@ -49,7 +44,7 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 
 def outcome_words(outcome: Outcome) -> str:
     """Describes an outcome on one line, with a label if the device lowered its clocks."""
-    words = " ".join(sentence(outcome).split())  # the reason of a crash may span lines
+    words = " ".join(outcome_sentence(outcome).split())  # the reason of a crash may span lines
     if isinstance(outcome, Measured) and outcome.conditions.throttled:
         return f"{words} (throttled: {', '.join(outcome.conditions.throttled)})"
     return words
@@ -86,13 +81,14 @@ def record_words(record: Record, *, brief: bool = False) -> str:
             return words
 
 
-def forecast_words(forecast: PlanForecast, *, fits: float | None) -> str:
+def forecast_words(forecast: PlanForecast, reason: TrialReason) -> str:
     """Describes a forecast: `39.8 samples/s, 0.310 GiB, 93 % likely to fit`.
 
-    The forecast's probability is left out if it is 100 %, or if the search has one (`fits`), which
-    also accounts for what other trials showed.
+    The forecast's probability is left out if it is 100 %, or if the reason for the trial has one,
+    which also accounts for what other trials showed.
     """
-    peak = _peak_words(forecast) if fits is None else f"{gib(forecast.peak_bytes.value)} GiB"
+    promising = isinstance(reason, Promising)
+    peak = f"{gib(forecast.peak_bytes.value)} GiB" if promising else _peak_words(forecast)
     return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
 
 
@@ -135,8 +131,17 @@ def fixed_words(space: Space) -> str:
 
 def lossy_words(plan: Plan, spec: SweepSpec) -> str:
     """Names the lossy settings of a plan, `bf16`; empty if it trains the numerics of the spec."""
-    changed = (knob.name for knob in KNOBS if knob.lossy(getattr(plan, knob.name), spec))
-    return " ".join(_LOSSY_WORDS[name](plan) for name in changed)
+    return lossy_values(plan, lossy_knobs(plan, spec))
+
+
+def lossy_values(plan: Plan, lossy: Sequence[str]) -> str:
+    """Names the values that a plan has for its lossy knobs."""
+    return " ".join(_LOSSY_WORDS[name](plan) for name in lossy)
+
+
+def lossy_suffix(plan: Plan, lossy: Sequence[str]) -> str:
+    """Formats the values of a plan's lossy knobs as a suffix for its name."""
+    return lossy_label(lossy_values(plan, lossy))
 
 
 def lossy_label(lossy: str) -> str:
@@ -267,7 +272,7 @@ def failure_words(failure: ValidationFailure) -> str:
     if failure.trial_rate is not None and isinstance(failure.outcome, Measured):
         rate = failure.outcome.samples_per_second.value
         return f"it ran at {rate:.4g} samples/s, its trial at {failure.trial_rate:.4g}"
-    return " ".join(sentence(failure.outcome).split())
+    return " ".join(outcome_sentence(failure.outcome).split())
 
 
 def validation_words(validation: Record, state: SweepState) -> str:

@@ -23,7 +23,8 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import outcome_counts, within_headroom
+from orchestrator.core.objective import outcome_counts, speedup, within_headroom
+from orchestrator.core.records import Record
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
@@ -38,8 +39,9 @@ from orchestrator.report.labels import (
     record_words,
     validation_words,
 )
-from orchestrator.report.sweep_tables import baseline_record, progress, speedup
-from search_spaces.trial import Measured, MemoryReading, Record
+from orchestrator.report.reasons import note_words, reason_words, stop_words
+from orchestrator.report.sweep_tables import baseline_record, progress
+from search_spaces.trial import Measured, MemoryReading
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -142,7 +144,7 @@ def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, Rend
 
 def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
     if not state.running:
-        idle = state.ended.reason if state.ended else "no trial running"
+        idle = stop_words(state.ended.reason) if state.ended else "no trial running"
         yield "now", Text(idle, style="bright_black")
         return
     *others, trial = state.running
@@ -153,9 +155,9 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
     elapsed, deadline = now - trial.at, trial.deadline_seconds
     style = "bold red" if elapsed > deadline else "bright_black"
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
-    expected = trial.forecast and forecast_words(trial.forecast, fits=trial.fits)
+    expected = trial.forecast and forecast_words(trial.forecast, trial.reason)
     forecast = f" · forecast {expected}" if expected else ""
-    yield "", Text.assemble((f"{time}{forecast} · {trial.why}", style))
+    yield "", Text.assemble((f"{time}{forecast} · {reason_words(trial.reason)}", style))
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
@@ -251,7 +253,7 @@ def _outcome(record: Record, headroom: float, wide: bool) -> Text:
 
 def _notes(state: SweepState) -> Iterator[RenderableType]:
     for note in state.notes[-_NOTES:]:
-        text = Text(f"note: {' '.join(note.text.split())}", style="yellow")
+        text = Text(f"note: {' '.join(note_words(note.note).split())}", style="yellow")
         text.no_wrap, text.overflow = True, "ellipsis"
         yield text
 
@@ -329,17 +331,18 @@ def lines(event: Event, state: SweepState) -> Iterator[str]:
         case TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_plan(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
-        case TrialStarted(number=number, plan=plan, why=reason, forecast=forecast, fits=fits):
-            expected = f"; forecast {forecast_words(forecast, fits=fits)}" if forecast else ""
-            yield f"trial {number} starts: {labelled_plan(plan, state.spec)} ({reason}{expected})"
+        case TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
+            expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
+            words = labelled_plan(plan, state.spec)
+            yield f"trial {number} starts: {words} ({reason_words(reason)}{expected})"
         case TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case TrialEnded(record=record):
             yield _ended(record, state, event.at)
-        case Noted(text=text):
-            yield f"note: {text}"
+        case Noted(note=note):
+            yield f"note: {note_words(note)}"
         case SweepEnded(reason=reason):
-            yield f"sweep ended: {reason}; {_tally(state)}"
+            yield f"sweep ended: {stop_words(reason)}; {_tally(state)}"
 
 
 def _started(event: SweepStarted) -> Iterator[str]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.core.objective import within_headroom
+from orchestrator.core.objective import speedup, within_headroom
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
 from orchestrator.explain.effects import KnobEffect, single_changes
 from orchestrator.report.labels import KIND_WORDS, check_of
-from orchestrator.report.sweep_tables import baseline_record, speedup
+from orchestrator.report.sweep_tables import baseline_record
 from search_spaces.errors import UserError
-from search_spaces.trial import Estimate, Measured, MemoryReading, Record
+from search_spaces.trial import Estimate, Measured, MemoryReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.pareto import pareto_front
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import without_accelerator
 from orchestrator.explain.effects import KnobEffect
@@ -31,7 +32,7 @@ from orchestrator.report.plan_text import term_words
 from orchestrator.report.sweep_tables import anatomy_rows
 from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
-from search_spaces.trial import Measured, OutOfMemory, Record
+from search_spaces.trial import Measured, OutOfMemory
 
 _STYLES = {  # colour and symbol of each outcome
     "measured": ("#0072b2", "circle"),
@@ -249,7 +250,7 @@ def progress_chart(data: ReportData) -> Figure:
 def change_words(effect: KnobEffect) -> str:
     """Formats the change of a knob: `micro_batch 8 → 4`."""
     change = effect.change
-    return f"{change.knob} {change.ours} → {change.theirs}"
+    return f"{change.knob} {change.value} → {change.other_value}"
 
 
 def speed_change(effect: KnobEffect) -> float:
@@ -261,7 +262,7 @@ def speed_change(effect: KnobEffect) -> float:
 def _source(effect: KnobEffect) -> str:
     if effect.trial is not None:
         return "measured"
-    return "forecast, may not fit" if effect.keeps is False else "forecast"
+    return "forecast, may not fit" if effect.keeps_headroom is False else "forecast"
 
 
 def knobs_chart(knob_effects: Sequence[KnobEffect]) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import KnobEffect
 from orchestrator.report.format import duration, gib, number, plural, spread
@@ -23,6 +24,7 @@ from orchestrator.report.page_data import (
     comparisons,
     memory_of,
 )
+from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_charts import change_words, figures, speed_change
 from orchestrator.report.sweep_text import (
     best_sentence,
@@ -36,7 +38,7 @@ from orchestrator.report.sweep_text import (
 )
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Fingerprint, Measured, Record
+from search_spaces.trial import Fingerprint, Measured
 
 
 def report_page(data: ReportData) -> str:
@@ -112,7 +114,7 @@ def _conditions(state: SweepState) -> str:
         span = budget_sentence(state)
         return f"{job}{where}" + (f"; {span}" if span else "")
     elapsed = duration(state.ended.at - state.started_at)
-    return f"{job}{where}; ended after {elapsed}: {state.ended.reason}"
+    return f"{job}{where}; ended after {elapsed}: {stop_words(state.ended.reason)}"
 
 
 def _warnings(data: ReportData) -> Iterator[str]:
@@ -206,9 +208,9 @@ def _effect_row(effect: KnobEffect) -> tuple[str, str, str, str]:
     memory = "-" if effect.peak_bytes is None else f"{-effect.peak_bytes / 2**30:+.3f}"
     if effect.trial is None:
         source = "unknown" if effect.ratio is None else "forecast"
-        source += "" if effect.keeps is not False else ", may not fit"
+        source += "" if effect.keeps_headroom is not False else ", may not fit"
     else:
-        outcome = KIND_WORDS.get(effect.told, effect.told)
+        outcome = KIND_WORDS[effect.outcome_kind or "measured"]
         source = f"trial {effect.trial}" + (f": {outcome}" if outcome else "")
     return change_words(effect), speed, memory, source
 
@@ -242,7 +244,7 @@ def _trials(state: SweepState) -> Table:
                 str(record.number),
                 labelled_plan(record.plan, state.spec, omit=omit),
                 record_words(record),
-                record.why,
+                reason_words(record.reason),
             )
             for record in (*state.records, *state.validations)
         ),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from rich import box
 from rich.console import RenderableType
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from orchestrator.core.objective import ranked, record_of, within_headroom
 from orchestrator.core.pareto import pareto_front
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import gib, number, rate, spread
 from orchestrator.report.labels import (
@@ -27,7 +28,7 @@ from orchestrator.report.labels import (
     violation_words,
 )
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Anatomy, Estimate, Measured, OutOfMemory, Record
+from search_spaces.trial import Anatomy, Measured, OutOfMemory
 
 _SECONDS_PER_MINUTE = 60.0
 _BEST = 5
@@ -44,6 +45,17 @@ class Progress:
     seconds: float
     seconds_of: float
     left_seconds: float | None
+
+
+ANATOMY_WORDS = MappingProxyType(
+    {
+        "weights": "weights",
+        "gradients": "gradients",
+        "optimizer_states": "optimizer states",
+        "activations": "activations and temporaries",
+        "fragmentation": "fragmentation",
+    }
+)
 
 
 def progress(state: SweepState, now: float) -> Progress:
@@ -73,31 +85,6 @@ def trial_seconds(record: Record) -> float:
 def baseline_record(state: SweepState) -> Record | None:
     """Returns the trial of the baseline, or None if it was not run."""
     return record_of(state.records, state.space.baseline)
-
-
-def speedup(record: Record | None, baseline: Record | None) -> Estimate | None:
-    """Returns the speed of `record` over that of `baseline`, or None unless both are measured.
-
-    The interval treats the measurements as independent: their relative half-widths add in
-    quadrature.
-    """
-    if record is None or baseline is None:
-        return None
-    outcome, reference = record.outcome, baseline.outcome
-    if not (isinstance(outcome, Measured) and isinstance(reference, Measured)):
-        return None
-    if record.plan == baseline.plan:
-        return Estimate(value=1.0, low=1.0, high=1.0)
-    return quotient(outcome.samples_per_second, reference.samples_per_second)
-
-
-def quotient(above: Estimate, below: Estimate) -> Estimate | None:
-    """Divides one rate by another, independent one; None if either is 0."""
-    if not above.value or not below.value:
-        return None
-    ratio = above.value / below.value
-    relative = math.hypot(above.relative_half_width, below.relative_half_width)
-    return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
 def memory_excess(record: Record, headroom: float) -> float | None:
@@ -261,12 +248,10 @@ def anatomy_table(record: Record) -> Table:
 
 def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
     """Yields the categories that the allocator held at the peak, in bytes, without unknown ones."""
-    yield "weights", anatomy.weights
-    yield "gradients", anatomy.gradients
-    yield "optimizer states", anatomy.optimizer_states
-    yield "activations and temporaries", anatomy.activations
-    if anatomy.fragmentation is not None:
-        yield "fragmentation", anatomy.fragmentation
+    for name, words in ANATOMY_WORDS.items():
+        size_bytes = getattr(anatomy, name)
+        if size_bytes is not None:
+            yield words, size_bytes
 
 
 def outcomes_table(state: SweepState) -> Table:

@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from orchestrator.core.objective import best, score, throughput, within_headroom
+from orchestrator.core.objective import best, score, speedup, throughput, within_headroom
+from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import duration, gib, plural, spread
 from orchestrator.report.labels import (
@@ -24,6 +25,7 @@ from orchestrator.report.labels import (
     validation_sentences,
     violation_words,
 )
+from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_tables import (
     anatomy_table,
     baseline_record,
@@ -34,10 +36,9 @@ from orchestrator.report.sweep_tables import (
     outcomes_table,
     rules_table,
     section,
-    speedup,
 )
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Estimate, Measured, Record, forecast_errors
+from search_spaces.trial import Estimate, Measured
 
 _MOST_NUMBERS = 12  # trial numbers in a list
 _OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
@@ -132,10 +133,11 @@ def speedup_sentence(state: SweepState) -> str:
 def regret_sentence(state: SweepState) -> str:
     """States the regret bound of the sweep; empty if there is none."""
     ended = state.ended
-    if ended is None or ended.left is None or state.best is None or not ended.untried:
+    if ended is None or ended.regret_bound is None or state.best is None or not ended.untried:
         return ""
+    bound = _better_by(ended.regret_bound, state.goal.metric)
     return (
-        f"regret bound: no untried plan {_better_by(ended.left, state.goal.metric)} than the best"
+        f"regret bound: no untried plan {bound} than the best"
         f" ({ended.untried:,} untried, 95 % confidence, model-based)"
     )
 
@@ -340,7 +342,7 @@ def _heading(state: SweepState) -> Iterator[str]:
         yield plural(len(state.records), "trial")
     if state.ended is not None:
         elapsed = duration(state.ended.at - state.started_at)
-        yield f"ended after {elapsed}: {state.ended.reason}"
+        yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
     elif span := budget_sentence(state):
         yield span
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.reasons import TrialReason
+from orchestrator.core.records import Record
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates
-from search_spaces.trial import OutOfMemory, Record
+from search_spaces.trial import OutOfMemory
 
 Flags = NDArray[np.bool_]
 
@@ -37,15 +39,13 @@ class Proposal:
     """The plan to try next, and the reason.
 
     `saving` is the share of a training run's time that the trial is expected to save, `seconds`
-    its expected duration, `fits` the probability that the plan fits. Each is None if the sampler
-    has no estimate.
+    its expected duration. Each is None if the sampler has no estimate.
     """
 
     plan: Plan
-    why: str
+    reason: TrialReason
     saving: float | None = None
     seconds: float | None = None
-    fits: float | None = None
 
 
 class AbstractProposer(ABC):

@@ -10,9 +10,10 @@ import numpy as np
 
 from orchestrator.core.failures import failure_decision
 from orchestrator.core.objective import Objective
+from orchestrator.core.records import Record
 from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, Record, TimedOut
+from search_spaces.trial import Measured, OutOfMemory, TimedOut
 
 MAX_OBSERVATIONS = (
     400  # observations that are used; more cost more time than they improve the search

@@ -16,6 +16,8 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from orchestrator.core.objective import Objective, is_measured, score
+from orchestrator.core.reasons import Sampled
+from orchestrator.core.records import Record
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState, drop_dominated
 from orchestrator.search.encoding import distributions, parameters, position
 from orchestrator.search.observations import constraints_of
@@ -23,7 +25,6 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
-from search_spaces.trial import Record
 
 Points = NDArray[np.float64]
 
@@ -59,7 +60,7 @@ class OptunaProposer(AbstractProposer):
             goal: The objective and its constraints.
             seed: Random seed of the sampler.
         """
-        self._name = name
+        self._name: Sampler = name
         self._table = space.table
         self._searched = distributions(space)
         self._objective = goal
@@ -69,7 +70,7 @@ class OptunaProposer(AbstractProposer):
         self._reset_mirror()
 
     def propose(self, known: SearchState) -> Proposal:
-        return Proposal(plan=self._choose(known), why=f"proposed by {self._name}")
+        return Proposal(plan=self._choose(known), reason=Sampled(sampler=self._name))
 
     def _choose(self, state: SearchState) -> Plan:
         untried = Candidates(self._table.take(state.free))

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.objective import Objective, memory_limit_of
+from orchestrator.core.reasons import Promising
+from orchestrator.core.records import Record
 from orchestrator.search.acquisition import SearchObjective
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState, dominated_rows
 from orchestrator.search.encoding import Distributions, distributions, position, table_features
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, observation_of
-from orchestrator.search.plimsoll_sampler import reason_sentence
 from orchestrator.search.search import CandidatePool, Search, Suggestion
 from orchestrator.search.transfer import EarlierStudy, TransferredTrial, transferred_trials
 from search_spaces.costs.forecast import SearchPrior
@@ -27,7 +28,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
-from search_spaces.trial import Costs, Measured, Record
+from search_spaces.trial import Costs, Measured
 
 # Start of a new worker group, measured with Ray 2.60 (benchmarks/results/trial_overhead.json)
 RESTART_SECONDS = 12.0
@@ -145,10 +146,9 @@ class PlimsollProposer(AbstractProposer):
         plan = candidates.table.plan(choice.row)
         return Proposal(
             plan=plan,
-            why=self._why(choice, plan, candidates),
+            reason=self._reason(choice, plan, candidates),
             saving=choice.saving,
             seconds=seconds,
-            fits=choice.fits,
         )
 
     def regret_bound(self, known: SearchState) -> float | None:
@@ -218,17 +218,22 @@ class PlimsollProposer(AbstractProposer):
             subsets.append(free[np.argsort(-forecast)[:half]])
         return np.unique(np.concatenate(subsets))
 
-    def _why(self, choice: Suggestion, plan: Plan, candidates: _CandidateSet) -> str:
-        incumbent = None if choice.best is None else candidates.table.plan(choice.best)
-        params = {name: getattr(plan, name) for name in self._searched}
-        best = (
-            None
-            if incumbent is None
-            else {name: getattr(incumbent, name) for name in self._searched}
+    def _reason(self, choice: Suggestion, plan: Plan, candidates: _CandidateSet) -> Promising:
+        best = plan if choice.best is None else candidates.table.plan(choice.best)
+        changes = tuple(
+            (name, getattr(plan, name))
+            for name in self._searched
+            if getattr(plan, name) != getattr(best, name)
         )
-        no_forecast = "" if candidates.prior is not None else "; without a forecast"
-        why = reason_sentence(choice, params, best, self._spec.objective.metric)
-        return why + no_forecast + candidates.measured_before(choice.row)
+        return Promising(
+            metric=self._spec.objective.metric,
+            fits=choice.fits,
+            reaches=choice.reaches,
+            gain=choice.gain,
+            changes=changes,
+            forecast=candidates.prior is not None,
+            measured_by=candidates.measured_by.get(choice.row),
+        )
 
 
 class _CandidateSet:
@@ -253,7 +258,7 @@ class _CandidateSet:
         self._own: list[Observation] = []
         self._transferred: list[Observation] = []
         self._transferred_to: set[str] = set()  # accelerators whose fingerprint was compared
-        self._measured_by: dict[int, str] = {}  # name of another study, by candidate
+        self.measured_by: dict[int, str] = {}  # name of another study, by candidate
         self._numbers: set[int] = set()  # of the records that are observed
         self._rows: dict[Plan, list[int]] = {}
         self._batch: list[tuple[Suggestion, float]] = []  # the rest of the last batch
@@ -306,11 +311,6 @@ class _CandidateSet:
                     if trial.record.plan.accelerator in ("", accelerator):
                         self._transfer(trial, number, latest, spec)
 
-    def measured_before(self, row: int) -> str:
-        """Returns what to add to the reason if another study has measured the candidate."""
-        study = self._measured_by.get(row)
-        return f"; study {study} measured it before, repeated here for comparison" if study else ""
-
     def _transfer(
         self, trial: TransferredTrial, study: int, latest: Record, spec: SweepSpec
     ) -> None:
@@ -325,7 +325,7 @@ class _CandidateSet:
             )
             self._transferred.append(transferred)
             if transferred.measured:
-                self._measured_by[transferred.row] = trial.study
+                self.measured_by[transferred.row] = trial.study
 
     def _observations_of(self, record: Record, spec: SweepSpec) -> Iterator[Observation]:
         for row in self.rows_of(record.plan):

@@ -18,25 +18,20 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.core.reasons import Promising
+from orchestrator.report.reasons import reason_words
 from orchestrator.search.encoding import features
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import CONSTRAINT, Observation
 from orchestrator.search.pending import Params, Reservations, enqueued, parameters_of
 from orchestrator.search.search import CandidatePool, Search, Suggestion
-from search_spaces.spec.sections import Metric
 
 _SCALE = 0.5  # how much candidates differ, as the priors of the search expect
 _MIN_NOISE = 1e-3
-WHY = "why"  # user attribute of a trial: the reason for proposing it
+REASON = "reason"  # user attribute of a trial: the reason for proposing it
 _MAX_ENUMERATED = 100_000  # candidates; a larger space is sampled
 _SAMPLED = 4096  # candidates of a larger space
 _RANDOM_ATTEMPTS = 32  # draws for a new combination, before one is picked from a list
-_BEST: Mapping[Metric, str] = {
-    "samples_per_second": "fastest",
-    "samples_per_price": "cheapest",
-    "headroom": "smallest",
-}
-_NAMED_KNOBS = 2  # in a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +163,7 @@ class PlimsollSampler(BaseSampler):
             return chosen
 
         chosen = self._reservations.reserve(study, trial, search_space, propose)
-        study._storage.set_trial_user_attr(trial._trial_id, WHY, why)
+        study._storage.set_trial_user_attr(trial._trial_id, REASON, why)
         return dict(chosen)
 
     def _proposal(
@@ -206,9 +201,8 @@ class PlimsollSampler(BaseSampler):
         )
         choice = pool.search.several(1 + yielded, observations, free, pending)[-1]
         best = None if choice.best is None else pool.candidates[choice.best]
-        expected = None if scale.spread is None else _values_sentence(choice, observations, scale)
         params = {**pool.candidates[choice.row], **fixed}
-        return params, reason_sentence(choice, params, best, expected=expected)
+        return params, reason_words(_reason(choice, params, best, observations, scale))
 
     def _candidate_set(
         self, study: Study, space: dict[str, BaseDistribution], past: Sequence[FrozenTrial]
@@ -362,52 +356,37 @@ class _CandidateSet:
         )
 
 
-def reason_sentence(
+def _reason(
     choice: Suggestion,
     params: Params,
     best: Params | None,
-    metric: Metric = "samples_per_second",
-    expected: str | None = None,
-) -> str:
-    """Explains why a candidate is proposed.
-
-    Args:
-        choice: The candidate with its predictions.
-        params: Its parameters.
-        best: Parameters of the incumbent, None without one.
-        metric: The objective.
-        expected: Text to use in place of the gain, if a ratio of values means nothing.
-    """
-    likely = f"{choice.fits:.0%} likely to fit"
-    if choice.reaches is not None:
-        likely += f", {choice.reaches:.0%} likely to reach the required speed"
-    if choice.gain is None or best is None:
-        return f"expected to be the {_BEST[metric]} that fits; {likely}"
-    changed = [name for name, value in params.items() if best.get(name) != value]
-    named = ", ".join(f"{name} {params[name]}" for name in changed[:_NAMED_KNOBS])
-    more = f" and {len(changed) - _NAMED_KNOBS} more" if len(changed) > _NAMED_KNOBS else ""
-    tests = f"; tests {named}{more} against the best" if changed else ""
-    if metric == "headroom":
-        lower = choice.gain / (1 + choice.gain)
-        return f"expected peak {lower:.0%} lower than the best's; {likely}{tests}"
-    if expected is not None:
-        return f"{expected}; {likely}{tests}"
-    unit = " samples per price" if metric == "samples_per_price" else ""
-    return f"expected {choice.gain:+.0%}{unit} over the best; {likely}{tests}"
+    observations: Sequence[Observation],
+    scale: ValueScale,
+) -> Promising:
+    """Returns the reason for a proposal: its predictions, and what differs from the incumbent."""
+    changes: tuple[tuple[str, Any], ...] = ()
+    values: tuple[float, float] | None = None
+    if best is not None and choice.gain is not None:
+        changes = tuple((name, value) for name, value in params.items() if best.get(name) != value)
+        if scale.spread is not None:
+            values = _expected_values(choice, choice.gain, observations, scale)
+    return Promising(
+        fits=choice.fits,
+        reaches=choice.reaches,
+        gain=choice.gain,
+        changes=changes,
+        values=values,
+    )
 
 
-def _values_sentence(
-    choice: Suggestion, observations: Sequence[Observation], scale: ValueScale
-) -> str | None:
-    """Compares the expected value to that of the incumbent; None without one."""
-    if choice.gain is None:
-        return None
+def _expected_values(
+    choice: Suggestion, gain: float, observations: Sequence[Observation], scale: ValueScale
+) -> tuple[float, float]:
     measured = [
         observation.log_rate for observation in observations if observation.row == choice.best
     ]
     best = statistics.fmean(value for value in measured if value is not None)
-    value = scale.value(best + math.log1p(choice.gain))
-    return f"expected {value:.3g}, the best so far is {scale.value(best):.3g}"
+    return scale.value(best + math.log1p(gain)), scale.value(best)
 
 
 def _has_value(trial: FrozenTrial) -> bool:

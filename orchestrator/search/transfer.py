@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from search_spaces.trial import Fingerprint, Record
+from orchestrator.core.notes import TrialsTransferred
+from orchestrator.core.records import Record
+from search_spaces.trial import Fingerprint
 
 # Standard deviations, in logarithms, of an error that all trials of another study share
 SAME_MACHINE_STD = 0.02  # same machine and software, another day
@@ -44,24 +46,24 @@ def transferred_trials(
     )
 
 
-def transfer_notes(studies: Iterable[EarlierStudy], ours: Fingerprint) -> tuple[str, ...]:
-    """Describes, in a sentence for each study, which trials are transferred and how uncertain."""
-    return tuple(sentence for study in studies if (sentence := _source(study, ours)))
+def transfer_notes(
+    studies: Iterable[EarlierStudy], ours: Fingerprint
+) -> tuple[TrialsTransferred, ...]:
+    """Returns for each study how many of its trials are transferred, and how uncertain they are."""
+    return tuple(_note(study, ours) for study in studies)
 
 
-def _source(study: EarlierStudy, ours: Fingerprint) -> str:
+def _note(study: EarlierStudy, ours: Fingerprint) -> TrialsTransferred:
     trials = transferred_trials([study], ours)
-    if not trials:
-        return f"no trials transferred from study {study.name}: it ran on another device"
-    changes = sorted({change for trial in trials for change in _changes(trial.record, ours)})
-    count = f"{len(trials)} trial" + "s" * (len(trials) > 1)
-    largest = max(trial.transfer_std for trial in trials)
-    detail = f" ({', '.join(changes)})" if changes else ""
-    return f"{count} transferred from study {study.name}, uncertainty {100 * largest:.0f} %{detail}"
-
-
-def _changes(record: Record, ours: Fingerprint) -> Sequence[str]:
-    return differences(record.fingerprint, ours) if record.fingerprint else ()
+    theirs = {trial.record.fingerprint for trial in trials if trial.record.fingerprint}
+    versions = {change for fingerprint in theirs for change in _other_versions(fingerprint, ours)}
+    return TrialsTransferred(
+        study=study.name,
+        trials=len(trials),
+        std=max((trial.transfer_std for trial in trials), default=0.0),
+        versions=tuple(sorted(versions, key=str)),
+        hosts=tuple(sorted({one.hosts for one in theirs} - {ours.hosts})),
+    )
 
 
 def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
@@ -82,17 +84,11 @@ def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
     return float(variance**0.5)
 
 
-def differences(theirs: Fingerprint, ours: Fingerprint) -> tuple[str, ...]:
-    """Lists what differs there, in words: `torch 2.12.0`, `2 hosts`."""
-    other_versions, own_versions = _versions(theirs), _versions(ours)
-    changes = [
-        f"{name} {other_versions.get(name, 'missing')}"
-        for name in sorted(other_versions.keys() | own_versions.keys())
-        if other_versions.get(name) != own_versions.get(name)
-    ]
-    if theirs.hosts != ours.hosts:
-        changes.append(f"{theirs.hosts} hosts")
-    return tuple(changes)
+def _other_versions(theirs: Fingerprint, ours: Fingerprint) -> Iterator[tuple[str, str | None]]:
+    there, here = _versions(theirs), _versions(ours)
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            yield name, there.get(name)
 
 
 def _versions(fingerprint: Fingerprint) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import optuna
 
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.study.identity import job_of
 from orchestrator.study.serialization import (
@@ -27,7 +28,6 @@ from orchestrator.study.storage import (
 from search_spaces.errors import StudyError
 from search_spaces.facts import Provenance
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Record
 
 Content = TypeVar("Content")
 _MAX_NAMES = 20  # of studies in a message

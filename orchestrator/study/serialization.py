@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.records import Record
+from search_spaces.errors import StudyError
 from search_spaces.facts import Provenance
-from search_spaces.trial import Record
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
+_ENDS: TypeAdapter[SweepEnded] = TypeAdapter(SweepEnded)
 _PREFIX = "validation of trial "
 _ENDED, _TRIALS = "ended", "trials"
 _PROVENANCE = "provenance"
@@ -27,8 +29,19 @@ def record_to_json(record: Record) -> Any:
 
 
 def record_from_json(kept: Any) -> Record:
-    """Returns the record that `record_to_json` converted."""
-    return _RECORDS.validate_python(kept)
+    """Returns the record that `record_to_json` converted.
+
+    Raises:
+        StudyError: If another version of Plimsoll wrote it in another form.
+    """
+    try:
+        return _RECORDS.validate_python(kept)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise StudyError(
+            f"another version of Plimsoll wrote the study's records: this one cannot"
+            f" read {where}; choose another study.name, or use the version that wrote it"
+        ) from error
 
 
 def record_of(trial: FrozenTrial) -> Record:
@@ -68,7 +81,9 @@ def kept_validations(study: optuna.Study) -> tuple[Record, ...]:
 
 def keep_end(study: optuna.Study, ended: SweepEnded) -> None:
     """Stores the end of a sweep in place of an earlier one. One commit."""
-    study.set_user_attr(_ENDED, asdict(ended) | {_TRIALS: len(ended_trials(study))})
+    study.set_user_attr(
+        _ENDED, _ENDS.dump_python(ended, mode="json") | {_TRIALS: len(ended_trials(study))}
+    )
 
 
 def kept_end(study: optuna.Study) -> SweepEnded | None:
@@ -76,7 +91,7 @@ def kept_end(study: optuna.Study) -> SweepEnded | None:
     stored = study.user_attrs.get(_ENDED)
     if stored is None or stored[_TRIALS] != len(ended_trials(study)):
         return None
-    return SweepEnded(**{name: value for name, value in stored.items() if name != _TRIALS})
+    return _ENDS.validate_python({name: value for name, value in stored.items() if name != _TRIALS})
 
 
 def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,10 @@ from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.notes import TrialsTransferred
 from orchestrator.core.objective import Objective, score
+from orchestrator.core.reasons import TrialReason
+from orchestrator.core.records import Record
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState
 from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import constraints_of
@@ -54,14 +57,14 @@ from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Fingerprint, Measured, OutOfMemory, Record
+from search_spaces.trial import Fingerprint, Measured, OutOfMemory
 
 VALUE_NAMES: Mapping[Metric, str] = {
     "samples_per_second": "samples per second",
     "samples_per_price": "samples per unit of price",
     "headroom": "share of memory left free",
 }
-_PLAN, _WHY, _RETRY = "plan", "why", "retry_of"
+_PLAN, _REASON, _RETRY = "plan", "reason", "retry_of"
 
 
 def check_study(spec: SweepSpec, name: str) -> None:
@@ -242,8 +245,8 @@ class Study:
             "accelerator", table.values["accelerator"] if kinds is None else kinds
         )
 
-    def sources(self, ours: Fingerprint) -> tuple[str, ...]:
-        """Returns a sentence on each other study that the search uses on this fingerprint."""
+    def transferred(self, ours: Fingerprint) -> tuple[TrialsTransferred, ...]:
+        """Returns what the search learns from each other study on this fingerprint."""
         return transfer_notes(self._earlier, ours)
 
     def regret_bound(self, prior: SearchPrior | None = None) -> float | None:
@@ -255,9 +258,9 @@ class Study:
             return 1.0
         return self._proposer.regret_bound(self._search_state(prior))
 
-    def ask(self, plan: Plan, why: str, retry_of: int | None = None) -> OpenedTrial:
+    def ask(self, plan: Plan, reason: TrialReason, retry_of: int | None = None) -> OpenedTrial:
         """Opens a trial of a plan."""
-        attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _WHY: why}
+        attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
         params = parameters(plan, self._distributions)

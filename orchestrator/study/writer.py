@@ -18,6 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 
+from orchestrator.core.records import Record
 from orchestrator.search.observations import CONSTRAINTS_LIST
 from orchestrator.study.locks import AbstractLock, NoLock, locked_error
 from orchestrator.study.retry import RetryPolicy, Unavailable
@@ -25,7 +26,6 @@ from orchestrator.study.serialization import RECORD, record_from_json, record_to
 from orchestrator.study.storage import is_unavailable, storage_reason
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Record
 
 Answer = TypeVar("Answer")
 

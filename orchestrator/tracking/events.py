@@ -29,6 +29,7 @@ from orchestrator.core.events import (
 from orchestrator.core.objective import throughput
 from orchestrator.core.state import AbstractCallback, SweepState, ValidationState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
+from orchestrator.report.reasons import note_words, reason_words, stop_words
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory
@@ -91,7 +92,7 @@ class TrialStartedLine(AbstractLine):
     plan: str
     plan_key: str
     ranks: int
-    why: str
+    reason: str
     deadline_seconds: float
     ask_seconds: float | None = None
     forecast_samples_per_second: float | None = None
@@ -139,7 +140,7 @@ class SweepEndedLine(AbstractLine):
     reason: str
     trials: int
     untried: int
-    left: float | None = None
+    regret_bound: float | None = None
     best_trial: int | None = None
     best_samples_per_second: float | None = None
     best_plan: str | None = None
@@ -178,8 +179,8 @@ def line_of(event: Event, state: SweepState) -> Line:
             return _trial_started(event, common)
         case TrialEnded():
             return _trial_ended(event, state, common)
-        case Noted(text=text):
-            return NotedLine(**common, text=without_secrets(text))
+        case Noted(note=note):
+            return NotedLine(**common, text=without_secrets(note_words(note)))
         case SweepEnded():
             return _sweep_ended(event, state, common)
 
@@ -217,7 +218,7 @@ def _trial_started(event: TrialStarted, common: dict[str, Any]) -> TrialStartedL
         plan=plan_words(plan),
         plan_key=plan.key,
         ranks=plan.world_size,
-        why=event.why,
+        reason=reason_words(event.reason),
         deadline_seconds=event.deadline_seconds,
         ask_seconds=event.ask_seconds,
         **forecast,
@@ -272,10 +273,10 @@ def _best(state: SweepState) -> dict[str, Any]:
 def _sweep_ended(event: SweepEnded, state: SweepState, common: dict[str, Any]) -> SweepEndedLine:
     return SweepEndedLine(
         **common,
-        reason=without_secrets(event.reason),
+        reason=without_secrets(stop_words(event.reason)),
         trials=len(state.records),
         untried=event.untried,
-        left=event.left,
+        regret_bound=event.regret_bound,
         validation=validation_state(state),
         **_best(state),
     )

@@ -12,6 +12,7 @@ from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.labels import counts_words, validation_sentences
 from orchestrator.report.page_data import ReportData
+from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
     best_sentence,
@@ -89,7 +90,7 @@ def answer_markdown(state: SweepState) -> str:
     outcomes = counts_words(outcome_counts(state.records)) or "none"
     sentences.append(f"trials: {outcomes}")
     if state.ended is not None:
-        sentences.append(f"ended: {state.ended.reason}")
+        sentences.append(f"ended: {stop_words(state.ended.reason)}")
     return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
 
 

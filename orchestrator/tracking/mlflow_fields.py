@@ -12,8 +12,10 @@ from orchestrator.core.objective import (
     outcome_counts,
     record_of,
     score,
+    speedup,
     throughput,
 )
+from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.state import SweepState
 from orchestrator.report.labels import (
     check_of,
@@ -24,22 +26,13 @@ from orchestrator.report.labels import (
     strategy,
     validation_words,
 )
-from orchestrator.report.sweep_tables import speedup
+from orchestrator.report.reasons import reason_words
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import DEFAULTS
 from search_spaces.spec.schema import GIB, SweepSpec
-from search_spaces.trial import (
-    Conditions,
-    Costs,
-    Diverged,
-    Measured,
-    MemoryReading,
-    OutOfMemory,
-    Record,
-    forecast_errors,
-)
+from search_spaces.trial import Conditions, Costs, Diverged, Measured, MemoryReading, OutOfMemory
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -78,8 +71,8 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
         "plimsoll.study": study,
         "plimsoll.trial": str(record.number),
         "outcome": outcome.kind,
-        "reason": outcome_words(outcome),
-        "why": record.why,
+        "detail": outcome_words(outcome),
+        "reason": reason_words(record.reason),
         "engine": plan.engine,
         "zero_stage": str(plan.zero_stage),
         "plan": plan.key,
@@ -251,7 +244,7 @@ def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
         "kind": "validation",
         "validation_of": str(record.number),
         "validation_holds": str(state.why_failed(record) is None).lower(),
-        "reason": validation_words(record, state),
+        "detail": validation_words(record, state),
     }
 
 
@@ -316,7 +309,7 @@ def sweep_tags(state: SweepState) -> dict[str, str]:
     validation, best_record = state.validated, state.best
     tags = {
         "kind": "sweep",
-        "reason": best_sentence(state)[:MAX_TAG],
+        "detail": best_sentence(state)[:MAX_TAG],
         "validated": "no" if validation is None else f"trial {validation.number}",
     }
     # empty instead of left out, to replace the tag of an earlier driver of the study

@@ -45,7 +45,7 @@ _PARAMS = {
     "precision": 85,
 }
 SHOWN_PARAMS = frozenset(_PARAMS)
-_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "lossy": 70, "reason": 330}
+_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "lossy": 70, "detail": 330}
 _DATASET = {"attributes.`Dataset`": 230}  # the last column: the same in most sweeps
 _SECTION = "plimsoll-charts"
 

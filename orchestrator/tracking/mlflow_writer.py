@@ -12,6 +12,7 @@ from typing import final
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.report.labels import fixed_knobs, may_be_lossy
 from orchestrator.tracking import mlflow_artifacts, mlflow_fields
@@ -26,7 +27,7 @@ from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, st
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
 from orchestrator.workspace import experiment_name, memory_snapshot_path
 from search_spaces.facts import ModelFacts, Provenance, provenance_at
-from search_spaces.trial import Fingerprint, Record
+from search_spaces.trial import Fingerprint
 
 _PAGE = 1000
 _METRICS_AT_ONCE = 800  # a call accepts 1000 metrics, params and tags together

@@ -181,4 +181,9 @@ KNOBS: tuple[Knob, ...] = (
 
 def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
     """Returns True if the plan trains exactly as the specification says, numerics included."""
-    return not any(knob.lossy(getattr(plan, knob.name), spec) for knob in KNOBS)
+    return not lossy_knobs(plan, spec)
+
+
+def lossy_knobs(plan: Plan, spec: SweepSpec) -> tuple[str, ...]:
+    """Returns the knobs whose values change the numerics of the specified training."""
+    return tuple(knob.name for knob in KNOBS if knob.lossy(getattr(plan, knob.name), spec))

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.naps import NapReport
 from benchmarks.search_under_ray import all_up, busy_share
-from search_spaces.trial import Cancelled
+from search_spaces.trial import Cancelled, Stopped
 
 
 def naps(*told: tuple[int, float, float]) -> list[NapReport]:
@@ -14,7 +14,7 @@ def naps(*told: tuple[int, float, float]) -> list[NapReport]:
     return [
         NapReport(
             number=number,
-            outcome=Cancelled(detail=""),
+            outcome=Cancelled(cause=Stopped(by="the test")),
             fingerprint=None,
             notes=(),
             started_at=began,

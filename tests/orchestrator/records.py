@@ -14,6 +14,9 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.notes import Message
+from orchestrator.core.reasons import BudgetSpent, Sampled
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance, begin
 from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
 from search_spaces.plan import Plan
@@ -35,8 +38,8 @@ from search_spaces.trial import (
     OutOfMemory,
     Phases,
     PlanForecast,
-    Record,
     Refused,
+    Stopped,
     TimedOut,
 )
 
@@ -60,6 +63,7 @@ CPU_FINGERPRINT = Fingerprint(
     python="3.11.7",
     versions=(("ray", "2.60.0"), ("torch", "2.13.0")),
 )
+PROPOSED = Sampled(sampler="random")  # a reason for a trial
 
 
 def make_spec(**sections: Any) -> SweepSpec:
@@ -221,7 +225,7 @@ def every_outcome() -> tuple[Outcome, ...]:
         Diverged(step=3, loss="nan", costs=make_costs()),
         make_oom(None, where="host", phase="data", rank=None, limit_bytes=None),
         Refused(rule="attention_is_offered", detail="LlamaForCausalLM has no flash attention"),
-        Cancelled(detail="stopped by the user"),
+        Cancelled(cause=Stopped(by="Ctrl-C")),
     )
 
 
@@ -239,7 +243,7 @@ def make_record(number: int, plan: Plan, outcome: Outcome) -> Record:
         number=number,
         plan=plan,
         outcome=outcome,
-        why="a start-up trial of the TPE sampler",
+        reason=PROPOSED,
         started_at=start,
         ended_at=start + TRIAL_SECONDS,
         fingerprint=CPU_FINGERPRINT,
@@ -298,13 +302,15 @@ def _after_start(records: Sequence[Record], ended: bool) -> Iterator[Event]:
         yield TrialStarted(
             number=record.number,
             plan=record.plan,
-            why=record.why,
+            reason=record.reason,
             deadline_seconds=60.0,
             at=record.started_at,
         )
         yield TrialEnded(record=record, at=record.ended_at)
         if record.outcome.kind == "crashed":
-            yield Noted(text="the group was replaced after a crash", at=record.ended_at)
+            yield Noted(
+                note=Message(text="the group was replaced after a crash"), at=record.ended_at
+            )
     if ended:
         at = records[-1].ended_at + 1 if records else BEGAN + 10
-        yield SweepEnded(reason="all 24 trials are used", at=at)
+        yield SweepEnded(reason=BudgetSpent(limit="trials", amount=24), at=at)

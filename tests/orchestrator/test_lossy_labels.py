@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.core.events import TrialStarted
+from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import SweepState
 from orchestrator.explain.compare import compare_plans
 from orchestrator.explain.trial import explain_trial
@@ -56,7 +57,7 @@ def printed(shown: RenderableType) -> str:
 
 def started(state: SweepState) -> str:
     plan = state.records[1].plan
-    event = TrialStarted(number=1, plan=plan, why="", deadline_seconds=60.0, at=BEGAN)
+    event = TrialStarted(number=1, plan=plan, reason=IsBaseline(), deadline_seconds=60.0, at=BEGAN)
     return " ".join(lines(event, state))
 
 

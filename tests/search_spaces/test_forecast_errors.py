@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from search_spaces.trial import Record, forecast_errors
+from orchestrator.core.records import Record, forecast_errors
 from tests.orchestrator.records import (
     make_expectation,
     make_measured,

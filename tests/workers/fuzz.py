@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import transformers
 
+from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ClusterFacts
 from search_spaces.knobs.registry import KNOBS, is_lossless
 from search_spaces.knobs.search_defaults import DomainContext
@@ -31,7 +32,7 @@ from search_spaces.plan import CHOICES, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Outcome, TrialRequest, sentence
+from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
@@ -229,7 +230,7 @@ def reference_losses(alone: Group, model: str) -> tuple[float, ...]:
         optimizer="adamw_foreach",
     )
     outcome = alone.run(TrialRequest(number=0, plan=plan, spec=spec_of(model)))
-    assert isinstance(outcome, Measured), sentence(outcome)
+    assert isinstance(outcome, Measured), outcome_sentence(outcome)
     return outcome.losses
 
 
@@ -241,7 +242,7 @@ def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...])
     outcome: Outcome = outcomes[0]
     fault: str | None = None
     if not isinstance(outcome, Measured):
-        fault = f"{sentence(outcome)}\n{getattr(outcome, 'trace', '')}"
+        fault = f"{outcome_sentence(outcome)}\n{getattr(outcome, 'trace', '')}"
     elif is_lossless(plan, spec):
         apart = [
             abs(mine - theirs) / theirs
@@ -331,7 +332,7 @@ def main() -> int:
     drawn = []
     for one in fuzz(counts, given.seed, fixed):
         drawn.append(one)
-        word = one.fault or sentence(one.outcome)
+        word = one.fault or outcome_sentence(one.outcome)
         print(f"{len(drawn):4d} {one.model:6s} {one.plan.world_size} ranks: {word}", flush=True)
         if one.fault:
             print(f"     {_told(one.plan)}", flush=True)

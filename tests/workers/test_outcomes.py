@@ -23,6 +23,7 @@ from search_spaces.trial import (
     Outcome,
     OutOfMemory,
     Phases,
+    Stopped,
 )
 from workers.outcomes import merge_outcomes
 
@@ -98,7 +99,7 @@ PRECEDENCE: tuple[Outcome, ...] = (
     diverged(),
     crashed(0, "exception"),
     BROKEN,
-    Cancelled(detail="Ctrl-C"),
+    Cancelled(cause=Stopped(by="Ctrl-C")),
     measured(0, 50),
 )
 

@@ -19,7 +19,8 @@ from benchmarks.chaos.judge import (
     judge,
     obeyed,
 )
-from search_spaces.trial import Outcome, Record, TimedOut
+from orchestrator.core.records import Record
+from search_spaces.trial import Outcome, TimedOut
 from tests.orchestrator.core.values import state_after
 from tests.orchestrator.records import make_measured, make_oom
 

@@ -11,6 +11,7 @@ import yaml
 
 from orchestrator.cli.check import model_and_space
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import BudgetSpent, Sampled, StopReason
 from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
 from search_spaces.plan import Plan
@@ -35,6 +36,7 @@ TREE: dict[str, Any] = {
     "validation": {"enabled": False},
     "tracking": {"enabled": False},
 }
+ENDED = BudgetSpent(limit="trials", amount=3)
 
 
 def a_plan(**knobs: Any) -> Plan:
@@ -48,7 +50,7 @@ def a_plan(**knobs: Any) -> Plan:
 def a_study(
     tried: Sequence[tuple[Plan, Outcome]],
     name: str = "demo",
-    ended: str = "the budget of 3 trials is used up",
+    ended: StopReason = ENDED,
     **sections: Any,
 ) -> Path:
     """Makes a study of these trials; returns its specification file in the current directory."""
@@ -60,10 +62,12 @@ def a_study(
     return path
 
 
-def _tell(spec: SweepSpec, name: str, tried: Sequence[tuple[Plan, Outcome]], ended: str) -> None:
+def _tell(
+    spec: SweepSpec, name: str, tried: Sequence[tuple[Plan, Outcome]], ended: StopReason
+) -> None:
     study = Study(spec, name, model_and_space(spec, 2)[1])
     for plan, outcome in tried:
-        asked = study.ask(plan, "proposed")
+        asked = study.ask(plan, Sampled(sampler="random"))
         made = make_record(asked.number, plan, outcome)
         study.tell(replace(made, fingerprint=CPU_FINGERPRINT))
     study.keep_end(SweepEnded(reason=ended, at=BEGAN + 1000.0))

@@ -52,11 +52,11 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "the best plan has 2.00 x (1.96 to 2.04) its speed (measured)" in out
     assert "forecast: " in out
     assert out.endswith("written: out/won.json")
-    assert [worth["change"]["knob"] for worth in told["rivals"][0]["knob_effects"]] == [
+    assert [worth["change"]["knob"] for worth in told["competitors"][0]["knob_effects"]] == [
         "micro_batch",
         "batching",
     ]
-    assert all(worth["ratio"]["value"] > 0 for worth in told["rivals"][0]["knob_effects"])
+    assert all(worth["ratio"]["value"] > 0 for worth in told["competitors"][0]["knob_effects"])
     assert told["note"] == ""
 
 
@@ -66,12 +66,13 @@ def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixt
     told = json.loads((here / "trial.json").read_text())["result"]
     short = told["shortage"]
     known = {
-        (one["change"]["knob"], one["change"]["theirs"]): one["trial"] for one in short["remedies"]
+        (one["change"]["knob"], one["change"]["other_value"]): one["trial"]
+        for one in short["fixes"]
     }
 
     assert code == 0
     assert "out of device memory in forward, wanted 130 % of the limit" in out
-    assert (told["explains"], told["kind"]) == ("trial", "out_of_memory")
+    assert (told["explains"], told["trial"]["outcome"]) == ("trial", "out_of_memory")
     assert short["wanted_bytes"] == int(1.3 * LIMIT_BYTES)
     assert short["held_bytes"]
     assert known["micro_batch", 4] == 1

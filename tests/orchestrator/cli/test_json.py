@@ -113,7 +113,7 @@ def test_a_report_in_a_file_is_the_same_document(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("options", "kind"),
-    [((), "won"), (("--trial", "2"), "trial"), (("--plan", "checkpoint_ratio=0.5"), "untried")],
+    [((), "best"), (("--trial", "2"), "trial"), (("--plan", "checkpoint_ratio=0.5"), "untried")],
 )
 def test_explain(options: tuple[str, ...], kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert result(capsys, "explain", *options)["explains"] == kind

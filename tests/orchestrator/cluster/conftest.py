@@ -22,12 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rigs.postgres import Server
 from benchmarks.rigs.ray_head import SESSION, free_port, ray_head
+from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_validations
 from orchestrator.tracking.events import Line, read_events
 from orchestrator.workspace import TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Record
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_validations
 from search_spaces.spec.load import load_spec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import plimsoll
 
 pytestmark = pytest.mark.thorough

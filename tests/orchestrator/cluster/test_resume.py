@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from benchmarks.rigs.ray_head import environment
+from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
-from search_spaces.trial import Record
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll
 

@@ -18,9 +18,10 @@ from orchestrator.cluster.loop import GroupRunner, run_trials
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
+from orchestrator.core.notes import Message, Note
 from orchestrator.core.placement import Placement, Processes
 from search_spaces.errors import ClusterError
-from search_spaces.trial import Cancelled, Crashed, TrialRequest
+from search_spaces.trial import Cancelled, Crashed, Stopped, TrialRequest
 from tests.orchestrator.records import make_plan, make_spec
 
 GROUPS, DEADLY, STILL, LAST = 3, 4, 7, 11  # 11 runs when all others have ended
@@ -56,7 +57,7 @@ class Counting(AbstractDriver):
         assert report.number not in self.processes
         self.processes[report.number] = report.notes[0]
 
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         self.running.remove(number)
         self.lost.append(number)
 
@@ -65,9 +66,9 @@ def _report(given: Assignment) -> TrialReport:
     """Makes a report without a measurement; its note is the process id."""
     return TrialReport(
         number=given.request.number,
-        outcome=Cancelled(detail="nothing was run"),
+        outcome=Cancelled(cause=Stopped(by="the test")),
         fingerprint=None,
-        notes=(str(os.getpid()),),
+        notes=(Message(text=str(os.getpid())),),
         started_at=0.0,
         ended_at=1.0,
     )
@@ -231,7 +232,7 @@ class Crowded(AbstractDriver):
         self.running.remove(report.number)
         self.ended[report.number] = report.notes
 
-    def lose(self, number: int, notes: Sequence[str] = ()) -> None:
+    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         raise AssertionError(number)
 
 

@@ -10,6 +10,7 @@ import re
 import pytest
 from mlflow.tracking import MlflowClient
 
+from orchestrator.core.reasons import Validates
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.awkward_model import WIDTH
 from tests.orchestrator.cluster.cli import plimsoll
@@ -31,7 +32,7 @@ def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Event
     for validation in eventful.validations:
         assert validation.validation
         assert validation.number == eventful.by_rows[validation.plan.micro_batch].number
-        assert validation.why == f"validation of trial {validation.number}"
+        assert validation.reason == Validates(trial=validation.number)
 
 
 def test_a_plan_that_trains_something_else_is_caught_by_its_losses(eventful: Eventful) -> None:

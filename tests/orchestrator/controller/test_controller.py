@@ -18,7 +18,11 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.failures import RUNNER_DIED
 from orchestrator.core.messages import Assignment, Later, TrialReport
+from orchestrator.core.notes import Message
+from orchestrator.core.reasons import AllTried, BudgetSpent, IsBaseline, Retry, Sampled
+from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.reader import load_records
@@ -30,11 +34,12 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import (
     Cancelled,
     Crashed,
+    DriverDied,
     Measured,
     Outcome,
     PlanForecast,
-    Record,
-    closed_record,
+    Stopped,
+    WorkersFailed,
 )
 from tests.orchestrator.records import (
     BEGAN,
@@ -170,7 +175,7 @@ def test_a_sweep_in_order(sweep: Make) -> None:
     assert len(set(plans)) == 3
     ended = ours.driver.state.ended
     assert ended is not None
-    assert ended.reason == "the budget of 3 trials is used up"
+    assert ended.reason == BudgetSpent(limit="trials", amount=3)
     assert ours.driver.propose() is None
     assert ours.ears.kinds.count(SweepEnded) == 1
 
@@ -198,15 +203,17 @@ def test_records_are_what_was_reported(sweep: Make) -> None:
     assert records == load_records(ours.spec, "demo")
     assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
     assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
-    assert records[0].why == "baseline"
-    assert records[1].why == "proposed by random"
+    assert records[0].reason == IsBaseline()
+    assert records[1].reason == Sampled(sampler="random")
 
 
 def test_time_ends_a_sweep(sweep: Make) -> None:
     ours = sweep(trials=24, minutes=0.5)
 
     assert len(ours.run()) == 3
-    assert "0.5 minutes" in str(ours.driver.state.ended)
+    ended = ours.driver.state.ended
+    assert ended is not None
+    assert ended.reason == BudgetSpent(limit="minutes", amount=0.5)
 
 
 def test_what_is_handed_out_has_its_deadline(sweep: Make) -> None:
@@ -227,10 +234,10 @@ def test_what_is_handed_out_has_its_deadline(sweep: Make) -> None:
 
 def test_notes_are_passed_on_after_the_trial(sweep: Make) -> None:
     ours = sweep(trials=1)
-    ours.report(ours.ask(), make_oom(), notes=("the worker group is replaced: so", "and so"))
+    ours.report(ours.ask(), make_oom(), notes=(Message(text="one"), Message(text="two")))
 
     assert ours.ears.kinds[-3:] == [TrialEnded, Noted, Noted]
-    assert next(note.text for note in ours.driver.state.notes).endswith("replaced: so")
+    assert ours.driver.state.notes[0].note == Message(text="one")
 
 
 def test_a_group_is_told_of_once_per_change(sweep: Make) -> None:
@@ -249,8 +256,7 @@ def test_a_lost_runner_is_a_crash_and_the_sweep_goes_on(sweep: Make) -> None:
     lost = ours.ask()
     ours.driver.lose(lost.request.number)
     assert ours.driver.state.records[0].outcome == Cancelled(
-        detail="trial 0 crashed in running the trial: the actor running the trial died without"
-        " a report"
+        cause=WorkersFailed(outcome=RUNNER_DIED)
     )
     given = ours.ask()
     assert given.request.plan == lost.request.plan
@@ -269,12 +275,13 @@ DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedEr
 def test_a_trial_whose_worker_died_is_run_once_more(sweep: Make) -> None:
     ours = sweep(trials=3)
     first = ours.ask()
-    ours.report(first, DEAD, notes=("the worker group is replaced: so",))
+    ours.report(first, DEAD, notes=(Message(text="so"),))
     second = ours.ask()
     assert second.request.plan == first.request.plan
     began = [event for event, _ in ours.ears.heard if isinstance(event, TrialStarted)][-1]
-    assert (began.retry_of, began.why) == (0, "trial 0 crashed in forward: ActorDiedError: so")
-    assert [note.text for note in ours.driver.state.notes] == ["the worker group is replaced: so"]
+    assert began.retry_of == 0
+    assert began.reason == Retry(trial=0, cause=WorkersFailed(outcome=DEAD))
+    assert [note.note for note in ours.driver.state.notes] == [Message(text="so")]
     ours.report(second, make_measured())
 
     assert isinstance(ours.driver.state.records[-1].outcome, Measured)
@@ -382,7 +389,9 @@ def test_why_there_are_no_forecasts_is_noted_once(sweep: Make) -> None:
     ours = sweep(forecasts=Scripted(silent=99, problem="trials have no forecast: so"))
     ours.run()
 
-    assert [note.text for note in ours.driver.state.notes] == ["trials have no forecast: so"]
+    assert [note.note for note in ours.driver.state.notes] == [
+        Message(text="trials have no forecast: so")
+    ]
     assert rates(ours.driver.state.records) == [None, None, None]
 
 
@@ -408,7 +417,9 @@ def test_a_space_that_is_used_up_ends_the_sweep(tmp_path: Path) -> None:
     ours = Sweep(make_spec(space=only, study={"folder": str(tmp_path)}))
 
     assert len(ours.run()) == 2
-    assert "all 2 plans have been tried" in str(ours.driver.state.ended)
+    ended = ours.driver.state.ended
+    assert ended is not None
+    assert ended.reason == AllTried(plans=2)
 
 
 def test_several_trials_under_way_are_of_different_plans(sweep: Make) -> None:
@@ -432,7 +443,7 @@ def test_several_trials_under_way_are_of_different_plans(sweep: Make) -> None:
 def test_cancel_closes_all_that_is_under_way(sweep: Make) -> None:
     ours = sweep(trials=4)
     given = [ours.ask(), ours.ask()]
-    ours.driver.cancel("stopped by Ctrl-C")
+    ours.driver.cancel(Stopped(by="Ctrl-C"))
 
     assert ours.driver.state.running == ()
     again = sweep(trials=4)
@@ -443,11 +454,11 @@ def test_cancel_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
     ours = sweep()
     ours.report(ours.ask(), make_measured())
     given = ours.ask()
-    ours.driver.cancel("stopped by Ctrl-C")
+    ours.driver.cancel(Stopped(by="Ctrl-C"))
 
     assert ours.ears.kinds[-2:] == [TrialEnded, SweepEnded]
     last = ours.driver.state.records[-1]
-    assert last.outcome == Cancelled(detail="stopped by Ctrl-C")
+    assert last.outcome == Cancelled(cause=Stopped(by="Ctrl-C"))
     assert ours.driver.state.running == ()
     assert ours.driver.propose() is None
 
@@ -461,9 +472,11 @@ def test_cancel_just_after_the_study_was_told(sweep: Make) -> None:
     """Ctrl-C may come after a record is stored and before its event."""
     ours = sweep()
     given = ours.ask()
-    record = closed_record(given.request.number, given.request.plan, make_oom(), "so", at=1.0)
+    record = closed_record(
+        given.request.number, given.request.plan, make_oom(), IsBaseline(), at=1.0
+    )
     ours.driver._study.tell(record)
-    ours.driver.cancel("stopped by Ctrl-C")
+    ours.driver.cancel(Stopped(by="Ctrl-C"))
 
     assert [record.outcome for record in sweep().driver.state.records] == [make_oom()]
 
@@ -476,8 +489,8 @@ def test_what_a_dead_driver_left_goes_first_once(sweep: Make) -> None:
     again = sweep(trials=9)
     retried = again.ask()
     assert retried.request.plan == lost.plan
-    why = f"trial {lost.number} was running when its driver died"
-    assert again.driver.state.running[0].why == why
+    reason = Retry(trial=lost.number, cause=DriverDied())
+    assert again.driver.state.running[0].reason == reason
     again.report(retried, make_measured())
     assert lost.plan not in again.run()
 

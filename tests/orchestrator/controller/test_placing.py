@@ -12,7 +12,9 @@ from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import Noted, TrialEnded
 from orchestrator.core.messages import Assignment, Later, TrialReport
 from orchestrator.core.placement import AbstractNodes, CapacityRequest, Node, Placement, Shortfall
-from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
+from orchestrator.core.reasons import NoPlanForNodes, Retry
+from orchestrator.report.reasons import note_words
+from search_spaces.trial import Cancelled, Crashed, Measured, NodesLost, NoRoom, Outcome
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
 
@@ -74,7 +76,9 @@ class Placed:
 
     @property
     def notes(self) -> list[str]:
-        return [event.text for event, _ in self.sweep.ears.heard if isinstance(event, Noted)]
+        return [
+            note_words(event.note) for event, _ in self.sweep.ears.heard if isinstance(event, Noted)
+        ]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -136,7 +140,9 @@ def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
     assert again.request.number != first.request.number
     assert again.placement == Placement((("b", 2),))
     assert isinstance(ours.outcomes[0], Cancelled)
-    assert "node a was lost during trial 0" in ours.sweep.driver.state.running[0].why
+    assert ours.sweep.driver.state.running[0].reason == Retry(
+        trial=0, cause=NodesLost(nodes=("a",))
+    )
     ours.report(again, make_measured())
     counted = 1
     while isinstance(given := ours.driver.propose(), Assignment):
@@ -284,7 +290,7 @@ def test_a_sweep_ends_when_only_plans_without_nodes_are_left(placed: Make) -> No
     assert ours.driver.propose() is None
     ended = ours.sweep.driver.state.ended
     assert ended is not None
-    assert ended.reason == "no untried plan is left for the available nodes"
+    assert ended.reason == NoPlanForNodes()
 
 
 def test_nobody_waits_for_ever(placed: Make) -> None:
@@ -297,8 +303,7 @@ def test_nobody_waits_for_ever(placed: Make) -> None:
     assert ours.driver.propose() is None
     ended = ours.sweep.driver.state.ended
     assert ended is not None
-    assert "no room for 2 ranks for 1 minutes" in ended.reason
-    assert "1 node with room for 1 rank" in ended.reason
+    assert ended.reason == NoRoom(ranks=2, minutes=1.0, available=((1, 1, ""),))
     assert [type(outcome) for outcome in ours.outcomes] == [Measured, Cancelled]
     later = Placed(Sweep(ours.sweep.spec), Cluster(nodes("a")))  # the plan is still untried
     assert len(later.sweep.driver.state.records) == 1
@@ -313,7 +318,9 @@ def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:
     assert isinstance(ours.driver.propose(), Later)
     ours.sweep.clock.now += 61
     assert ours.driver.propose() is None
-    assert "no room" in str(ours.sweep.driver.state.ended)
+    ended = ours.sweep.driver.state.ended
+    assert ended is not None
+    assert isinstance(ended.reason, NoRoom)
 
 
 def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.messages import Assignment
+from orchestrator.core.reasons import BudgetSpent, Validates
 from orchestrator.study.reader import load_end, load_records, load_validations
-from search_spaces.trial import Cancelled, Crashed
+from search_spaces.trial import Cancelled, Crashed, Stopped
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.records import make_measured, make_oom, make_spec
 
@@ -70,13 +71,13 @@ def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
     state = ours.driver.state
     assert ours.ears.kinds[-3:] == [TrialStarted, TrialEnded, SweepEnded]
     assert [validation.number for validation in state.validations] == [2]
-    assert (state.validations[0].validation, state.validations[0].why) == (
+    assert (state.validations[0].validation, state.validations[0].reason) == (
         True,
-        "validation of trial 2",
+        Validates(trial=2),
     )
     assert state.best == state.records[2]
     assert state.ended is not None
-    assert state.ended.reason == "the budget of 3 trials is used up"
+    assert state.ended.reason == BudgetSpent(limit="trials", amount=3)
 
 
 def test_a_validation_is_no_trial(sweep: Make) -> None:
@@ -159,10 +160,10 @@ def test_a_validation_that_a_dead_driver_left_is_run_again(sweep: Make) -> None:
 def test_a_validation_that_was_stopped_is_run_again(sweep: Make) -> None:
     ours = searched(sweep)
     ours.ask()
-    ours.driver.cancel("stopped by Ctrl-C")
+    ours.driver.cancel(Stopped(by="Ctrl-C"))
     ended = ours.ears.heard[-2][0]
     assert isinstance(ended, TrialEnded)
-    assert ended.record.outcome == Cancelled(detail="stopped by Ctrl-C")
+    assert ended.record.outcome == Cancelled(cause=Stopped(by="Ctrl-C"))
     assert ended.record.validation
     assert ours.driver.propose() is None
 
@@ -175,7 +176,7 @@ def test_a_validation_that_was_stopped_is_run_again(sweep: Make) -> None:
 def test_who_stops_a_search_gets_no_validation(sweep: Make) -> None:
     ours = searched(sweep, trials=9)
     ours.ask()
-    ours.driver.cancel("stopped by SIGTERM")
+    ours.driver.cancel(Stopped(by="SIGTERM"))
 
     assert ours.driver.propose() is None
     assert ours.driver.state.validations == ()

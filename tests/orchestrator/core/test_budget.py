@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.budget import Stop, Try, next_action, not_worth_it
+from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
 from orchestrator.core.state import advance
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -21,38 +22,36 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     state = state_after()
 
     action = next_action(state, BEGAN, untried=9)
-    assert action == Try(plan=state.space.baseline, why="baseline")
+    assert action == Try(baseline=True)
 
     running = advance(state, started(0, state.space.baseline))
-    assert next_action(running, BEGAN, untried=8) == Try(plan=None, why="proposed by plimsoll")
+    assert next_action(running, BEGAN, untried=8) == Try(baseline=False)
 
 
 @pytest.mark.parametrize("first", [GOOD, make_oom()], ids=["measured", "out of memory"])
 def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
-    assert next_action(state_after([first]), BEGAN, untried=9) == Try(
-        plan=None, why="proposed by plimsoll"
-    )
+    assert next_action(state_after([first]), BEGAN, untried=9) == Try(baseline=False)
 
 
 @pytest.mark.parametrize(
     ("outcomes", "budget", "now", "untried", "reason"),
     [
-        ([GOOD] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used up"),
-        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, "the budget of 3 trials is used up"),
+        ([GOOD] * 3, {"trials": 3}, 0.0, 9, BudgetSpent(limit="trials", amount=3)),
+        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, BudgetSpent(limit="trials", amount=3)),
         ([GOOD] * 2, {"trials": 3}, 0.0, 9, None),
-        ([], {"minutes": 2}, 2 * MINUTE, 9, "the budget of 2 minutes is used up"),
+        ([], {"minutes": 2}, 2 * MINUTE, 9, BudgetSpent(limit="minutes", amount=2)),
         ([], {"minutes": 2}, 2 * MINUTE - 1, 9, None),
-        ([], {"minutes": 0.5}, 30.0, 9, "the budget of 0.5 minutes is used up"),
-        ([GOOD], {}, 0.0, 0, "all {plans} plans have been tried"),
-        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, "the last 2 trials found no better plan"),
-        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, "the last 2 trials found no better"),
-        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, "the last 2 trials found no better plan"),
+        ([], {"minutes": 0.5}, 30.0, 9, BudgetSpent(limit="minutes", amount=0.5)),
+        ([GOOD], {}, 0.0, 0, AllTried(plans=len(state_after().space.candidates))),
+        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
+        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
+        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
         ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, 9, None),
         ([GOOD, WORSE], {"patience": 2}, 0.0, 9, None),
         ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
         ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
         # each took 6 s on two ranks
-        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, "the budget of 0.01 GPU-hours is used up"),
+        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, BudgetSpent(limit="gpu_hours", amount=0.01)),
         ([GOOD] * 2, {"gpu_hours": 0.01}, 0.0, 9, None),
     ],
 )
@@ -61,7 +60,7 @@ def test_when_it_is_enough(
     budget: dict[str, Any],
     now: float,
     untried: int,
-    reason: str | None,
+    reason: StopReason | None,
 ) -> None:
     state = state_after(outcomes, budget=budget)
 
@@ -71,7 +70,7 @@ def test_when_it_is_enough(
         assert isinstance(action, Try)
     else:
         assert isinstance(action, Stop)
-        assert action.reason.startswith(reason.format(plans=len(state.space.candidates)))
+        assert action.reason == reason
 
 
 def test_what_is_under_way_counts_towards_the_trials() -> None:
@@ -106,4 +105,6 @@ def test_a_trial_must_save_more_than_it_takes(
 
     assert (stop is not None) == dear
     if stop is not None:
-        assert "takes 40 s and is expected to save 36.0 s of a 10 h training run" in stop.reason
+        assert stop.reason == NotWorthIt(
+            trial_seconds=40.0, saved_seconds=pytest.approx(36.0), training_hours=10.0
+        )

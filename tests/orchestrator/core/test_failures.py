@@ -14,6 +14,13 @@ from orchestrator.core.failures import (
     failure_decision,
     reason_to_stop,
 )
+from orchestrator.core.reasons import (
+    DeadlineMissed,
+    MemoryNotReleased,
+    ReplacementReason,
+    SameFailure,
+    WorkersCrashed,
+)
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import (
     Cancelled,
@@ -24,6 +31,7 @@ from search_spaces.trial import (
     Outcome,
     OutOfMemory,
     Refused,
+    Stopped,
     TimedOut,
 )
 from tests.orchestrator.core.values import state_after
@@ -57,7 +65,7 @@ def measured_under(limit_bytes: int) -> Measured:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("outcome", "reason"),
     [
         (make_measured(), None),
         (make_oom(), None),
@@ -66,30 +74,39 @@ def measured_under(limit_bytes: int) -> Measured:
         (NAN, None),
         (RAISED, None),
         (Refused(rule="cluster_has_room", detail="so"), None),
-        (Cancelled(detail="so"), None),
+        (Cancelled(cause=Stopped(by="Ctrl-C")), None),
         (crash("driver_lost"), None),
-        (TimedOut(deadline_seconds=60.0, detail="so"), "missed its deadline"),
-        (crash("worker_died"), "crashed (worker died)"),
-        (BROKEN, "crashed (collective)"),
-        (crash("device_error"), "crashed (device error)"),
+        (TimedOut(deadline_seconds=60.0, detail="so"), DeadlineMissed()),
+        (crash("worker_died"), WorkersCrashed(cause="worker_died")),
+        (BROKEN, WorkersCrashed(cause="collective")),
+        (crash("device_error"), WorkersCrashed(cause="device_error")),
         # memory that was not released: 64 MiB, or 5 % of the limit where that is more
         (left(FLOOR, measured_under(SMALL_LIMIT)), None),
-        (left(FLOOR + MIB, measured_under(SMALL_LIMIT)), "65 MiB were not released"),
+        (
+            left(FLOOR + MIB, measured_under(SMALL_LIMIT)),
+            MemoryNotReleased(residual_bytes=FLOOR + MIB),
+        ),
         (left(SHARE, measured_under(LARGE_LIMIT)), None),
-        (left(SHARE + MIB, measured_under(LARGE_LIMIT)), "4097 MiB were not released"),
-        (left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)), "65 MiB were not released"),
+        (
+            left(SHARE + MIB, measured_under(LARGE_LIMIT)),
+            MemoryNotReleased(residual_bytes=SHARE + MIB),
+        ),
+        (
+            left(FLOOR + MIB, make_oom(limit_bytes=SMALL_LIMIT)),
+            MemoryNotReleased(residual_bytes=FLOOR + MIB),
+        ),
         (left(SHARE, make_oom(limit_bytes=LARGE_LIMIT)), None),
-        (left(FLOOR + MIB, make_oom(limit_bytes=None)), "65 MiB were not released"),
-        (left(FLOOR + MIB, NAN), "65 MiB were not released"),
-        (left(FLOOR + MIB, RAISED), "65 MiB were not released"),
+        (
+            left(FLOOR + MIB, make_oom(limit_bytes=None)),
+            MemoryNotReleased(residual_bytes=FLOOR + MIB),
+        ),
+        (left(FLOOR + MIB, NAN), MemoryNotReleased(residual_bytes=FLOOR + MIB)),
+        (left(FLOOR + MIB, RAISED), MemoryNotReleased(residual_bytes=FLOOR + MIB)),
         (left(FLOOR, RAISED), None),
     ],
 )
-def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
-    reason = failure_decision(outcome).replace
-
-    assert (reason is None) == (words is None)
-    assert words is None or words in str(reason)
+def test_when_a_group_is_replaced(outcome: Outcome, reason: ReplacementReason | None) -> None:
+    assert failure_decision(outcome).replace == reason
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,7 @@ def test_when_a_group_is_replaced(outcome: Outcome, words: str | None) -> None:
         (crash("device_error"), True, False, True),
         (crash("disk_full"), False, False, False),
         (Refused(rule="cluster_has_room", detail="so"), False, False, False),
-        (Cancelled(detail="so"), False, False, False),
+        (Cancelled(cause=Stopped(by="Ctrl-C")), False, False, False),
     ],
 )
 def test_what_is_run_again_and_what_is_held_against_the_plan(
@@ -116,8 +133,8 @@ def test_what_is_run_again_and_what_is_held_against_the_plan(
 ) -> None:
     first, second = failure_decision(outcome), failure_decision(outcome, second=True)
 
-    assert (first.again, first.prune) == (again, prune)
-    assert (second.again, second.prune) == (False, prune_at_last)
+    assert (first.retry, first.prune) == (again, prune)
+    assert (second.retry, second.prune) == (False, prune_at_last)
     assert second.replace == first.replace
 
 
@@ -128,16 +145,22 @@ ODD = crash("exception", "ValueError: other")
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "words"),
+    ("outcomes", "reason"),
     [
         ([], None),
         ([RAISED] * (MAX_SAME_FAILURES - 1), None),
         (
             [RAISED] * MAX_SAME_FAILURES,
-            "all 4 trials so far failed with the same error: RuntimeErr",
+            SameFailure(trials=4, cause="exception", error=RAISED.detail),
         ),
-        ([crash("layout")] * MAX_SAME_FAILURES, "all 4 trials so far failed with the same error"),
-        ([RAISED, Cancelled(detail="so")] * MAX_SAME_FAILURES, "all 4 trials so far failed"),
+        (
+            [crash("layout")] * MAX_SAME_FAILURES,
+            SameFailure(trials=4, cause="layout", error=crash("layout").detail),
+        ),
+        (
+            [RAISED, Cancelled(cause=Stopped(by="Ctrl-C"))] * MAX_SAME_FAILURES,
+            SameFailure(trials=4, cause="exception", error=RAISED.detail),
+        ),
         ([RAISED] * MAX_SAME_FAILURES + [ODD], None),
         ([make_measured()] + [RAISED] * MAX_SAME_FAILURES, None),
         ([make_oom()] * 9, None),
@@ -147,17 +170,17 @@ ODD = crash("exception", "ValueError: other")
         ([FULL, make_measured(), FULL], None),
         (
             [make_measured(), *[FULL] * MAX_FULL_DISKS],
-            "the last 2 trials ran out of disk space: OSE",
+            SameFailure(trials=2, cause="disk_full", error=FULL.detail),
         ),
-        ([FULL, Cancelled(detail="so"), FULL], "the last 2 trials ran out of disk space"),
+        (
+            [FULL, Cancelled(cause=Stopped(by="Ctrl-C")), FULL],
+            SameFailure(trials=2, cause="disk_full", error=FULL.detail),
+        ),
     ],
 )
-def test_what_ends_a_sweep(outcomes: list[Outcome], words: str | None) -> None:
+def test_what_ends_a_sweep(outcomes: list[Outcome], reason: SameFailure | None) -> None:
     records = [
         replace(state_after([make_measured()]).records[0], number=number, outcome=outcome)
         for number, outcome in enumerate(outcomes)
     ]
-    reason = reason_to_stop(records)
-
-    assert (reason is None) == (words is None)
-    assert words is None or words in str(reason)
+    assert reason_to_stop(records) == reason

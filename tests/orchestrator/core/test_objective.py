@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from orchestrator.core.budget import incumbent
 from orchestrator.core.objective import Objective, best, ranked, ties_of_best
 from orchestrator.core.pareto import pareto_front
+from orchestrator.core.records import Record
 from orchestrator.report.labels import violation_words
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Outcome, Record
+from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import (
     make_measured,

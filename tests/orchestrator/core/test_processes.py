@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.placement import Processes, reason_to_change
+from orchestrator.core.placement import Processes, reason_to_replace
+from orchestrator.core.reasons import FreshWorkers, OtherEnvironment, OtherRanks
 from search_spaces.plan import Plan
 from tests.orchestrator.records import make_plan
 
@@ -22,17 +23,14 @@ def test_plans_that_differ_in_what_a_model_gets_share_processes(device: str) -> 
     there = Processes.of(PLAN, device)
 
     for plan in (changed(zero_stage=3), changed(precision="bf16"), changed(compile=True)):
-        assert reason_to_change(Processes.of(plan, device), there) is None
+        assert reason_to_replace(Processes.of(plan, device), there) is None
 
 
 def test_another_number_of_ranks_needs_others() -> None:
     needed = Processes.of(changed(tensor=2), "cpu")
 
-    reason = reason_to_change(needed, Processes.of(PLAN, "cpu"))
-    assert (
-        reason
-        == f"the next plan needs {2 * PLAN.world_size} ranks, the group has {PLAN.world_size}"
-    )
+    reason = reason_to_replace(needed, Processes.of(PLAN, "cpu"))
+    assert reason == OtherRanks(needed=2 * PLAN.world_size, present=PLAN.world_size)
 
 
 @pytest.mark.parametrize(
@@ -48,12 +46,14 @@ def test_another_allocator_needs_others_and_back(
 ) -> None:
     default, other = (Processes.of(plan, device) for plan in (PLAN, changed(allocator=allocator)))
 
-    assert variable in (reason_to_change(other, default) or "")
-    assert "no allocator settings" in (reason_to_change(default, other) or "")
-    assert reason_to_change(other, other) is None
+    reason = reason_to_replace(other, default)
+    assert isinstance(reason, OtherEnvironment)
+    assert tuple(variable.split("=", 1)) in reason.environment
+    assert reason_to_replace(default, other) == OtherEnvironment(environment=default.environment)
+    assert reason_to_replace(other, other) is None
 
 
 def test_workers_that_are_there_are_never_fresh() -> None:
     same = Processes.of(PLAN, "cpu")
 
-    assert reason_to_change(same, same, fresh=True) == "a validation runs in fresh workers"
+    assert reason_to_replace(same, same, fresh=True) == FreshWorkers()

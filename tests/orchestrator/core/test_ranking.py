@@ -18,7 +18,8 @@ from orchestrator.core.objective import (
     ties_of_best,
     trials_since_best,
 )
-from search_spaces.trial import Outcome, Record
+from orchestrator.core.records import Record
+from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import (
     every_outcome,

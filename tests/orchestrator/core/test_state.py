@@ -15,9 +15,11 @@ from orchestrator.core.events import (
     SweepStarted,
     TrialEnded,
 )
+from orchestrator.core.notes import Message
 from orchestrator.core.objective import throughput
+from orchestrator.core.reasons import NoMoreTrials
 from orchestrator.core.state import advance, begin
-from search_spaces.trial import Cancelled, Outcome
+from search_spaces.trial import Cancelled, Outcome, Stopped
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import (
     BEGAN,
@@ -51,7 +53,10 @@ def test_each_event_changes_what_it_tells_of() -> None:
     assert state.records[-1] == record
     assert state.resumed == 1
 
-    note, end = Noted(text="replaced", at=BEGAN), SweepEnded(reason="enough", at=BEGAN)
+    note, end = (
+        Noted(note=Message(text="replaced"), at=BEGAN),
+        SweepEnded(reason=NoMoreTrials(), at=BEGAN),
+    )
     state = advance(advance(state, note), end)
     assert (state.notes, state.ended) == ((note,), end)
 
@@ -73,7 +78,12 @@ def test_a_new_start_forgets_the_old_sweep() -> None:
 def test_the_limit_is_learned_from_the_first_trial_that_knows_it() -> None:
     state = replace(state_after(), memory_limit_bytes=None)
     host = make_oom(None, where="host", limit_bytes=None)
-    endings = (Cancelled(detail="stopped"), host, make_oom(1.2), Cancelled(detail="stopped"))
+    endings = (
+        Cancelled(cause=Stopped(by="Ctrl-C")),
+        host,
+        make_oom(1.2),
+        Cancelled(cause=Stopped(by="Ctrl-C")),
+    )
     limits = []
     for number, outcome in enumerate(endings):
         ended = TrialEnded(record=make_record(number, make_plan(), outcome), at=BEGAN)
@@ -98,7 +108,10 @@ def events_of(endings: list[Outcome], order: st.DataObject) -> list[Event]:
     numbers = order.draw(st.permutations(range(len(endings))))
     for number in numbers:
         record = make_record(number, plans[number], endings[number])
-        events += [TrialEnded(record=record, at=record.ended_at), Noted(text="so", at=BEGAN)]
+        events += [
+            TrialEnded(record=record, at=record.ended_at),
+            Noted(note=Message(text="so"), at=BEGAN),
+        ]
     return events
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from orchestrator.core.budget import validation_deadline_seconds
 from orchestrator.core.events import TrialEnded
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.core.validation import COMPARED_STEPS, loss_check
 from orchestrator.report.labels import failure_words
-from search_spaces.trial import Cancelled, Measured, Outcome, Record, ValidationRun
+from search_spaces.trial import Cancelled, Measured, Outcome, Stopped, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
 from tests.orchestrator.records import make_costs, make_measured, make_oom
 
@@ -173,7 +174,7 @@ def test_an_equal_found_later_changes_nothing() -> None:
 
 def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
     state = searched()
-    stopped = after_validation(state, 2, Cancelled(detail="stopped by Ctrl-C"))
+    stopped = after_validation(state, 2, Cancelled(cause=Stopped(by="Ctrl-C")))
 
     assert stopped.validations == ()
     assert stopped.records == state.records

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.events import SweepStarted, TrialStarted
+from orchestrator.core.reasons import Sampled
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
 from search_spaces.plan import Plan
-from search_spaces.trial import Outcome, Record
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
 
 
@@ -29,7 +31,9 @@ def state_after(outcomes: Sequence[Outcome] = (), **sections: Any) -> SweepState
 
 
 def started(number: int, plan: Plan, at: float = BEGAN) -> TrialStarted:
-    return TrialStarted(number=number, plan=plan, why="proposed", deadline_seconds=60.0, at=at)
+    return TrialStarted(
+        number=number, plan=plan, reason=Sampled(sampler="random"), deadline_seconds=60.0, at=at
+    )
 
 
 def numbers(records: Sequence[Record]) -> list[int]:

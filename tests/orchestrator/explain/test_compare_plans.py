@@ -7,7 +7,7 @@ from rich.console import Console
 
 from orchestrator.explain.compare import compare_plans
 from orchestrator.report.compare_text import render_plans
-from orchestrator.report.document import document
+from orchestrator.report.document import comparison_document
 from search_spaces.errors import StudyError
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
 
@@ -27,8 +27,8 @@ def test_speeds_and_peaks_that_differ_beyond_noise() -> None:
     assert told.ratio is not None
     assert told.ratio.value == pytest.approx(1.2)
     assert told.ratio.high == pytest.approx(1.2 * (1 + 2**0.5 * 0.015))
-    assert (told.rates_apart, told.peaks_apart) == (True, True)
-    assert (told.first.wins, told.second.wins) == (False, True)
+    assert (told.speeds_differ, told.peaks_differ) == (True, True)
+    assert (told.first.is_best, told.second.is_best) == (False, True)
     assert [(k.name, k.first, k.second, k.follows) for k in told.knobs] == [
         ("micro_batch", 1, 4, False),
         ("accumulation", 8, 2, True),
@@ -40,13 +40,13 @@ def test_what_is_within_noise() -> None:
     """The intervals 50 and 50.5 ± 1.5 % overlap; the peaks differ by 0.5 % of 80 GiB."""
     told = compare_plans(STATE, (0, 2))
 
-    assert (told.rates_apart, told.peaks_apart) == (False, False)
+    assert (told.speeds_differ, told.peaks_differ) == (False, False)
 
 
 def test_what_was_not_measured_cannot_be_compared() -> None:
     told = compare_plans(STATE, (3, 0))
 
-    assert (told.ratio, told.rates_apart, told.peaks_apart) == (None, None, None)
+    assert (told.ratio, told.speeds_differ, told.peaks_differ) == (None, None, None)
     assert told.phases == ()
 
 
@@ -54,7 +54,7 @@ def test_a_trial_against_itself_differs_in_nothing() -> None:
     told = compare_plans(STATE, (1, 1))
 
     assert told.knobs == ()
-    assert told.rates_apart is False
+    assert told.speeds_differ is False
 
 
 def test_a_trial_that_is_not_there_is_a_sentence() -> None:
@@ -68,7 +68,7 @@ def test_in_words_and_as_json(numbers: tuple[int, int], capsys: pytest.CaptureFi
     Console(width=110).print(render_plans(told))
     said = " ".join(capsys.readouterr().out.split())
 
-    assert document(told)["compares"] == "plans"
+    assert comparison_document(told)["compares"] == "plans"
     words = {
         (0, 1): "trial 1 has 1.20 x (1.17 to 1.23) the speed of trial 0, beyond noise",
         (0, 2): "not beyond noise: their intervals overlap",

@@ -13,7 +13,7 @@ from rich.console import Console
 from orchestrator.core.state import SweepState
 from orchestrator.explain.compare import StudyComparison, compare_studies
 from orchestrator.report.compare_text import render_studies
-from orchestrator.report.document import document
+from orchestrator.report.document import comparison_document
 from search_spaces.plan import Plan
 from search_spaces.trial import Fingerprint, Outcome
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
@@ -46,13 +46,13 @@ def test_plans_measured_in_both() -> None:
     found = told.agreement
 
     assert found is not None
-    assert (found.plans, found.apart) == (4, 4)
+    assert (found.plans, found.differing) == (4, 4)
     ratios = [2.0, 2.05, 59 / 30, 1.75]
     assert found.ratio == pytest.approx((59 / 30 + 2.0) / 2)  # the median of four
     assert (found.slowest, found.fastest) == (min(ratios), pytest.approx(max(ratios)))
     assert found.peak_ratio == 1.0
     assert found.tau == pytest.approx(1.0)
-    assert found.chance == pytest.approx(2 / 24)  # of 24 orders two are so far from 0
+    assert found.p_value == pytest.approx(2 / 24)  # of 24 orders two are so far from 0
     # the fastest of the first goes first
     assert [pair.first.trial for pair in told.pairs] == [3, 2, 1, 0]
 
@@ -77,8 +77,8 @@ def test_few_plans_or_equal_ones_have_no_order(values: tuple[float, ...]) -> Non
     told = compare_studies(state_of(rates(*values)), state_of(rates(*values)))
 
     assert told.agreement is not None
-    assert (told.agreement.tau, told.agreement.chance) == (None, None)
-    assert told.agreement.apart == 0
+    assert (told.agreement.tau, told.agreement.p_value) == (None, None)
+    assert told.agreement.differing == 0
 
 
 def test_what_one_side_did_not_measure_is_shown_and_not_counted(
@@ -98,10 +98,10 @@ def test_what_one_side_did_not_measure_is_shown_and_not_counted(
 def test_answers_are_held_against_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     told = compare_studies(state_of(rates(10, 20)), state_of(rates(40, 30)))
 
-    assert [(one.name, one.first, one.second) for one in told.winners] == [("micro_batch", 2, 1)]
+    assert [(one.name, one.first, one.second) for one in told.best_plans] == [("micro_batch", 2, 1)]
     assert told.ratio is not None
     assert told.ratio.value == pytest.approx(2.0)
-    assert told.rates_apart is True
+    assert told.speeds_differ is True
     words = (
         "the best plan of demo (B) has 2.00 x (1.96 to 2.04) the speed of the best plan of demo (A)"
     )
@@ -139,7 +139,7 @@ def test_specifications_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.same_job is False
     words = said(told, capsys)
     assert "their speeds are not comparable" in words
-    assert "secret" not in words + json.dumps(document(told))
+    assert "secret" not in words + json.dumps(comparison_document(told))
 
 
 def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_nothing_in_common(capsys: pytest.CaptureFixture[str]) -> None:
     told = compare_studies(state_of(rates(10, 20)), state_of(lost), ("", "a note"))
     words = said(told, capsys)
 
-    assert (told.pairs, told.agreement, told.ratio, told.winners) == ((), None, None, ())
+    assert (told.pairs, told.agreement, told.ratio, told.best_plans) == ((), None, None, ())
     assert "no plan is feasible" in words
     assert "note: a note" in words
     assert "none; 2 plans only in demo (A), 2 only in demo (B)" in words
@@ -159,4 +159,4 @@ def test_many_plans_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert len(told.pairs) == 20
     assert "... and 8 more" in said(told, capsys)
-    assert len(document(told)["pairs"]) == 20
+    assert len(comparison_document(told)["pairs"]) == 20

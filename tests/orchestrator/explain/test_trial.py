@@ -19,6 +19,7 @@ from orchestrator.report.explain_text import (
     fixes_sentence,
     render_trial,
     shortage_sentences,
+    standing_sentences,
     trial_sentences,
 )
 from search_spaces.errors import StudyError
@@ -59,14 +60,16 @@ def test_an_answer_and_its_rivals() -> None:
     )
     told = [fate_of(number, *tried, blind=True) for number in range(4)]
 
-    assert [one.place for one in told] == [1, 2, None, 3]
-    assert told[0].reasons == ("it is the best plan",)
-    assert "statistically equal to trial 0" in told[1].reasons[0]
-    assert "98.8 % of the limit leaves less than 5 % free" in told[2].reasons[0]
-    assert "reaches 25.00 (24.62 to 25.37), and trial 0 reaches 50.00" in told[3].reasons[0]
+    assert [one.rank for one in told] == [1, 2, None, 3]
+    assert [one.standing for one in told] == ["best", "tied", "infeasible", "worse"]
+    reasons = [next(standing_sentences(one, a_state(tried))) for one in told]
+    assert reasons[0] == "it is the best plan"
+    assert "statistically equal to trial 0" in reasons[1]
+    assert "98.8 % of the limit leaves less than 5 % free" in reasons[2]
+    assert "reaches 25.00 (24.62 to 25.37), and trial 0 reaches 50.00" in reasons[3]
     assert told[3].ratio is not None
     assert told[3].ratio.value == pytest.approx(0.5)
-    assert [(c.knob, c.ours, c.theirs) for c in told[3].changes] == [("zero_stage", 3, 2)]
+    assert [(c.knob, c.value, c.other_value) for c in told[3].changes] == [("zero_stage", 3, 2)]
 
 
 def test_what_was_wanted_stands_against_the_limit() -> None:
@@ -74,7 +77,7 @@ def test_what_was_wanted_stands_against_the_limit() -> None:
     told = list(shortage_sentences(short))
 
     assert (short.wanted_bytes, short.limit_bytes) == (100 * GIB, LIMIT)
-    assert short.line_bytes == pytest.approx(0.95 * LIMIT)
+    assert short.usable_bytes == pytest.approx(0.95 * LIMIT)
     assert told[0] == "wanted at least 100.0 GiB, 20.0 GiB too much; the limit is 80.0 GiB"
     assert short.forecast is not None
     assert sum(held for _, held in short.held_bytes) == pytest.approx(short.forecast.value)
@@ -90,8 +93,8 @@ def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
 
     assert (silent.factor, below.factor) == (1.0, 1.0)
     assert raised.factor == pytest.approx(1.25, rel=1e-6)
-    before = {one.plan: one.peak_bytes for one in silent.remedies}
-    after = {one.plan: one.peak_bytes for one in raised.remedies}
+    before = {one.plan: one.peak_bytes for one in silent.fixes}
+    after = {one.plan: one.peak_bytes for one in raised.fixes}
     assert after
     assert all(peak == pytest.approx(1.25 * before[plan]) for plan, peak in after.items())
 
@@ -107,20 +110,20 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
         (a_plan(zero_stage=2, micro_batch=4, checkpoint_ratio=0.5), out_of_memory(90)),
         (a_plan(micro_batch=4), out_of_memory(95)),  # ZeRO-3
     )
-    found = {(one.change.knob, one.change.theirs): one for one in short.remedies}
+    found = {(one.change.knob, one.change.other_value): one for one in short.fixes}
 
     assert short.tried == 5
     assert short.ran_out == 2
     assert ("zero_stage", 3) not in found
     assert ("checkpoint_ratio", 0.5) not in found
     validated = found["micro_batch", 2]
-    assert (validated.trial, validated.fits, validated.keeps) == (1, 1.0, False)
+    assert (validated.trial, validated.fits, validated.keeps_headroom) == (1, 1.0, False)
     assert validated.measured is not None
     assert validated.peak_bytes == 79 * GIB
     hoped = found["checkpoint_ratio", 1.0]
     assert (hoped.trial, hoped.measured, hoped.plan) == (None, None, full)
     assert hoped.fits >= LIKELY
-    rates = [one.samples_per_second.value for one in short.remedies]
+    rates = [one.samples_per_second.value for one in short.fixes]
     assert rates == sorted(rates, reverse=True)
     assert "1 of the values measured to fit" in fixes_sentence(short)
     assert "2 plans also ran out of memory" in fixes_sentence(short)
@@ -134,7 +137,7 @@ def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
         (a_plan(micro_batch=4), out_of_memory(81)),
         (a_plan(micro_batch=2, **half), out_of_memory(81)),
     )
-    told = {(one.change.knob, one.change.theirs) for one in short.remedies}
+    told = {(one.change.knob, one.change.other_value) for one in short.fixes}
 
     assert ("checkpoint_ratio", 0.5) not in told  # micro-batch 4
     assert ("micro_batch", 2) not in told  # nothing recomputed needs no less than half
@@ -146,7 +149,8 @@ def test_the_hosts_memory_is_not_the_devices() -> None:
     told = fate_of(0, (LOST, lost))
 
     assert told.shortage is None
-    assert "host memory ran out" in told.reasons[0]
+    (reason,) = standing_sentences(told, a_state([(LOST, lost)]))
+    assert "host memory ran out" in reason
 
 
 def test_a_snapshot_that_a_gpu_left_is_named(
@@ -163,7 +167,7 @@ def test_a_snapshot_that_a_gpu_left_is_named(
     told = fate_of(1, *tried)
 
     assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
-    assert any("memory_viz" in sentence for sentence in trial_sentences(told))
+    assert any("memory_viz" in sentence for sentence in trial_sentences(told, a_state(tried)))
     assert fate_of(0, *tried).snapshot is None
 
 
@@ -172,7 +176,7 @@ def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
     short = shortage_of(0, (odd, out_of_memory(120)))
 
     assert short.forecast is not None
-    assert {one.change.knob for one in short.remedies} <= {"micro_batch"}
+    assert {one.change.knob for one in short.fixes} <= {"micro_batch"}
     illegal = shortage_of(0, (a_plan(zero_stage=2, data=4), out_of_memory(120)))
     assert illegal.forecast is None  # half of the global batch
     assert "the plan is no longer valid" in " ".join(shortage_sentences(illegal))
@@ -185,7 +189,9 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     state = a_state(tried)
     for record in state.records:
-        Console(width=110).print(render_trial(explain_trial(state, record, None, "no model here")))
+        Console(width=110).print(
+            render_trial(explain_trial(state, record, None, "no model here"), state)
+        )
     said = capsys.readouterr().out
 
     assert "ValueError: [no head] size given" in said

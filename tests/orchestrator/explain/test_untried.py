@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import BudgetSpent
 from orchestrator.explain.context import ForecastContext
-from orchestrator.explain.untried import UntriedExplanation, explain_untried
+from orchestrator.explain.untried import (
+    MayNotFit,
+    NeedsNoLess,
+    UntriedExplanation,
+    ValueNotSearched,
+    explain_untried,
+)
 from orchestrator.forecast.table import forecast_table
+from orchestrator.report.explain_text import untried_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
@@ -22,7 +30,7 @@ TRIED = (
     (a_plan(zero_stage=2), measured(20.0, 40)),
     (a_plan(), measured(50.0, 30)),  # the answer
 )
-END = SweepEnded(reason="the budget of 3 trials is used up", at=0.0)
+END = SweepEnded(reason=BudgetSpent(limit="trials", amount=3), at=0.0)
 
 
 def grounded(
@@ -61,19 +69,24 @@ def test_what_a_rule_forbids_names_it(asked: dict[str, Any], rule: str, words: s
     found = told(asked, grounded())
 
     assert (found.verdict, found.rule) == ("ruled_out", rule)
-    assert words in found.reasons[0]
-    assert f"(rule: {rule.replace('_', ' ')})" in found.reasons[0]
+    said = untried_words(found.reasons[0])
+    assert words in said
+    assert f"(rule: {rule.replace('_', ' ')})" in said
 
 
 def test_what_is_not_searched_names_the_key() -> None:
     found = told({"checkpoint_ratio": 0.25, "batching": "padded"}, grounded())
 
     assert found.verdict == "not_in_the_space"
-    assert found.reasons == ("space.checkpoint_ratio does not include 0.25, only 0.0, 0.5, 1.0",)
+    (reason,) = found.reasons
+    assert reason == ValueNotSearched(knob="checkpoint_ratio", value=0.25, searched=(0.0, 0.5, 1.0))
+    assert untried_words(reason) == (
+        "space.checkpoint_ratio does not include 0.25, only 0.0, 0.5, 1.0"
+    )
     assert found.expected is not None  # it could be: a forecast says what it would give
     # data follows from tensor, and is not what has to be named
     split = told({"tensor": 2}, grounded())
-    assert split.reasons == ("space.tensor does not include 2, only 1",)
+    assert split.reasons == (ValueNotSearched(knob="tensor", value=2, searched=(1,)),)
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
@@ -81,7 +94,7 @@ def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
     found = told({"micro_batch": 4}, grounded((*TRIED, lost)))
 
     assert (found.verdict, found.trial) == ("dominated", 2)
-    assert found.reasons[0].startswith("trial 2 ran out of memory, and this plan needs no less")
+    assert found.reasons[0] == NeedsNoLess(trial=2)
 
 
 def test_what_is_not_expected_to_fit() -> None:
@@ -94,9 +107,14 @@ def test_what_is_not_expected_to_fit() -> None:
     near = told({"micro_batch": 4}, grounded(limit_gib=1.06 * gib))
 
     assert {one.verdict for one in (above, line)} == {"forecast_not_to_fit"}
-    assert "above the limit" in above.reasons[0]
-    assert "the limit minus the headroom" in line.reasons[0]
-    assert ("too close to the limit" in near.reasons[0]) == (near.verdict == "forecast_not_to_fit")
+    bounds = [
+        reason.bound if isinstance(reason := one.reasons[0], MayNotFit) else None
+        for one in (above, line, near)
+    ]
+    assert bounds[:2] == ["limit", "usable"]
+    assert (bounds[2] == "certainty") == (near.verdict == "forecast_not_to_fit")
+    assert "above the limit" in untried_words(above.reasons[0])
+    assert "the limit minus the headroom" in untried_words(line.reasons[0])
 
 
 def test_slower_by_forecast_and_not_reached() -> None:
@@ -115,7 +133,7 @@ def test_slower_by_forecast_and_not_reached() -> None:
     assert slower.ratio is not None
     assert slower.ratio.value == pytest.approx(0.5)
     assert slower.ratio.low < 0.5 < slower.ratio.high
-    assert slower.reasons[1] == (
+    assert untried_words(slower.reasons[1]) == (
         "the sweep ended before this plan was reached, after 2 trials: the budget of 3 trials is"
         " used up"
     )
@@ -132,4 +150,6 @@ def test_a_sweep_that_goes_on_says_so_and_one_without_an_answer_starts_from_the_
     assert found.like == 0
     assert found.ratio is None
     assert found.plan == a_plan()
-    assert found.reasons[-1] == "no end of the sweep is recorded; so far it has 1 trial"
+    assert untried_words(found.reasons[-1]) == (
+        "no end of the sweep is recorded; so far it has 1 trial"
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from orchestrator.explain.effects import Change, knob_effects
 from orchestrator.explain.winner import BestExplanation, explain_best
-from orchestrator.report.document import document
+from orchestrator.report.document import explanation_document
 from orchestrator.report.explain_text import competitor_sentence, free_memory_sentence
 from tests.orchestrator.explain.values import (
     SPACE,
@@ -37,17 +39,17 @@ def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> BestExplanat
 
 def test_the_baseline_goes_first_with_each_knob_alone() -> None:
     won = explained()
-    rival = won.rivals[0]
+    rival = won.competitors[0]
 
-    assert (won.trial, won.plan) == (1, WINNER)
+    assert (won.trial.number, won.trial.plan) == (1, WINNER)
     assert (rival.role, rival.trial, rival.measured, rival.equal) == ("baseline", 0, True, False)
     assert rival.ratio is not None
     assert rival.ratio.value == pytest.approx(2.5)
     half = 2**0.5 * 0.015  # two of 1.5 %, in quadrature
     assert rival.ratio.low == pytest.approx(2.5 * (1 - half))
     assert rival.changes == (
-        Change(knob="zero_stage", ours=3, theirs=2),
-        Change(knob="micro_batch", ours=4, theirs=1),
+        Change(knob="zero_stage", value=3, other_value=2),
+        Change(knob="micro_batch", value=4, other_value=1),
     )
     stage, micro = rival.knob_effects
     # zero_stage 2 with micro-batch 4 was not tried: both are forecast
@@ -64,9 +66,13 @@ def test_the_baseline_goes_first_with_each_knob_alone() -> None:
 
 def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
     lost = (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90))
-    worth = explained((*TRIED, lost)).rivals[0].knob_effects[0]
+    worth = explained((*TRIED, lost)).competitors[0].knob_effects[0]
 
-    assert (worth.change.knob, worth.trial, worth.told) == ("zero_stage", 6, "out_of_memory")
+    assert (worth.change.knob, worth.trial, worth.outcome_kind) == (
+        "zero_stage",
+        6,
+        "out_of_memory",
+    )
     assert worth.ratio is None
 
 
@@ -89,7 +95,7 @@ def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> No
 
 def test_a_baseline_that_was_not_measured_is_forecast() -> None:
     won = explained(((BASELINE, out_of_memory(90)), *TRIED[1:]))
-    rival = won.rivals[0]
+    rival = won.competitors[0]
 
     assert (rival.trial, rival.measured) == (0, False)
     assert rival.ratio is not None
@@ -99,12 +105,12 @@ def test_a_baseline_that_was_not_measured_is_forecast() -> None:
 def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
     won = explained()
 
-    assert [(r.trial, r.equal) for r in won.rivals[1:]] == [(3, True), (4, False), (2, False)]
-    assert [c.knob for c in won.rivals[1].changes] == ["checkpoint_ratio"]
+    assert [(r.trial, r.equal) for r in won.competitors[1:]] == [(3, True), (4, False), (2, False)]
+    assert [c.knob for c in won.competitors[1].changes] == ["checkpoint_ratio"]
 
 
 def test_what_shrank_of_a_step_adds_up() -> None:
-    rival = explained().rivals[0]
+    rival = explained().competitors[0]
 
     # `make_measured` spends 16 / rate seconds: 0.02 + 0.3 + 0.6 + 0.08 of it
     assert sum(ours for _, ours, _ in rival.phases) == pytest.approx(16 / 50)
@@ -128,19 +134,23 @@ def test_memory_that_is_left() -> None:
 def test_without_forecasts_measurements_speak() -> None:
     won = explained(with_forecasts=False)
 
-    assert won.rivals[0].ratio is not None
-    assert not won.rivals[0].knob_effects
-    assert not won.rivals[0].terms
-    assert won.rivals[0].phases
+    assert won.competitors[0].ratio is not None
+    assert not won.competitors[0].knob_effects
+    assert not won.competitors[0].terms
+    assert won.competitors[0].phases
 
 
 def test_the_winner_needs_no_rivals() -> None:
-    assert explained(((BASELINE, measured(20.0, 40)),)).rivals == ()
+    assert explained(((BASELINE, measured(20.0, 40)),)).competitors == ()
 
 
 def test_as_json() -> None:
-    told = document(explained())
+    told = explanation_document(explained(), a_state(TRIED))
 
-    assert told["explains"] == "won"
-    assert told["trial"] == 1
-    assert told["rivals"][0]["changes"][1] == {"knob": "micro_batch", "ours": 4, "theirs": 1}
+    assert json.loads(json.dumps(told)) == told
+    assert told["explains"] == "best"
+    assert told["best"].startswith("trial 1 is best")
+    assert told["trial"]["trial"] == 1
+    baseline = told["competitors"][0]
+    assert baseline["outcome"]["kind"] == "measured"
+    assert baseline["changes"][1] == {"knob": "micro_batch", "value": 4, "other_value": 1}

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
 from orchestrator.forecast.table import forecast_table
 from orchestrator.study.reader import stored_state
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
-from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory, Record
+from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
 from tests.orchestrator.records import make_measured, make_oom, make_record
 

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.reasons import IsBaseline
+from orchestrator.core.records import Record
 from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import check_run, environment_of, ranks_in
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 from tests.orchestrator.records import make_measured
 from tests.workers.test_same_training import SPEC
 from workers.prepare import prepare
@@ -37,7 +39,7 @@ def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any
         number=3,
         plan=plan,
         outcome=outcome,
-        why="",
+        reason=IsBaseline(),
         started_at=0.0,
         ended_at=1.0,
         fingerprint=None,

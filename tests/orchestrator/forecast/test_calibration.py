@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from orchestrator.core.records import Record
 from orchestrator.forecast.calibration import calibrated, study_device
 from orchestrator.forecast.table import ForecastTable, forecast_table
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import StudyError
-from search_spaces.trial import Estimate, Record
+from search_spaces.trial import Estimate
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
 from tests.orchestrator.records import make_measured, make_oom, make_record
 

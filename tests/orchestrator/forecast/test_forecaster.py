@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
 from orchestrator.forecast.forecaster import MOST_RECORDS, Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
@@ -23,7 +24,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.trial import PlanForecast, Record
+from search_spaces.trial import PlanForecast
 from tests.orchestrator.records import (
     BEGAN,
     CPU_FINGERPRINT,

@@ -17,7 +17,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_record, make_spec
+from tests.orchestrator.records import LIMIT_BYTES, PROPOSED, make_measured, make_record, make_spec
 from workers.models.load import describe
 from workers.tracing.trace import trace
 
@@ -36,7 +36,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
     space = sweep_space(spec, describe(spec.model, spec.train), CLUSTER)
     study = Study(spec, "slow", space)
     for _ in range(2):
-        asked = study.ask(study.propose().plan, "so")
+        asked = study.ask(study.propose().plan, PROPOSED)
         outcome = make_measured(16 / 3600)
         study.tell(make_record(asked.number, asked.plan, outcome))
     Path("slow.yaml").write_text(spec_to_yaml(spec))

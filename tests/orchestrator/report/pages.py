@@ -12,13 +12,14 @@ import numpy as np
 from benchmarks.search.plot import regret_page
 from benchmarks.search.races import Race
 from benchmarks.search.run import Results
+from orchestrator.core.reasons import Promising
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.plan_page import render_plan_page
 from orchestrator.report.sweep_page import report_page
 from search_spaces.spec.schema import GIB
-from search_spaces.trial import Record
 from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts
@@ -60,7 +61,9 @@ def renamed(record: Record) -> Record:
     plan = replace(record.plan, accelerator=HOSTILE)
     assert record.fingerprint is not None
     seen = replace(record.fingerprint, device_name=HOSTILE)
-    return replace(record, plan=plan, why=HOSTILE, fingerprint=seen)
+    return replace(
+        record, plan=plan, reason=Promising(fits=0.5, measured_by=HOSTILE), fingerprint=seen
+    )
 
 
 def expected(state: SweepState) -> SweepState:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.reasons import Promising, SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, memory_bar
 from orchestrator.report.live import lines as plain_lines_of
@@ -30,7 +31,11 @@ from tests.orchestrator.records import (
 
 def busy_state() -> SweepState:
     trial = TrialStarted(
-        number=11, plan=make_plan(), why="proposed by tpe", deadline_seconds=60.0, at=BEGAN + 120
+        number=11,
+        plan=make_plan(),
+        reason=Sampled(sampler="tpe"),
+        deadline_seconds=60.0,
+        at=BEGAN + 120,
     )
     return advance(make_state(every_outcome()), trial)
 
@@ -69,12 +74,12 @@ def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
     assert "peak 97 %: over usable memory" in shown(busy_state(), 160)
 
 
-def started(number: int, why: str) -> TrialStarted:
+def started(number: int, reason: TrialReason) -> TrialStarted:
     """Makes a trial whose forecast is 93 % likely to fit."""
     return TrialStarted(
         number=number,
         plan=make_plan(),
-        why=why,
+        reason=reason,
         deadline_seconds=60.0,
         at=BEGAN + 40,
         forecast=make_expectation(12.34, 0.9),
@@ -89,7 +94,7 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
         for record, forecast in zip(state.records, expected, strict=True)
     )
     state = replace(state, records=records)
-    trial = started(2, "proposed by tpe")
+    trial = started(2, Sampled(sampler="tpe"))
     running = advance(state, trial)
 
     wide, narrow = shown(running, 160), shown(running, 80)
@@ -105,12 +110,13 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
 
 def test_the_chance_to_fit_is_told_once() -> None:
     """The reason accounts for trials as well as the forecast, so its probability stands."""
-    trial = replace(started(0, "90% likely to fit"), fits=0.9)
+    trial = started(0, Promising(fits=0.9))
     running = advance(make_state([]), trial)
 
     (begun,) = plain_lines_of(trial, running)
-    assert "(90% likely to fit; forecast 12.3 samples/s, 0.450 GiB)" in begun
-    assert "forecast 12.3 samples/s, 0.450 GiB · 90% likely to fit" in shown(running, 160)
+    reason = "expected to be the fastest that fits; 90% likely to fit"
+    assert f"({reason}; forecast 12.3 samples/s, 0.450 GiB)" in begun
+    assert f"forecast 12.3 samples/s, 0.450 GiB · {reason}" in shown(running, 160)
 
 
 def test_the_first_moments_have_a_picture_too() -> None:
@@ -182,7 +188,7 @@ def test_plain_lines_have_no_codes_and_one_line_per_event() -> None:
         and "2.29 x the baseline; best so far [3 of 24" in line
         for line in lines
     )
-    assert "sweep ended: all 24 trials are used" in lines[-1]
+    assert "sweep ended: the budget of 24 trials is used up" in lines[-1]
     assert "best is trial 2" in lines[-1]
 
 
@@ -200,7 +206,8 @@ def test_plain_lines_survive_a_stream_in_ascii() -> None:
 def test_a_reason_of_many_lines_stays_on_one() -> None:
     stream = io.StringIO()
     state = replace(make_state([]), study="x")
-    PlainView(stream).on_event(SweepEnded(reason="one\n  two", at=BEGAN), state)
+    broken = SameFailure(trials=4, cause="exception", error="one\n  two")
+    PlainView(stream).on_event(SweepEnded(reason=broken, at=BEGAN), state)
 
     assert stream.getvalue().count("\n") == 1
 

@@ -60,7 +60,7 @@ def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
     assert speed_change(found["micro_batch 4 → 1"]) == pytest.approx(-0.5)
     assert speed_change(found["checkpoint_ratio 0.0 → 1.0"]) == pytest.approx(-0.01)
     failed = found["zero_stage 3 → 2"]
-    assert (failed.trial, failed.told, failed.ratio) == (4, "out_of_memory", None)
+    assert (failed.trial, failed.outcome_kind, failed.ratio) == (4, "out_of_memory", None)
     untried = found["micro_batch 4 → 2"]
     assert (untried.trial, untried.ratio is not None) == (None, True)
     measured_alone = ablation(told_of(forecasts=False))

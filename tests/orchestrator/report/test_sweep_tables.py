@@ -7,12 +7,12 @@ import statistics
 
 import pytest
 
+from orchestrator.core.objective import speedup
 from orchestrator.report.sweep_tables import (
     baseline_record,
     closest_record,
     memory_excess,
     progress,
-    speedup,
 )
 from search_spaces.trial import Estimate
 from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_state

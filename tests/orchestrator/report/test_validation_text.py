@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.reasons import NoMoreTrials, Validates
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
-from search_spaces.trial import Measured, Record
+from search_spaces.trial import Measured
 from tests.orchestrator.core.test_validation import (
     after_validation,
     searched,
@@ -136,14 +138,14 @@ def test_mlflow_says_it_too() -> None:
     assert f"- the validation of trial 2 {FAILED}" in text
     failed, held = state.validations
     assert validation_tags(state.records[1], state) == {"kind": "trial"}
-    assert validation_tags(held, state) | {"reason": ""} == {
+    assert validation_tags(held, state) | {"detail": ""} == {
         "kind": "validation",
         "validation_of": "1",
         "validation_holds": "true",
-        "reason": "",
+        "detail": "",
     }
     assert validation_tags(failed, state)["validation_holds"] == "false"
-    assert validation_tags(failed, state)["reason"] == FAILED
+    assert validation_tags(failed, state)["detail"] == FAILED
     assert validation_metrics(state.records[1], state) == {}
     assert validation_metrics(failed, state) == {}
     assert validation_metrics(held, state) == pytest.approx(
@@ -165,7 +167,7 @@ def started(state: SweepState, number: int) -> tuple[TrialStarted, SweepState]:
     event = TrialStarted(
         number=number,
         plan=state.records[number].plan,
-        why=f"validation of trial {number}",
+        reason=Validates(trial=number),
         deadline_seconds=180.0,
         at=BEGAN + 120,
         validation=True,
@@ -196,7 +198,7 @@ def test_plain_lines_of_validations() -> None:
     (line,) = lines(held, state)
     assert line == f"the validation of trial 1 passed: {ALL}; {SAME}"
 
-    (line,) = lines(SweepEnded(reason="enough", at=BEGAN), state)
+    (line,) = lines(SweepEnded(reason=NoMoreTrials(), at=BEGAN), state)
     assert "3 measured; best is trial 1, validated: ddp micro" in line
 
 

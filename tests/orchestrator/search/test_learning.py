@@ -10,12 +10,13 @@ import optuna
 import pytest
 
 from orchestrator.core.objective import Objective
+from orchestrator.core.records import Record
 from orchestrator.search.base import AbstractProposer, SearchState
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
-from search_spaces.trial import OutOfMemory, Record
+from search_spaces.trial import OutOfMemory
 from tests.orchestrator.records import make_oom, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 

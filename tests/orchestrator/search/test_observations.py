@@ -7,7 +7,7 @@ import math
 import pytest
 
 from orchestrator.search.observations import observation_of
-from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, TimedOut
+from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, Stopped, TimedOut
 from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record, make_spec
 
 SPEC = make_spec(objective={"max_seconds": 10})
@@ -72,4 +72,4 @@ def test_what_memory_of_the_device_does_not_explain_broke(outcome: Outcome) -> N
 
 
 def test_a_cancelled_trial_shows_nothing() -> None:
-    assert sight(Cancelled(detail="stopped")) is None
+    assert sight(Cancelled(cause=Stopped(by="Ctrl-C"))) is None

@@ -18,7 +18,7 @@ from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.trial import TrialState
 
 from orchestrator.search.pending import PROPOSED
-from orchestrator.search.plimsoll_sampler import WHY, PlimsollSampler
+from orchestrator.search.plimsoll_sampler import REASON, PlimsollSampler
 
 GRID = {"batch": IntDistribution(1, 64), "ratio": IntDistribution(0, 9)}
 SMALL = {"stage": CategoricalDistribution((0, 2, 3)), "batch": IntDistribution(1, 2)}
@@ -253,7 +253,7 @@ def test_a_sampler_is_pickled() -> None:
 
     study.ask(SMALL)
 
-    assert study.trials[0].user_attrs[WHY]
+    assert study.trials[0].user_attrs[REASON]
 
 
 def new_trial(study: optuna.Study) -> optuna.trial.FrozenTrial:

@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from orchestrator.core.reasons import Promising
+from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
 from orchestrator.search.base import SearchState, dominated_rows
 from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.trial import Crashed, Measured, Record
+from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 
@@ -50,7 +52,7 @@ def searched(space: Space, prior: SearchPrior | None, trials: int) -> list[Recor
         plan = proposal.plan if number else space.baseline
         assert free[space.table.rows_of(proposal.plan)].all()
         free[space.table.rows_of(plan)] = False
-        records.append(replace(make_record(number, plan, outcome_of(plan)), why=proposal.why))
+        records.append(replace(make_record(number, plan, outcome_of(plan)), reason=proposal.reason))
     return records
 
 
@@ -76,10 +78,13 @@ def test_forecasts_that_are_off_by_a_factor_lead_to_the_best_in_six_trials(
 def test_each_trial_keeps_why_it_was_asked_for(space: Space) -> None:
     informed, blind = searched(space, prospects_of(space), 3), searched(space, None, 3)
 
-    assert "likely to fit" in informed[2].why
-    assert "over the best" in informed[2].why
-    assert "without a forecast" not in informed[2].why
-    assert blind[2].why.endswith("without a forecast")
+    third, without = informed[2].reason, blind[2].reason
+    assert isinstance(third, Promising)
+    assert isinstance(without, Promising)
+    assert third.forecast
+    assert not without.forecast
+    assert third.gain is not None
+    assert dict(third.changes).items() <= informed[2].plan.as_dict().items()
 
 
 def test_a_forecast_may_come_later(space: Space) -> None:

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.notes import TrialsTransferred
 from orchestrator.search.transfer import (
     OTHER_HOSTS_STD,
     OTHER_SOFTWARE_STD,
     SAME_MACHINE_STD,
-    differences,
+    EarlierStudy,
+    transfer_notes,
     transfer_std,
 )
 from search_spaces.trial import Fingerprint
 from tests.orchestrator.records import CPU_FINGERPRINT as OURS
+from tests.orchestrator.records import make_measured, make_plan, make_record
 
 OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))
 FAR = replace(OURS, hosts=2)
@@ -41,6 +44,13 @@ def test_the_more_differs_the_less_it_holds(theirs: Fingerprint | None, off: flo
 
 
 def test_what_differs_is_named() -> None:
-    assert differences(OLDER, OURS) == ("torch 2.12.0",)
-    assert differences(FAR, OURS) == ("2 hosts",)
-    assert differences(OURS, OURS) == ()
+    def note(fingerprint: Fingerprint) -> TrialsTransferred:
+        measured = replace(make_record(0, make_plan(), make_measured()), fingerprint=fingerprint)
+        (only,) = transfer_notes([EarlierStudy(name="before", records=(measured,))], OURS)
+        return only
+
+    assert note(OLDER).versions == (("torch", "2.12.0"),)
+    assert note(FAR).hosts == (2,)
+    same, other = note(OURS), note(replace(OURS, device_name="another"))
+    assert (same.trials, same.versions, same.hosts) == (1, (), ())
+    assert other.trials == 0

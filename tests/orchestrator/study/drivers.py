@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.orchestrator.records import PROPOSED
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -48,7 +50,7 @@ def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
             check_study(spec, name)
             with exclusive_driver(spec, name) as lock:
                 study = Study(spec, name, make_space(spec), lock=lock)
-                study.ask(study.propose().plan, "proposed")
+                study.ask(study.propose().plan, PROPOSED)
                 say("holding")
                 time.sleep(600)
     except StudyError as error:

@@ -11,6 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
+from orchestrator.core.reasons import Retry
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
@@ -19,7 +20,8 @@ from orchestrator.study.study import Study, StudyLost
 from orchestrator.study.writer import SPOOL_FILE
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import make_measured, make_record, make_space
+from search_spaces.trial import DriverDied
+from tests.orchestrator.records import PROPOSED, make_measured, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
 from tests.proxies import Proxy, proxy_to
 
@@ -76,7 +78,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         running.stop()
         thread = comes_back(running, AWAY_SECONDS)
 
@@ -101,7 +103,7 @@ def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     hours = Hours()
     study = Study(spec, NAME, make_space(spec), clock=hours.clock)
     run(study, 1)
-    first, second = (study.ask(study.propose().plan, "proposed") for _ in range(2))
+    first, second = (study.ask(study.propose().plan, PROPOSED) for _ in range(2))
     running.stop()
 
     with pytest.raises(StudyLost) as caught:
@@ -142,7 +144,7 @@ def test_a_server_that_hangs_is_away(
     """The server accepts data but does not answer; its sessions survive until it continues."""
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         before = session_with_lock(postgres)
         monkeypatch.setattr("orchestrator.study.postgres.ANSWER_SECONDS", AWAY_SECONDS)
         postgres.suspend()
@@ -164,7 +166,7 @@ def test_a_session_that_the_server_has_not_ended_yet_is_our_own(
     with exclusive_driver(through, NAME) as lock:
         study = Study(through, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         line.cut_clients()
         thread = threading.Timer(AWAY_SECONDS, line.cut_servers)
         thread.start()
@@ -180,7 +182,7 @@ def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
     spec: SweepSpec, running: Server
 ) -> None:
     study = Study(spec, NAME, make_space(spec), clock=Hours().clock)
-    asked = study.ask(study.propose().plan, "proposed")
+    asked = study.ask(study.propose().plan, PROPOSED)
     running.stop()
     with pytest.raises(StudyLost):
         study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
@@ -190,7 +192,9 @@ def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
     )
     other = open_study(elsewhere)  # a driver on another machine, which has no such file
     other.abandon(asked.number)
-    again = other.ask(asked.plan, "once more", retry_of=asked.number)
+    again = other.ask(
+        asked.plan, Retry(trial=asked.number, cause=DriverDied()), retry_of=asked.number
+    )
     other.tell(make_record(again.number, again.plan, make_measured(28.0)))
 
     assert [record.number for record in open_study(spec).records()] == [again.number]
@@ -216,7 +220,7 @@ def test_a_commit_whose_answer_was_lost_tells_once(
 ) -> None:
     """Any of the commits of a result may be lost, and the first of the next trial."""
     study = open_study(through)
-    asked = study.ask(study.propose().plan, "proposed")
+    asked = study.ask(study.propose().plan, PROPOSED)
     line.swallow(b"COMMIT", commits)
 
     study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
@@ -235,7 +239,7 @@ def test_a_trial_whose_opening_was_not_answered_is_opened_once(
     study = open_study(through)
     line.swallow(b"COMMIT")
 
-    asked = study.ask(study.propose().plan, "proposed")
+    asked = study.ask(study.propose().plan, PROPOSED)
 
     assert line.swallowed == 1
     assert [number for number, state in kept(spec) if state == TrialState.RUNNING] == [asked.number]
@@ -249,7 +253,7 @@ def test_a_lock_that_was_lost_and_taken_by_another_ends_the_first(
 ) -> None:
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
         with (
             exclusive_driver(spec, NAME),

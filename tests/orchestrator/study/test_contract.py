@@ -9,6 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import NoMoreTrials, Retry
 from orchestrator.study.reader import load_end, load_records, load_validations
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
@@ -16,8 +17,14 @@ from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured
-from tests.orchestrator.records import every_outcome, make_measured, make_record, make_space
+from search_spaces.trial import DriverDied, Measured
+from tests.orchestrator.records import (
+    PROPOSED,
+    every_outcome,
+    make_measured,
+    make_record,
+    make_space,
+)
 from tests.orchestrator.study.values import NAME, open_study, run
 
 
@@ -31,7 +38,7 @@ def states(spec: SweepSpec) -> list[TrialState]:
 def test_every_outcome_comes_back_as_it_was_told(spec: SweepSpec) -> None:
     study = open_study(spec)
     for outcome in every_outcome():
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         study.tell(make_record(asked.number, asked.plan, outcome))
 
     assert [record.outcome for record in load_records(spec, NAME)] == list(every_outcome())
@@ -56,13 +63,15 @@ def test_a_study_goes_on_where_it_stopped(sampler: str, spec: SweepSpec) -> None
 
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: SweepSpec) -> None:
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, "proposed")  # and the driver is gone
+    lost = study.ask(study.propose().plan, PROPOSED)  # and the driver is gone
 
     second = open_study(spec)
     (left,) = second.interrupted()
     assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
     second.abandon(left.number)
-    second.ask(left.plan, "once more", retry_of=left.number)  # and gone again
+    second.ask(
+        left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
+    )  # and gone again
 
     (again,) = open_study(spec).interrupted()
     assert (again.plan, again.retry_of) == (lost.plan, lost.number)
@@ -70,7 +79,7 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: Sweep
 
 def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) -> None:
     study = open_study(spec)
-    asked = study.ask(study.propose().plan, "proposed")
+    asked = study.ask(study.propose().plan, PROPOSED)
     record = make_record(asked.number, asked.plan, make_measured(30.0))
     with opened_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
         number = storage.get_trial_id_from_study_id_trial_number(1, asked.number)
@@ -92,7 +101,7 @@ def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     again = replace(validation, started_at=validation.ended_at, ended_at=validation.ended_at + 60)
     for each in (validation, validation, again):  # a write that is tried again is one write
         study.keep_validation(each)
-    ended = SweepEnded(reason="enough", at=validation.ended_at, left=1.02, untried=7)
+    ended = SweepEnded(reason=NoMoreTrials(), at=validation.ended_at, regret_bound=1.02, untried=7)
     study.keep_end(ended)
 
     assert load_validations(spec, NAME) == (validation, again)

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.core.objective import Objective, best
+from orchestrator.core.reasons import IsBaseline, Retry
 from orchestrator.study.reader import load_records
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, Outcome, OutOfMemory
+from search_spaces.trial import DriverDied, Measured, Outcome, OutOfMemory
 from tests.orchestrator.records import (
+    PROPOSED,
     every_outcome,
     make_measured,
     make_oom,
@@ -48,7 +50,7 @@ def stored(spec: SweepSpec) -> list[FrozenTrial]:
 
 def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
     study = open_study(spec)
-    asked = study.ask(study.propose().plan, "proposed")
+    asked = study.ask(study.propose().plan, PROPOSED)
     study.tell(make_record(asked.number, asked.plan, outcome))
     return stored(spec)[-1]
 
@@ -101,7 +103,7 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for speed, share in ((20.0, 0.94), (44.0, 0.96)):
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         study.tell(make_record(asked.number, asked.plan, make_measured(speed, share)))
 
     below, above = stored(spec)
@@ -117,13 +119,13 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
 def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    asked = study.ask(make_space(spec).baseline, "baseline")
+    asked = study.ask(make_space(spec).baseline, IsBaseline())
 
     (trial,) = stored(spec)
     assert trial.state == TrialState.RUNNING
     assert trial.params["micro_batch"] == asked.plan.micro_batch == 1
     assert trial.user_attrs["plan"] == asked.plan.as_dict()
-    assert trial.user_attrs["why"] == "baseline"
+    assert trial.user_attrs["reason"] == {"kind": "baseline"}
 
 
 # ---------------------------------------------------------------- what is asked
@@ -156,7 +158,7 @@ def test_plans_of_failed_trials_are_not_asked_again(tmp_path: Path) -> None:
     outcomes = (every_outcome() * 2)[: len(space.candidates)]
     plans = []
     for outcome in outcomes:
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         study.tell(make_record(asked.number, asked.plan, outcome))
         plans.append(asked.plan)
 
@@ -366,13 +368,15 @@ def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, "proposed")  # and the driver is gone
+    lost = study.ask(study.propose().plan, PROPOSED)  # and the driver is gone
 
     second = open_study(spec)
     (left,) = second.interrupted()
     assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
     second.abandon(left.number)
-    second.ask(left.plan, "once more", retry_of=left.number)  # and gone again
+    second.ask(
+        left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
+    )  # and gone again
 
     third = open_study(spec)
     (again,) = third.interrupted()
@@ -383,7 +387,7 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: P
 def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, "proposed")
+    lost = study.ask(study.propose().plan, PROPOSED)
     study = open_study(spec)
     crashed = every_outcome()[5]
 
@@ -405,7 +409,7 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for _ in range(2):
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         outcome = make_oom(1.5) if asked.number else make_measured(30.0)
         record = make_record(asked.number, asked.plan, outcome)
         # what `tell` does first
@@ -438,7 +442,7 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
     study = open_study(study_spec(tmp_path, objective=asked))
     outcomes = [make_measured(40.0, 0.6), make_oom(1.5)]
     for outcome in outcomes:
-        asked_for = study.ask(study.propose().plan, "proposed")
+        asked_for = study.ask(study.propose().plan, PROPOSED)
         study.tell(make_record(asked_for.number, asked_for.plan, outcome))
 
     measured, ran_out = optuna.load_study(

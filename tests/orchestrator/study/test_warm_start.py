@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.core.reasons import Promising
+from orchestrator.core.records import Record
 from orchestrator.search.base import SearchState
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
@@ -16,10 +18,11 @@ from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, Record
+from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory
 from tests.orchestrator.records import (
     CPU_FINGERPRINT,
     LIMIT_BYTES,
+    PROPOSED,
     make_measured,
     make_record,
     make_space,
@@ -53,13 +56,20 @@ def earlier(space: Space, seen: Fingerprint, factor: float = 1.0, every: int = 3
     return EarlierStudy(name="before", records=tuple(records))
 
 
-def searched(space: Space, before: EarlierStudy, trials: int) -> tuple[list[Record], list[str]]:
+def searched(
+    space: Space, before: EarlierStudy, trials: int
+) -> tuple[list[Record], list[Promising]]:
     proposer = PlimsollProposer(space, SPEC, 0, [before])
-    free, records, reasons = np.ones(len(space.table), dtype=bool), list[Record](), list[str]()
+    free, records, reasons = (
+        np.ones(len(space.table), dtype=bool),
+        list[Record](),
+        list[Promising](),
+    )
     for number in range(trials):
         proposal = proposer.propose(SearchState(records=records, free=free))
         plan = proposal.plan if number else space.baseline
-        reasons.append(proposal.why)
+        assert isinstance(proposal.reason, Promising)
+        reasons.append(proposal.reason)
         free[space.table.rows_of(plan)] = False
         records.append(record(number, plan, outcome_of(plan), CPU_FINGERPRINT))
     return records, reasons
@@ -133,7 +143,7 @@ def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
         "mine": ours,
     }.items():
         study = Study(spec, name, make_space(spec))
-        asked = study.ask(study.propose().plan, "so")
+        asked = study.ask(study.propose().plan, PROPOSED)
         outcome = make_measured(1.0)
         study.tell(record(asked.number, asked.plan, outcome, CPU_FINGERPRINT))
     (tmp_path / "broken").mkdir()
@@ -192,4 +202,5 @@ def test_what_was_measured_on_one_kind_of_nodes_is_evidence_of_that(
     proposal = proposer.propose(SearchState(records=[first], free=free))
 
     assert proposal.plan.accelerator == "A100"
-    assert ("study before measured it before" in proposal.why) is counts
+    assert isinstance(proposal.reason, Promising)
+    assert (proposal.reason.measured_by == "before") is counts

@@ -9,7 +9,14 @@ from orchestrator.study.study import Study
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
-from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
+from tests.orchestrator.records import (
+    PROPOSED,
+    make_measured,
+    make_oom,
+    make_record,
+    make_space,
+    make_spec,
+)
 
 NAME = "small"
 
@@ -51,7 +58,7 @@ def run(study: Study, trials: int) -> list[Plan]:
     """Runs that number of trials; returns their plans."""
     plans = []
     for _ in range(trials):
-        asked = study.ask(study.propose().plan, "proposed")
+        asked = study.ask(study.propose().plan, PROPOSED)
         study.tell(make_record(asked.number, asked.plan, outcome_of(asked.plan)))
         plans.append(asked.plan)
     return plans

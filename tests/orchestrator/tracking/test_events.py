@@ -13,7 +13,9 @@ from typing import get_args
 import pytest
 
 from orchestrator.core.events import Event, Noted, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.notes import Message
 from orchestrator.core.objective import best
+from orchestrator.core.reasons import SameFailure
 from orchestrator.core.state import SweepState
 from orchestrator.tracking.events import (
     EventFile,
@@ -166,8 +168,8 @@ def test_secrets_in_messages_are_not_written() -> None:
         ),
     )
     events: list[Event] = [
-        Noted(text=text, at=BEGAN),
-        SweepEnded(reason=text, at=BEGAN),
+        Noted(note=Message(text=text), at=BEGAN),
+        SweepEnded(reason=SameFailure(trials=4, cause="exception", error=text), at=BEGAN),
         TrialEnded(record=crashed, at=BEGAN),
     ]
 

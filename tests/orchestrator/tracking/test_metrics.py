@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import TrialEnded, TrialStarted
+from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import validation_state
 from orchestrator.tracking.metrics import (
     ASK_SECONDS,
@@ -75,7 +76,12 @@ def test_a_validation_is_no_trial_but_waits_for_workers() -> None:
 @pytest.mark.parametrize(("taken", "told"), [(0.25, [0.25]), (0.0, [0.0]), (None, [])])
 def test_an_ask_is_told_where_there_was_one(taken: float | None, told: list[float]) -> None:
     start = TrialStarted(
-        number=0, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN, ask_seconds=taken
+        number=0,
+        plan=PLANS[0],
+        reason=IsBaseline(),
+        deadline_seconds=60,
+        at=BEGAN,
+        ask_seconds=taken,
     )
 
     readings = list(event_readings(start))
@@ -117,7 +123,9 @@ def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
 
 
 def test_what_is_under_way_is_told_at_any_time() -> None:
-    start = TrialStarted(number=3, plan=PLANS[0], why="", deadline_seconds=60, at=BEGAN + 40)
+    start = TrialStarted(
+        number=3, plan=PLANS[0], reason=IsBaseline(), deadline_seconds=60, at=BEGAN + 40
+    )
     state = replace(make_state([make_measured()]), running=(start,))
     told = list(live_readings(Utilization(groups=8), state, BEGAN + 50))
 

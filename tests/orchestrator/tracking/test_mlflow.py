@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from orchestrator import load_best
+from orchestrator.core.records import Record
 from orchestrator.report.labels import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_store import store_uri
@@ -22,7 +23,6 @@ from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts,
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Record
 from tests.orchestrator.records import (
     BEGAN,
     LLAMA,

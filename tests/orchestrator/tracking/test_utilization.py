@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
+from orchestrator.core.reasons import IsBaseline, NoMoreTrials
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.metrics import Utilization, busy_share, utilization
-from search_spaces.trial import Cancelled
+from search_spaces.trial import Cancelled, NodesLost
 from tests.orchestrator.records import (
     BEGAN,
     make_measured,
@@ -38,14 +39,14 @@ def started(groups: int) -> SweepStarted:
 
 def handed(number: int, at: float) -> TrialStarted:
     return TrialStarted(
-        number=number, plan=PLANS[number], why="", deadline_seconds=60, at=BEGAN + at
+        number=number, plan=PLANS[number], reason=IsBaseline(), deadline_seconds=60, at=BEGAN + at
     )
 
 
 def ended(number: int, at: float, waited: float | None) -> TrialEnded:
     record = replace(make_record(number, PLANS[number], make_measured()), ended_at=BEGAN + at)
     if waited is None:
-        record = replace(record, outcome=Cancelled(detail="its node is gone"))
+        record = replace(record, outcome=Cancelled(cause=NodesLost(nodes=("a",))))
     return TrialEnded(record=record, at=BEGAN + at, waited_seconds=waited)
 
 
@@ -98,7 +99,7 @@ def test_nothing_is_known_before_a_trial_of_this_driver_ends() -> None:
 
 
 def test_it_stands_still_when_the_sweep_is_over() -> None:
-    over = SweepEnded(reason="", at=BEGAN + 20)
+    over = SweepEnded(reason=NoMoreTrials(), at=BEGAN + 20)
     seen = after(started(1), handed(0, 10), ended(0, 20, waited=5), over)
 
     assert share(*seen, at=500) == pytest.approx(5 / 10)

@@ -1,0 +1,207 @@
+"""Reasons of decisions, as values: why a trial runs, why a search ends, why workers are replaced.
+
+`orchestrator.report.reasons` puts them into words, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from search_spaces.spec.schema import Sampler
+from search_spaces.spec.sections import Metric
+from search_spaces.trial import CrashKind, Interruption, NoRoom, Stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsBaseline:
+    """The plan is the baseline, which runs first."""
+
+    kind: Literal["baseline"] = "baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A sampler of Optuna proposed the plan, and does not say why."""
+
+    kind: Literal["sampled"] = "sampled"
+    sampler: Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promising:
+    """The search expects most of this plan.
+
+    Attributes:
+        metric: What is maximized.
+        fits: Probability that the plan fits in memory, 0 to 1.
+        reaches: Probability that it reaches the required speed; None if none is required.
+        gain: Expected gain over the incumbent, as a share of its value; None without an incumbent.
+        changes: Knobs in which the plan differs from the incumbent, with the plan's values.
+        values: Expected value and the incumbent's, where a ratio of the two means nothing.
+        forecast: False if the search had no forecast of the plan.
+        measured_by: Name of another study that measured the plan.
+    """
+
+    kind: Literal["promising"] = "promising"
+    metric: Metric = "samples_per_second"
+    fits: float
+    reaches: float | None = None
+    gain: float | None = None
+    changes: tuple[tuple[str, Any], ...] = ()
+    values: tuple[float, float] | None = None
+    forecast: bool = True
+    measured_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The plan was interrupted in an earlier trial."""
+
+    kind: Literal["retry"] = "retry"
+    trial: int
+    cause: Interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validates:
+    """The plan of a trial is validated."""
+
+    kind: Literal["validates"] = "validates"
+    trial: int
+
+
+TrialReason = IsBaseline | Sampled | Promising | Retry | Validates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpent:
+    """A limit of the section `budget` is reached."""
+
+    kind: Literal["budget"] = "budget"
+    limit: Literal["trials", "minutes", "gpu_hours"]
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotWorthIt:
+    """The next trial would take longer than it is expected to save."""
+
+    kind: Literal["not_worth_it"] = "not_worth_it"
+    trial_seconds: float
+    saved_seconds: float
+    training_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllTried:
+    """Every plan of the space has been tried."""
+
+    kind: Literal["all_tried"] = "all_tried"
+    plans: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoImprovement:
+    """The last trials, as many as `budget.patience`, found no better plan."""
+
+    kind: Literal["no_improvement"] = "no_improvement"
+    trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameFailure:
+    """No plan trained: all trials failed with one error, or the last ones with a full disk."""
+
+    kind: Literal["same_failure"] = "same_failure"
+    trials: int
+    cause: CrashKind
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlanForNodes:
+    """No untried plan is left for the nodes that are up."""
+
+    kind: Literal["no_plan_for_nodes"] = "no_plan_for_nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMoreTrials:
+    """The loop that runs trials ended without another reason."""
+
+    kind: Literal["no_more_trials"] = "no_more_trials"
+
+
+StopReason = (
+    BudgetSpent
+    | NotWorthIt
+    | AllTried
+    | NoImprovement
+    | SameFailure
+    | NoPlanForNodes
+    | NoRoom
+    | Stopped
+    | NoMoreTrials
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineMissed:
+    """A trial missed its deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersCrashed:
+    """A trial crashed in a way that only new processes recover from."""
+
+    cause: CrashKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNotReleased:
+    """A trial left memory allocated."""
+
+    residual_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRanks:
+    """The next plan needs another number of ranks."""
+
+    needed: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherEnvironment:
+    """The next plan needs processes started with other variables."""
+
+    environment: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherNodes:
+    """The next plan runs on other nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshWorkers:
+    """A validation runs in workers that have run nothing before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersGone:
+    """The workers ended."""
+
+
+ReplacementReason = (
+    DeadlineMissed
+    | WorkersCrashed
+    | MemoryNotReleased
+    | OtherRanks
+    | OtherEnvironment
+    | OtherNodes
+    | FreshWorkers
+    | WorkersGone
+)

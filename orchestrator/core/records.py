@@ -1,0 +1,64 @@
+"""Records: what a study keeps of each trial that ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.reasons import TrialReason
+from search_spaces.plan import Plan
+from search_spaces.trial import Fingerprint, Measured, Outcome, PlanForecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One finished trial of a study, or the validation of the plan of trial `number`."""
+
+    number: int
+    plan: Plan
+    outcome: Outcome
+    reason: TrialReason  # for trying the plan
+    started_at: float  # seconds since the epoch
+    ended_at: float
+    fingerprint: Fingerprint | None
+    forecast: PlanForecast | None = None  # None if the plan could not be forecast
+    validation: bool = False
+
+
+def closed_record(
+    number: int, plan: Plan, outcome: Outcome, reason: TrialReason, *, at: float
+) -> Record:
+    """Returns the record of a trial that ended without its workers, at a time since the epoch."""
+    return Record(
+        number=number,
+        plan=plan,
+        outcome=outcome,
+        reason=reason,
+        started_at=at,
+        ended_at=at,
+        fingerprint=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastErrors:
+    """Relative errors of a forecast: forecast / measurement - 1."""
+
+    speed: float
+    memory: float | None  # None if the measured peak is 0
+    unlearned_speed: float
+    unlearned_memory: float | None
+
+
+def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
+    """Returns the relative errors of a forecast; None without a forecast or a measurement."""
+    if expected is None or not isinstance(outcome, Measured):
+        return None
+    rate, peak = outcome.samples_per_second.value, outcome.memory.peak_bytes
+    if not rate:
+        return None
+    return ForecastErrors(
+        speed=expected.samples_per_second.value / rate - 1,
+        memory=expected.peak_bytes.value / peak - 1 if peak else None,
+        unlearned_speed=expected.unlearned_samples_per_second / rate - 1,
+        unlearned_memory=expected.unlearned_peak_bytes / peak - 1 if peak else None,
+    )

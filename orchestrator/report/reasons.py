@@ -1,0 +1,263 @@
+"""Reasons, notes and outcomes in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from orchestrator.core.notes import (
+    GroupReplaced,
+    Message,
+    Note,
+    PlanBlamed,
+    PlansLeftOut,
+    TrialsTransferred,
+    TrialWaits,
+)
+from orchestrator.core.reasons import (
+    AllTried,
+    BudgetSpent,
+    DeadlineMissed,
+    FreshWorkers,
+    IsBaseline,
+    MemoryNotReleased,
+    NoImprovement,
+    NoMoreTrials,
+    NoPlanForNodes,
+    NotWorthIt,
+    OtherEnvironment,
+    OtherNodes,
+    OtherRanks,
+    Promising,
+    ReplacementReason,
+    Retry,
+    SameFailure,
+    Sampled,
+    StopReason,
+    TrialReason,
+    Validates,
+    WorkersCrashed,
+    WorkersGone,
+)
+from orchestrator.report.format import plural
+from search_spaces.spec.sections import Metric
+from search_spaces.trial import (
+    Cancelled,
+    Crashed,
+    Diverged,
+    DriverDied,
+    Interruption,
+    Measured,
+    NodesLost,
+    NoRoom,
+    Outcome,
+    OutOfMemory,
+    Refused,
+    Stopped,
+    TimedOut,
+    WorkersFailed,
+)
+
+_BEST: Mapping[Metric, str] = MappingProxyType(
+    {
+        "samples_per_second": "fastest",
+        "samples_per_price": "cheapest",
+        "headroom": "smallest",
+    }
+)
+_LIMITS = MappingProxyType({"trials": "trials", "minutes": "minutes", "gpu_hours": "GPU-hours"})
+_COMPARATIVES = (
+    ("faster than", "slower than"),
+    ("more samples per price than", "fewer samples per price than"),
+)
+_NAMED_KNOBS = 2  # of those that a proposal changes
+
+
+def reason_words(reason: TrialReason) -> str:
+    """Describes why a plan is tried."""
+    match reason:
+        case IsBaseline():
+            return "baseline"
+        case Sampled(sampler=sampler):
+            return f"proposed by {sampler}"
+        case Retry(trial=trial, cause=cause):
+            return f"retry of trial {trial}: {interruption_words(cause)}"
+        case Validates(trial=trial):
+            return f"validation of trial {trial}"
+        case Promising():
+            return "; ".join(_promise(reason))
+
+
+def _promise(reason: Promising) -> Iterator[str]:
+    likely = f"{reason.fits:.0%} likely to fit"
+    if reason.reaches is not None:
+        likely += f", {reason.reaches:.0%} likely to reach the required speed"
+    if reason.gain is None:
+        yield f"expected to be the {_BEST[reason.metric]} that fits"
+    elif reason.values is not None:
+        expected, best = reason.values
+        yield f"expected {expected:.3g}, the best so far is {best:.3g}"
+    elif reason.metric == "headroom":
+        lower = reason.gain / (1 + reason.gain)
+        direction = "lower" if lower >= 0 else "higher"
+        yield f"expected peak {abs(lower):.0%} {direction} than the best's"
+    else:
+        better, worse = _COMPARATIVES[reason.metric == "samples_per_price"]
+        yield f"expected {abs(reason.gain):.0%} {better if reason.gain >= 0 else worse} the best"
+    yield likely
+    if reason.changes:
+        named = ", ".join(f"{name} {value}" for name, value in reason.changes[:_NAMED_KNOBS])
+        unnamed = len(reason.changes) - _NAMED_KNOBS
+        more = f" and {unnamed} more" if unnamed > 0 else ""
+        yield f"tests {named}{more} against the best"
+    if not reason.forecast:
+        yield "without a forecast"
+    if reason.measured_by is not None:
+        yield f"study {reason.measured_by} measured it before, repeated here for comparison"
+
+
+def interruption_words(cause: Interruption) -> str:
+    """Describes why a trial ended through no fault of its plan."""
+    match cause:
+        case Stopped(by=by):
+            return f"stopped by {by}"
+        case DriverDied():
+            return "its driver died"
+        case WorkersFailed(outcome=outcome):
+            return outcome_sentence(outcome)
+        case NodesLost(nodes=nodes):
+            lost = "was lost" if len(nodes) == 1 else "were lost"
+            return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)} {lost}"
+        case NoRoom():
+            return (
+                f"no room for {_ranks(cause)} for {cause.minutes:g} minutes"
+                f" (cluster.wait_minutes); available: {capacity_words(cause.available)}"
+            )
+
+
+def _ranks(room: NoRoom) -> str:
+    where = f" on {room.accelerator}" if room.accelerator else ""
+    shared = room.ranks_per_node
+    together = f", at least {shared} of them on each node" if shared > 1 else ""
+    return f"{plural(room.ranks, 'rank')}{where}{together}"
+
+
+def capacity_words(available: Sequence[tuple[int, int, str]]) -> str:
+    """Describes the capacity of nodes: `2 nodes with room for 8 ranks`, or `none`."""
+    return ", ".join(_capacity(*nodes) for nodes in available) or "none"
+
+
+def _capacity(count: int, slots: int, kind: str) -> str:
+    of_kind = f" of {kind}" if kind else ""
+    return f"{plural(count, 'node')}{of_kind} with room for {plural(slots, 'rank')}"
+
+
+def stop_words(reason: StopReason) -> str:
+    """Describes why a search ended."""
+    match reason:
+        case BudgetSpent(limit=limit, amount=amount):
+            return f"the budget of {amount:g} {_LIMITS[limit]} is used up"
+        case NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours):
+            return (
+                f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s"
+                f" of a {hours:g} h training run"
+            )
+        case AllTried(plans=plans):
+            return f"all {plans} plans have been tried"
+        case NoImprovement(trials=trials):
+            return f"the last {trials} trials found no better plan"
+        case SameFailure():
+            return _same_failure(reason)
+        case NoPlanForNodes():
+            return "no untried plan is left for the available nodes"
+        case NoMoreTrials():
+            return "Ray Tune has no more trials"
+        case NoRoom() | Stopped():
+            return interruption_words(reason)
+
+
+def _same_failure(failure: SameFailure) -> str:
+    if failure.cause == "disk_full":
+        return f"the last {failure.trials} trials ran out of disk space: {failure.error}"
+    return f"all {failure.trials} trials so far failed with the same error: {failure.error}"
+
+
+def replacement_words(reason: ReplacementReason) -> str:
+    """Describes why the workers of a group are replaced."""
+    match reason:
+        case DeadlineMissed():
+            return "a trial missed its deadline"
+        case WorkersCrashed(cause=cause):
+            return f"a trial crashed ({cause.replace('_', ' ')})"
+        case MemoryNotReleased(residual_bytes=size):
+            return f"{size / 2**20:.0f} MiB were not released after a trial"
+        case OtherRanks(needed=needed, present=present):
+            return f"the next plan needs {plural(needed, 'rank')}, the group has {present}"
+        case OtherEnvironment(environment=environment):
+            settings = " ".join(f"{name}={value}" for name, value in environment)
+            return f"the next plan needs processes with {settings or 'no allocator settings'}"
+        case OtherNodes():
+            return "the next plan runs on other nodes"
+        case FreshWorkers():
+            return "a validation runs in fresh workers"
+        case WorkersGone():
+            return "its workers are gone"
+
+
+def note_words(note: Note) -> str:
+    """Describes an event that the user should know of."""
+    match note:
+        case Message(text=text):
+            return text
+        case GroupReplaced(reason=reason):
+            return f"the worker group is replaced: {replacement_words(reason)}"
+        case PlanBlamed(trial=trial, loss=loss):
+            return (
+                f"{interruption_words(loss)} during trial {trial}, as in earlier trials: the plan"
+                " counts as failed"
+            )
+        case TrialWaits(trial=trial, room=room):
+            return (
+                f"trial {trial} waits for room for {_ranks(room)}, up to {room.minutes:g} minutes;"
+                f" available: {capacity_words(room.available)}"
+            )
+        case PlansLeftOut(room=room):
+            return f"plans for {room.accelerator} are left out: {interruption_words(room)}"
+        case TrialsTransferred():
+            return _transfer(note)
+
+
+def _transfer(note: TrialsTransferred) -> str:
+    if not note.trials:
+        return f"no trials transferred from study {note.study}: it ran on another device"
+    changes = [f"{name} {version or 'missing'}" for name, version in note.versions]
+    changes += [f"{hosts} hosts" for hosts in note.hosts]
+    detail = f" ({', '.join(changes)})" if changes else ""
+    return (
+        f"{plural(note.trials, 'trial')} transferred from study {note.study}, uncertainty"
+        f" {100 * note.std:.0f} %{detail}"
+    )
+
+
+def outcome_sentence(outcome: Outcome) -> str:
+    """Describes an outcome in a few words."""
+    match outcome:
+        case Measured():
+            rate = outcome.samples_per_second
+            spread = 100 * rate.relative_half_width
+            early = ", ended early: slower than the best" if outcome.beaten else ""
+            return f"{rate.value:.2f} samples/s ± {spread:.1f} %{early}"
+        case OutOfMemory():
+            excess = outcome.excess
+            over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"
+            return f"out of {outcome.where} memory in {outcome.phase}{over}"
+        case TimedOut():
+            return f"timed out after {outcome.deadline_seconds:.0f} s"
+        case Crashed():
+            return f"crashed in {outcome.phase}: {outcome.detail}"
+        case Refused():
+            return f"refused ({outcome.rule}): {outcome.detail}"
+        case Diverged():
+            return f"loss was {outcome.loss} at step {outcome.step}"
+        case Cancelled(cause=cause):
+            return f"cancelled: {interruption_words(cause)}"

@@ -1,0 +1,251 @@
+"""Words for each reason, note and outcome."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import TypeAdapter
+
+from orchestrator.core.notes import (
+    GroupReplaced,
+    Message,
+    Note,
+    PlanBlamed,
+    PlansLeftOut,
+    TrialsTransferred,
+    TrialWaits,
+)
+from orchestrator.core.reasons import (
+    AllTried,
+    BudgetSpent,
+    DeadlineMissed,
+    FreshWorkers,
+    IsBaseline,
+    MemoryNotReleased,
+    NoImprovement,
+    NoMoreTrials,
+    NoPlanForNodes,
+    NotWorthIt,
+    OtherEnvironment,
+    OtherNodes,
+    OtherRanks,
+    Promising,
+    ReplacementReason,
+    Retry,
+    SameFailure,
+    Sampled,
+    StopReason,
+    TrialReason,
+    Validates,
+    WorkersCrashed,
+    WorkersGone,
+)
+from orchestrator.report.reasons import (
+    capacity_words,
+    note_words,
+    outcome_sentence,
+    reason_words,
+    replacement_words,
+    stop_words,
+)
+from search_spaces.trial import (
+    Cancelled,
+    Crashed,
+    Diverged,
+    DriverDied,
+    NodesLost,
+    NoRoom,
+    Outcome,
+    OutOfMemory,
+    Refused,
+    Stopped,
+    TimedOut,
+    WorkersFailed,
+)
+from tests.orchestrator.records import make_measured
+
+DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedError")
+ROOM = NoRoom(ranks=8, ranks_per_node=4, accelerator="H100", minutes=10.0, available=((2, 4, ""),))
+
+TRIED: tuple[tuple[TrialReason, str], ...] = (
+    (IsBaseline(), "baseline"),
+    (Sampled(sampler="tpe"), "proposed by tpe"),
+    (Validates(trial=3), "validation of trial 3"),
+    (Retry(trial=2, cause=DriverDied()), "retry of trial 2: its driver died"),
+    (
+        Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),
+        "retry of trial 2: crashed in forward: ActorDiedError",
+    ),
+    (Retry(trial=2, cause=NodesLost(nodes=("a", "b"))), "retry of trial 2: nodes a, b were lost"),
+    (Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
+    (
+        Promising(fits=0.91, gain=0.06, changes=(("ratio", 0.5),)),
+        "expected 6% faster than the best; 91% likely to fit; tests ratio 0.5 against the best",
+    ),
+    (
+        Promising(fits=1.0, gain=-0.3, changes=(("a", 1), ("b", 2), ("c", 3), ("d", 4))),
+        "expected 30% slower than the best; 100% likely to fit; tests a 1, b 2 and 2 more against"
+        " the best",
+    ),
+    (
+        Promising(metric="samples_per_price", fits=0.5, reaches=0.4, gain=0.1),
+        "expected 10% more samples per price than the best; 50% likely to fit, 40% likely to reach"
+        " the required speed",
+    ),
+    (
+        Promising(metric="headroom", fits=0.5, gain=0.25, forecast=False),
+        "expected peak 20% lower than the best's; 50% likely to fit; without a forecast",
+    ),
+    (
+        Promising(fits=0.5, gain=0.1, values=(3.25, 2.0), measured_by="old"),
+        "expected 3.25, the best so far is 2; 50% likely to fit; study old measured it before,"
+        " repeated here for comparison",
+    ),
+)
+ENDED: tuple[tuple[StopReason, str], ...] = (
+    (BudgetSpent(limit="trials", amount=24), "the budget of 24 trials is used up"),
+    (BudgetSpent(limit="minutes", amount=0.5), "the budget of 0.5 minutes is used up"),
+    (BudgetSpent(limit="gpu_hours", amount=2), "the budget of 2 GPU-hours is used up"),
+    (
+        NotWorthIt(trial_seconds=40.0, saved_seconds=36.0, training_hours=10.0),
+        "the best next trial takes 40 s and is expected to save 36.0 s of a 10 h training run",
+    ),
+    (AllTried(plans=7), "all 7 plans have been tried"),
+    (NoImprovement(trials=5), "the last 5 trials found no better plan"),
+    (
+        SameFailure(trials=4, cause="exception", error="ValueError: so"),
+        "all 4 trials so far failed with the same error: ValueError: so",
+    ),
+    (
+        SameFailure(trials=2, cause="disk_full", error="OSError: so"),
+        "the last 2 trials ran out of disk space: OSError: so",
+    ),
+    (NoPlanForNodes(), "no untried plan is left for the available nodes"),
+    (NoMoreTrials(), "Ray Tune has no more trials"),
+    (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),
+    (
+        ROOM,
+        "no room for 8 ranks on H100, at least 4 of them on each node for 10 minutes"
+        " (cluster.wait_minutes); available: 2 nodes with room for 4 ranks",
+    ),
+)
+REPLACED: tuple[tuple[ReplacementReason, str], ...] = (
+    (DeadlineMissed(), "a trial missed its deadline"),
+    (WorkersCrashed(cause="device_error"), "a trial crashed (device error)"),
+    (MemoryNotReleased(residual_bytes=65 * 2**20), "65 MiB were not released after a trial"),
+    (OtherRanks(needed=4, present=2), "the next plan needs 4 ranks, the group has 2"),
+    (OtherEnvironment(environment=(("A", "1"),)), "the next plan needs processes with A=1"),
+    (
+        OtherEnvironment(environment=()),
+        "the next plan needs processes with no allocator settings",
+    ),
+    (OtherNodes(), "the next plan runs on other nodes"),
+    (FreshWorkers(), "a validation runs in fresh workers"),
+    (WorkersGone(), "its workers are gone"),
+)
+NOTED: tuple[tuple[Note, str], ...] = (
+    (Message(text="so"), "so"),
+    (GroupReplaced(reason=WorkersGone()), "the worker group is replaced: its workers are gone"),
+    (
+        PlanBlamed(trial=2, loss=NodesLost(nodes=("a",))),
+        "node a was lost during trial 2, as in earlier trials: the plan counts as failed",
+    ),
+    (
+        TrialWaits(trial=2, room=NoRoom(ranks=1, minutes=0.5)),
+        "trial 2 waits for room for 1 rank, up to 0.5 minutes; available: none",
+    ),
+    (
+        PlansLeftOut(room=NoRoom(ranks=2, accelerator="L4", minutes=1.0)),
+        "plans for L4 are left out: no room for 2 ranks on L4 for 1 minutes"
+        " (cluster.wait_minutes); available: none",
+    ),
+    (
+        TrialsTransferred(study="old", trials=0),
+        "no trials transferred from study old: it ran on another device",
+    ),
+    (
+        TrialsTransferred(
+            study="old", trials=2, std=0.1, versions=(("ray", None), ("torch", "2.12")), hosts=(2,)
+        ),
+        "2 trials transferred from study old, uncertainty 10 % (ray missing, torch 2.12, 2 hosts)",
+    ),
+)
+OUTCOMES: tuple[tuple[Outcome, str], ...] = (
+    (make_measured(100.0), "100.00 samples/s ± 1.5 %"),
+    (
+        OutOfMemory(
+            where="device",
+            wanted_bytes=150,
+            limit_bytes=100,
+            rank=0,
+            phase="backward",
+            detail="no",
+            costs=None,
+        ),
+        "out of device memory in backward, wanted 150 % of the limit",
+    ),
+    (TimedOut(deadline_seconds=60.0, detail="killed"), "timed out after 60 s"),
+    (DEAD, "crashed in forward: ActorDiedError"),
+    (Refused(rule="cluster_has_room", detail="too many"), "refused (cluster_has_room): too many"),
+    (Diverged(step=3, loss="nan", costs=None), "loss was nan at step 3"),
+    (Cancelled(cause=Stopped(by="SIGTERM")), "cancelled: stopped by SIGTERM"),
+)
+
+
+@pytest.mark.parametrize(("reason", "words"), TRIED)
+def test_why_a_plan_is_tried(reason: TrialReason, words: str) -> None:
+    assert reason_words(reason) == words
+
+
+@pytest.mark.parametrize(("reason", "words"), ENDED)
+def test_why_a_search_ended(reason: StopReason, words: str) -> None:
+    assert stop_words(reason) == words
+
+
+@pytest.mark.parametrize(("reason", "words"), REPLACED)
+def test_why_workers_are_replaced(reason: ReplacementReason, words: str) -> None:
+    assert replacement_words(reason) == words
+
+
+@pytest.mark.parametrize(("note", "words"), NOTED)
+def test_notes(note: Note, words: str) -> None:
+    assert note_words(note) == words
+
+
+@pytest.mark.parametrize(("outcome", "words"), OUTCOMES)
+def test_how_a_trial_ended(outcome: Outcome, words: str) -> None:
+    assert outcome_sentence(outcome) == words
+
+
+def test_capacity_is_counted_by_size() -> None:
+    nodes = ((2, 8, ""), (1, 4, ""))
+    assert capacity_words(nodes) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
+
+
+@pytest.mark.parametrize(
+    ("union", "examples"),
+    [
+        (TrialReason, TRIED),
+        (StopReason, ENDED),
+        (ReplacementReason, REPLACED),
+        (Note, NOTED),
+        (Outcome, OUTCOMES),
+    ],
+)
+def test_every_kind_has_words(union: object, examples: tuple[tuple[object, str], ...]) -> None:
+    assert {type(value) for value, _ in examples} == set(get_args(union))
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in TRIED])
+def test_reasons_of_trials_survive_json(reason: TrialReason) -> None:
+    adapter: TypeAdapter[TrialReason] = TypeAdapter(TrialReason)
+
+    assert adapter.validate_json(adapter.dump_json(reason)) == reason
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in ENDED])
+def test_reasons_of_ends_survive_json(reason: StopReason) -> None:
+    adapter: TypeAdapter[StopReason] = TypeAdapter(StopReason)
+
+    assert adapter.validate_json(adapter.dump_json(reason)) == reason
