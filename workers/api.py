@@ -27,7 +27,7 @@ from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.built import BuiltModel
 from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks

@@ -19,8 +19,8 @@ from search_spaces.trial import (
     TrialRequest,
 )
 from workers.engines.build import load_engines
+from workers.engines.stopwatch import stopwatch_for
 from workers.measure.flops import training_flops_per_token
-from workers.measure.stopwatch import stopwatch_for
 from workers.memory.oom import FailedAllocation, failed_allocation
 from workers.outcomes import crash_cause, merge_outcomes
 from workers.prepare import prepare

@@ -32,10 +32,10 @@ from workers.data.loader import Feed, batch_feed
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
+from workers.engines.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
-from workers.measure.stopwatch import AbstractStopwatch, stopwatch_for
 from workers.memory.meter import MemoryPeak
 from workers.models.load import build
 from workers.parallel.compile import compile_seconds

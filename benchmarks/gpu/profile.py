@@ -24,7 +24,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.data.batches import batch_source
 from workers.engines.build import build_training, load_engine
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker

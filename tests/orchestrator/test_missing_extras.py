@@ -44,7 +44,7 @@ from workers.parallel.deepspeed_features import deepspeed_lack
 raise UserError(deepspeed_lack())
 """,
     "bitsandbytes": """
-from workers.engines.optimizers import eight_bit_lack
+from workers.parallel.optimizers import eight_bit_lack
 raise UserError(eight_bit_lack())
 """,
 }

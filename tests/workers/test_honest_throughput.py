@@ -16,7 +16,7 @@ from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data.batches import batch_source
-from workers.measure.stopwatch import HostStopwatch
+from workers.engines.stopwatch import HostStopwatch
 from workers.models.load import build_whole
 from workers.trial import train_and_measure
 from workers.worker import Worker

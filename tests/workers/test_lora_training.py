@@ -17,7 +17,7 @@ from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_mo
 from workers.data.batches import batch_source, longest_samples, step_samples
 from workers.data.dataset import load_dataset
 from workers.engines.build import build_training
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker

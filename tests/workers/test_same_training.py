@@ -23,8 +23,8 @@ from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
 from workers.data.batches import batch_source, longest_samples, step_samples
 from workers.data.dataset import load_dataset
 from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker

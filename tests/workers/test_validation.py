@@ -23,10 +23,10 @@ from tests.workers.test_same_training import LOSS_TOLERANCE, reference_losses
 from tests.workers.values import LLAMA, SHORT, STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import StepBatches, batch_source
 from workers.engines.build import build_training, load_engine
-from workers.engines.optimizers import eight_bit_lack
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.parallel.compile import compile_lack
+from workers.parallel.optimizers import eight_bit_lack
 from workers.prepare import prepare
 from workers.worker import Worker
 

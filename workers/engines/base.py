@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from workers.data.collate import MicroBatch
-from workers.measure.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import AbstractStopwatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.engines.base import AbstractTraining
 from workers.engines.optimizer_step import make_update
-from workers.engines.optimizers import load_eight_bit, make_optimizer
 from workers.engines.torch import TorchTraining
 from workers.models.built import BuiltModel
 from workers.parallel.apply import parallelize
@@ -24,6 +23,7 @@ from workers.parallel.deepspeed_features import (
     load_nvme,
     nvme_lack,
 )
+from workers.parallel.optimizers import load_eight_bit, make_optimizer
 from workers.process_groups import Mesh
 
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.spec.schema import GIB, SweepSpec
-from workers.engines.optimizer_step import local_tensor
+from workers.parallel.split_modules import local_tensor
 
 _NAME = "plimsoll-checkpoint"
 # texts of torch's writer, which does not name a full disk as the cause

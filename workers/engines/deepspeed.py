@@ -18,7 +18,7 @@ from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
 from workers.engines.optimizer_step import has_schedule, make_scheduler
-from workers.measure.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
 from workers.parallel.compile import reset_compiler
 from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from search_spaces.plan import Precision
 from search_spaces.spec.sections import TrainSpec
-from workers.parallel.split_modules import as_distributed
+from workers.parallel.split_modules import as_distributed, local_tensor
 from workers.process_groups import Mesh
 
 
@@ -100,12 +100,6 @@ def local_weight(weight: torch.Tensor) -> torch.Tensor:
     local = local_tensor(weight)
     local.grad = None if weight.grad is None else local_tensor(weight.grad)
     return local
-
-
-def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's part of a tensor, detached from autograd; shares memory."""
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()

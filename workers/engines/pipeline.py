@@ -28,10 +28,9 @@ from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update, make_update
-from workers.engines.optimizers import make_optimizer
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.state_bytes import state_bytes
-from workers.measure.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
@@ -39,6 +38,7 @@ from workers.models.stack_trace import HiddenShape
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
 from workers.parallel.compile import reset_compiler
+from workers.parallel.optimizers import make_optimizer
 from workers.parallel.pipeline import Splits, Stage, cut_stages, stage_settings
 from workers.process_groups import Mesh
 

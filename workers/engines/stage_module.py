@@ -15,9 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.engines.base import require_loss
-from workers.engines.optimizer_step import Update, local_tensor
+from workers.engines.optimizer_step import Update
 from workers.engines.torch import autocast
 from workers.models.stage_placeholders import HiddenStateChannel
+from workers.parallel.split_modules import local_tensor
 
 
 class StageModule(nn.Module):

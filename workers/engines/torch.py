@@ -19,7 +19,7 @@ from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, 
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update
 from workers.engines.state_bytes import state_bytes
-from workers.measure.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import AbstractStopwatch
 from workers.parallel.compile import reset_compiler
 
 

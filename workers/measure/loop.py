@@ -17,8 +17,8 @@ from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
+from workers.engines.stopwatch import PHASES, AbstractStopwatch
 from workers.measure.steady import median_estimate, warmup_length
-from workers.measure.stopwatch import PHASES, AbstractStopwatch
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
 

@@ -25,10 +25,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.spec.sections import TrainSpec
-from workers.engines.optimizers import make_optimizer
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compile import compile_blocks
+from workers.parallel.optimizers import make_optimizer
 from workers.process_groups import Mesh
 
 OptimizerMaker = Callable[[nn.Module], torch.optim.Optimizer]

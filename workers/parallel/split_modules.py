@@ -202,6 +202,12 @@ def localize(module: nn.Module) -> None:
     replace_weights(module, plain)
 
 
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's part of a tensor, detached from autograd; shares memory."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
     """Returns the DTensor of which a weight is a slice, undoing `localize`.
 

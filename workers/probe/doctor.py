@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from search_spaces.spec.schema import GIB
-from workers.engines.optimizers import eight_bit_lack
 from workers.models.hub import flash_lack
 from workers.parallel.compile import compile_lack
 from workers.parallel.deepspeed_features import cpu_adam_lack, deepspeed_lack, fp16_lack, nvme_lack
+from workers.parallel.optimizers import eight_bit_lack
 
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: deepspeed_lack()),

@@ -17,7 +17,7 @@ from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_los
 from tests.workers.values import a_request, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import load_engine
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.models.tensor_plan import autotp_refusal
 from workers.prepare import prepare

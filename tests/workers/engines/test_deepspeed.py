@@ -28,7 +28,7 @@ from tests.workers.test_same_training import (
 from tests.workers.values import LLAMA, a_plan, a_request, a_short_request, a_spec, odd_model
 from workers.data.batches import batch_source
 from workers.engines.build import load_engine
-from workers.measure.stopwatch import stopwatch_for
+from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.parallel.deepspeed_features import cpu_adam_lack, load_cpu_adam, nvme_lack
 from workers.prepare import prepare

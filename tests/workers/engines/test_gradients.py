@@ -20,8 +20,8 @@ from tests.workers.values import a_plan, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.optimizer_step import global_norm
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.parallel.split_modules import as_distributed
 from workers.prepare import prepare

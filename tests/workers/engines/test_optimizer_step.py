@@ -22,8 +22,8 @@ from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import batch_source
 from workers.engines.base import require_loss
 from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining, autocast
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build, build_whole
 from workers.prepare import prepare
 from workers.worker import Worker

@@ -22,9 +22,9 @@ from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_mo
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.optimizer_step import Update
+from workers.engines.stopwatch import HostStopwatch
 from workers.engines.torch import TorchTraining
 from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps
-from workers.measure.stopwatch import HostStopwatch
 from workers.worker import Worker
 
 NEVER_TIGHT = 1e-9

@@ -17,9 +17,9 @@ from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.parallel.compile import compile_lack, load_compiler, without_ddp_splits
 from workers.prepare import prepare

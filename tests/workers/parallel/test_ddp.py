@@ -23,8 +23,8 @@ from tests.workers.test_same_training import (
 from tests.workers.values import a_plan, a_request, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker

@@ -22,8 +22,8 @@ from tests.workers.values import LLAMA, a_plan, a_request, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.pipeline import PipelineTraining
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.deferred_init import original_name
 from workers.models.load import build
 from workers.prepare import prepare

@@ -21,8 +21,8 @@ from tests.workers.parallel.split_models import ARCHITECTURES, split_spec
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
-from workers.measure.stopwatch import stopwatch_for
 from workers.models.load import build, build_whole
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 from workers.parallel.split_modules import as_distributed

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 
 from search_spaces.knobs.labels import KNOB_DOCS
-from search_spaces.knobs.reference import knobs_reference, rules_of
 from search_spaces.knobs.registry import KNOBS, Knob, always
 from search_spaces.plan import CHOICES, Engine, Plan
+from search_spaces.rules.knob_reference import knobs_reference, rules_of
 from search_spaces.rules.registry import RULES
 from tests.search_spaces.values import a_plan, a_spec, around
 
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == knobs_reference(), (
-        "renew it: python -m search_spaces.knobs.reference > docs/knobs.md"
+        "renew it: python -m search_spaces.rules.knob_reference > docs/knobs.md"
     )
 
 

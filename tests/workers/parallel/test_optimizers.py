@@ -18,8 +18,8 @@ from tests.workers.test_same_training import (
     reference_losses,
 )
 from tests.workers.values import STEPS, a_request
-from workers.engines.optimizers import eight_bit_lack
 from workers.models.load import build_whole
+from workers.parallel.optimizers import eight_bit_lack
 
 EIGHT_BIT_TOLERANCE = 0.05  # relative; 8-bit states keep 2 digits
 HYBRID = {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1}

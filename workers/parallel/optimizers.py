@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from search_spaces.errors import missing_extra
 from search_spaces.plan import Optimizer
 from search_spaces.spec.sections import TrainSpec
-from workers.engines.optimizer_step import local_tensor
+from workers.parallel.split_modules import local_tensor
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
