@@ -213,10 +213,10 @@ class Best:
             UserError: If Trainer cannot train the plan.
         """
         from orchestrator.export import hf_trainer
-        from workers.models.load import describe
+        from workers.models.facts import model_facts
 
         plan, spec, device = self.plan, self.spec, self.device
-        facts = describe(spec.model, spec.train)
+        facts = model_facts(spec.model, spec.train)
         reasons = [*hf_trainer.refusals(plan), *hf_trainer.model_refusals(plan, facts, device)]
         if reasons:
             raise UserError(

@@ -66,9 +66,9 @@ def model_and_space(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
     from search_spaces.facts import split_by_accelerator
     from search_spaces.rules.base import RuleContext
     from search_spaces.space import build_space
-    from workers.models.load import describe
+    from workers.models.facts import model_facts
 
-    model = describe(spec.model, spec.train)
+    model = model_facts(spec.model, spec.train)
     cluster = ClusterFacts(
         device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
     )

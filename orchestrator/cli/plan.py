@@ -105,12 +105,12 @@ def plan(
     from orchestrator.forecast.request import device_of, planning_request, size_names
     from orchestrator.report.plan_tables import render_plan_report
     from search_spaces.costs.calibration import shipped_calibration
-    from workers.models.load import describe
+    from workers.models.facts import model_facts
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
     request = planning_request(
         spec,
-        describe(spec.model, spec.train),
+        model_facts(spec.model, spec.train),
         device,
         ranks=ranks,
         memory_gib=memory_gib,

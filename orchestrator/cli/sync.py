@@ -54,10 +54,10 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
 
 def _model(spec: SweepSpec) -> ModelFacts | None:
     """The model that exports need; None if it cannot be read, which a study does not require."""
-    from workers.models.load import describe
+    from workers.models.facts import model_facts
 
     try:
-        return describe(spec.model, spec.train)
+        return model_facts(spec.model, spec.train)
     except UserError as error:
         print_line(f"Exports are left out: the model cannot be read here: {error}")
         return None

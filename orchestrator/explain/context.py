@@ -81,7 +81,7 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
         UserError: If the model cannot be found or traced, the study's device is unknown, or no
             plan is legal.
     """
-    from workers.models.load import describe
+    from workers.models.facts import model_facts
 
     spec = state.spec.on(accelerator)
     records = tuple(
@@ -93,7 +93,7 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
     accelerator_spec = spec.cluster.accelerators.get(accelerator)
     if accelerator_spec is not None and accelerator_spec.gpu is not None:
         device = find_device(accelerator_spec.gpu)
-    model = describe(spec.model, spec.train)
+    model = model_facts(spec.model, spec.train)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
     request = request.limited_to(next(limits, request.limit_bytes))

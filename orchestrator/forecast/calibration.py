@@ -91,13 +91,13 @@ def calibrated_by_study(
     Raises:
         ModelError: If the model cannot be found or traced.
     """
-    from workers.models.load import describe
+    from workers.models.facts import model_facts
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
     return calibrated(
         calibration,
         records,
-        model=describe(spec.model, spec.train),
+        model=model_facts(spec.model, spec.train),
         device=device,
         trace=Footprints(spec, kind),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
-from workers.tracing import cache
+from workers.models import content
 from workers.tracing.cache import default_folder, digest_of, load, save
 
 ONE = Extent(fixed=1)
@@ -81,13 +81,13 @@ def test_so_does_a_change_of_the_code_that_traces(
 ) -> None:
     (tmp_path / "workers" / "tracing").mkdir(parents=True)
     step = tmp_path / "workers" / "tracing" / "step.py"
-    monkeypatch.setattr(cache, "_CODE", tmp_path)
+    monkeypatch.setattr(content, "_CODE", tmp_path)
     names = []
     for text in ("BYTES = 4\n", "BYTES = 2\n"):
         step.write_text(text)
-        cache._code.cache_clear()
+        content.code_digest.cache_clear()
         names.append(digest_of(spec(), "cpu"))
-    cache._code.cache_clear()
+    content.code_digest.cache_clear()
 
     assert len(set(names)) == 2
 
