@@ -81,7 +81,7 @@ class StandingNodes(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         return self._nodes
 
-    def want(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         assert not any(need.bundles for need in needs), "there is room for every group"
 
 

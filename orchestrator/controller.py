@@ -186,7 +186,7 @@ class Driver(AbstractDriver):
         self._search_ended = reason
         if self.state.running:
             return Later()
-        if (trial := self.state.to_validate) is not None:
+        if (trial := self.state.next_to_validate) is not None:
             return self._validate(trial, now)
         self.end(reason)
         return None
@@ -411,7 +411,9 @@ class PlacingDriver(AbstractDriver):
         requests = [one for kind, one in self._requests.items() if kind not in self._skipped]
         if assignment.request.validation:  # it runs alone
             requests = [replace(self._requests[plan.accelerator], groups=1)]
-        self._nodes.want([shortfall(request, up, [*running, *idle]) for request in requests])
+        self._nodes.request_capacity(
+            [shortfall(request, up, [*running, *idle]) for request in requests]
+        )
         avoided = self._avoided_nodes.get(plan.key, frozenset[str]())
         preferred = [node for node in usable if node.id not in avoided]
         decision = avoided and assign(plan, preferred, running, idle, share=self._share)
@@ -428,7 +430,7 @@ class PlacingDriver(AbstractDriver):
             assignment,
             placement=placement,
             evicted=decision.evicted,
-            doors=tuple((node.id, node.door) for node in nodes),
+            addresses=tuple((node.id, node.address) for node in nodes),
         )
 
     def conclude(self, report: TrialReport) -> None:

@@ -361,9 +361,9 @@ class PlanForecast:
         peak_bytes: Expected peak of the fullest rank.
         fits: Probability that the peak stays below the limit, 0 to 1.
         limited_by: Largest term of the step time.
-        learned_from: Number of the study's measured trials that the forecast is calibrated with.
-        unlearned_samples_per_second: Expected speed without that calibration.
-        unlearned_peak_bytes: Expected peak without that calibration.
+        calibration_trials: Measured trials of the study that calibrate the forecast.
+        uncalibrated_samples_per_second: Expected speed without that calibration.
+        uncalibrated_peak_bytes: Expected peak without that calibration.
         filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
     """
 
@@ -372,9 +372,9 @@ class PlanForecast:
     peak_bytes: Estimate
     fits: float
     limited_by: str
-    learned_from: int
-    unlearned_samples_per_second: float
-    unlearned_peak_bytes: float
+    calibration_trials: int
+    uncalibrated_samples_per_second: float
+    uncalibrated_peak_bytes: float
     filled: float = 1.0
 
 

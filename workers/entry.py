@@ -44,7 +44,7 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     started = time.perf_counter()
     ending = _attempt(request, worker)
     if not isinstance(ending, _ORDERLY):
-        worker.group.drop()
+        worker.group.abort()
     residual_bytes = worker.meter.close()
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
@@ -52,7 +52,7 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
-        worker.group.drop()  # a peer has dropped its own
+        worker.group.abort()  # a peer has dropped its own
     return outcome
 
 
@@ -63,7 +63,7 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
         with worker.snapshots.armed(request.snapshot, worker.ranks.rank):
             return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
-        return _ending_of(error, watch.phase, worker.meter.held(), worker)
+        return _ending_of(error, watch.phase, worker.meter.bytes_in_use(), worker)
 
 
 def warm_up(spec: SweepSpec, worker: Worker) -> None:

@@ -125,7 +125,7 @@ class TrialGroup:
 
     When a rank fails, its peers wait for it in a collective. NCCL can be aborted. gloo wakes the
     peers by closing its connections, which it does only when nothing references the group any
-    more: delete the model before calling `drop`. The same holds for the groups of a mesh, which
+    more: delete the model before calling `abort`. The same holds for the groups of a mesh, which
     are opened once for each shape. A single rank has no group.
     """
 
@@ -194,7 +194,7 @@ class TrialGroup:
         assert own is not None
         return own
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Drops all groups, so that waiting peers fail at once; further calls do nothing."""
         groups = [group for group in (self._group, *self._subgroups.values()) if group is not None]
         self._group = None

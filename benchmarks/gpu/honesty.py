@@ -116,10 +116,12 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         "plain": plain,
         "plain_ratio": plain / ours,
         "differs": "; ".join(
-            f"{one.what}: {one.seen}, not {one.wanted}" for one in findings if one.holds is False
+            f"{one.check}: {one.observed}, not {one.expected}"
+            for one in findings
+            if one.passed is False
         ),
-        "losses": next(one.seen for one in findings if one.what == "losses"),
-        "losses_hold": next(one.holds for one in findings if one.what == "losses"),
+        "losses": next(one.observed for one in findings if one.check == "losses"),
+        "losses_hold": next(one.passed for one in findings if one.check == "losses"),
     }
 
 

@@ -62,6 +62,6 @@ def export(
         "files": sorted(file.name for file in folder.iterdir()),
         "command": bundle.command_from(folder),
         "environment": dict(bundle.environment),
-        "left_to_you": list(bundle.unsaid),
+        "left_to_you": list(bundle.caveats),
     }
     return Result(kind="export", content=lambda: content)

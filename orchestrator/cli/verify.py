@@ -60,7 +60,7 @@ def verify(
     findings = check_run(manifest, ranks, changed)
     if not as_json:
         _show(findings)
-    differs = any(finding.holds is False for finding in findings)
+    differs = any(finding.passed is False for finding in findings)
     return Result(
         kind="verify",
         content=lambda: {
@@ -79,11 +79,11 @@ def _show(findings: tuple[Finding, ...]) -> None:
 
     table = plain_table(("", False), ("expected", False), ("observed", False), ("", False))
     for finding in findings:
-        mark = {True: "matches", False: "DIFFERS", None: "not checked"}[finding.holds]
-        cells = (finding.what, finding.wanted, finding.seen, mark)
-        table.add_row(*(Text(cell) for cell in cells), style="" if finding.holds else "bold")
+        mark = {True: "matches", False: "DIFFERS", None: "not checked"}[finding.passed]
+        cells = (finding.check, finding.expected, finding.observed, mark)
+        table.add_row(*(Text(cell) for cell in cells), style="" if finding.passed else "bold")
     table_console().print(table)
-    different = [finding.what for finding in findings if finding.holds is False]
+    different = [finding.check for finding in findings if finding.passed is False]
     print_line(
         f"differs: {', '.join(different)}"
         if different

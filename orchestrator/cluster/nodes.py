@@ -160,7 +160,7 @@ class RayNodes(AbstractNodes):
                 slots=slots,
                 name=node["NodeName"],
                 kind=_kind(node) if self._device == "cuda" or self._accelerators else "",
-                door=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
+                address=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
             )
             for node in _nodes()
             if node["Alive"] and (slots := self._slots(node["Resources"]))
@@ -171,7 +171,7 @@ class RayNodes(AbstractNodes):
         resources = (node["Resources"] for node in _nodes() if node["Alive"])
         return int(sum(each.get("memory", 0) for each in resources if _HEAD in each))
 
-    def want(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         if self._autoscaler is None:
             return
         self._autoscaler.keep({node for need in needs for node in need.nodes}, ID_LABEL)
@@ -223,14 +223,14 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
             kinds = ", ".join(one.accelerator for one in missing)
             say(f"After {minutes} the cluster has {_room(up)}: plans for {kinds} are left out.")
             break
-        nodes.want([shortfall(one, up) for one in requests])
+        nodes.request_capacity([shortfall(one, up) for one in requests])
         if not waits:
             waits = True
             room = " and ".join(map(_room_words, missing))
             say(f"Waiting up to {minutes} for room for {room}. The cluster has {_room(up)}.")
         time.sleep(_POLL_SECONDS)
     # the nodes must not go before the first trial
-    nodes.want([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in requests])
+    nodes.request_capacity([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in requests])
 
 
 def _room(up: Sequence[Node]) -> str:
@@ -282,15 +282,15 @@ def _room_words(request: CapacityRequest) -> str:
     return f"{request.groups} groups of {ranks}{separate}"
 
 
-def unreachable_nodes(doors: Collection[tuple[str, str]]) -> tuple[str, ...]:
+def unreachable_nodes(addresses: Collection[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the ids of nodes that two attempts to connect, one after the other, do not reach.
 
     Ray itself declares a node dead 15 to 65 s after its last sign of life.
 
     Args:
-        doors: Id and address of each node.
+        addresses: Id and address of each node.
     """
-    silent = [(node, address) for node, address in doors if not _accepts_connections(address)]
+    silent = [(node, address) for node, address in addresses if not _accepts_connections(address)]
     if silent:
         time.sleep(_POLL_SECONDS)
     return tuple(node for node, address in silent if not _accepts_connections(address))

@@ -172,7 +172,7 @@ class WorkerGroup:
         processes: Processes,
         device: str,
         folder: str,
-        doors: tuple[tuple[str, str], ...] = (),
+        addresses: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Starts the workers and waits until all are up.
 
@@ -181,8 +181,8 @@ class WorkerGroup:
             processes: Number, nodes and environment of the workers.
             device: "cpu" or "cuda".
             folder: Base of relative paths in the spec.
-            doors: Id and address of each of their nodes. Ray would wait for a node that is gone, so
-                the start checks that it can reach them.
+            addresses: Id and address of each of their nodes. Ray would wait for a node that is
+                gone, so the start checks that it can reach them.
 
         Raises:
             GroupFailed: If a worker dies, or not all are up after `cluster.start_minutes`.
@@ -202,7 +202,7 @@ class WorkerGroup:
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         start_seconds = 60 * spec.cluster.start_minutes
-        members = self._wait(self._mailbox.members.remote(), start_seconds, _STARTING, doors)
+        members = self._wait(self._mailbox.members.remote(), start_seconds, _STARTING, addresses)
         self.fingerprint: Fingerprint = members[0][1]
         self.seats = self._ask(self._mailbox.seats.remote()) or ()
 
@@ -251,7 +251,11 @@ class WorkerGroup:
             self._ended.set()
 
     def _wait(
-        self, reference: Any, seconds: float, doing: str, doors: tuple[tuple[str, str], ...] = ()
+        self,
+        reference: Any,
+        seconds: float,
+        doing: str,
+        addresses: tuple[tuple[str, str], ...] = (),
     ) -> Any:
         now = time.monotonic()
         until, next_check = now + seconds, now + _CONNECT_SECONDS
@@ -260,7 +264,7 @@ class WorkerGroup:
                 return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
             except GetTimeoutError:
                 now = time.monotonic()
-                unreachable = now > next_check and unreachable_nodes(doors)
+                unreachable = now > next_check and unreachable_nodes(addresses)
                 if now > until or unreachable:
                     where = " on nodes that cannot be reached" if unreachable else ""
                     detail = f"{doing} did not finish{where}"
@@ -367,7 +371,7 @@ class WarmGroup:
                 *(Message(text=fault) for fault in failed.faults),
             ]
             if may_be_node_loss(outcome):
-                lost_nodes = unreachable_nodes(given.doors)
+                lost_nodes = unreachable_nodes(given.addresses)
         ended_at = time.time()
         return TrialReport(
             number=given.request.number,
@@ -396,6 +400,6 @@ class WarmGroup:
         if self._group is None:
             spec = request.spec.on(request.plan.accelerator)
             self._group = WorkerGroup(
-                spec, needed, assignment.device, assignment.folder, assignment.doors
+                spec, needed, assignment.device, assignment.folder, assignment.addresses
             )
         return self._group

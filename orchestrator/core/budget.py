@@ -71,7 +71,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     if untried == 0:
         return Stop(reason=AllTried(plans=len(state.space.candidates)))
     if budget.patience is not None and state.best is not None:
-        waited = trials_since_best(state.records, state.goal)
+        waited = trials_since_best(state.records, state.objective)
         if waited >= budget.patience:
             return Stop(reason=NoImprovement(trials=waited))
     return Try(baseline=not _tried(state, state.space.baseline))
@@ -108,7 +108,7 @@ def incumbent(state: SweepState, plan: Plan) -> Estimate | None:
         return None
     factor, step = 1.0, best.outcome.step_seconds
     if objective.metric == "samples_per_price":
-        plan_seconds, best_seconds = map(state.goal.seconds_per_price, (plan, best.plan))
+        plan_seconds, best_seconds = map(state.objective.seconds_per_price, (plan, best.plan))
         factor = plan_seconds / best_seconds if plan_seconds and best_seconds else factor
     return Estimate(value=step.value * factor, low=step.low * factor, high=step.high * factor)
 

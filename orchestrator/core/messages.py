@@ -24,7 +24,7 @@ class Assignment:
     fresh: bool = False
     placement: Placement | None = None  # None: any nodes with room
     evicted: tuple[Placement, ...] = ()  # idle groups whose workers must end to make room
-    doors: tuple[tuple[str, str], ...] = ()  # its nodes: id, and the host:port that is probed
+    addresses: tuple[tuple[str, str], ...] = ()  # its nodes: id, and the host:port that is probed
 
 
 @dataclass(frozen=True, slots=True)

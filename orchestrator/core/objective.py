@@ -161,32 +161,32 @@ def quotient(dividend: Estimate, divisor: Estimate) -> Estimate | None:
     return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
 
 
-def score(record: Record, goal: Objective) -> float:
+def score(record: Record, objective: Objective) -> float:
     """Returns the record's value of the objective, minus infinity if it has none."""
-    estimate = goal.value(record)
+    estimate = objective.value(record)
     return -math.inf if estimate is None else estimate.value
 
 
-def ranked(records: Iterable[Record], goal: Objective) -> list[Record]:
+def ranked(records: Iterable[Record], objective: Objective) -> list[Record]:
     """Returns the feasible records, best first; of equals the one with the lower peak."""
-    feasible = (record for record in records if goal.feasible(record))
-    return sorted(feasible, key=lambda record: (-score(record, goal), _peak(record)))
+    feasible = (record for record in records if objective.feasible(record))
+    return sorted(feasible, key=lambda record: (-score(record, objective), _peak(record)))
 
 
-def best(records: Iterable[Record], goal: Objective) -> Record | None:
+def best(records: Iterable[Record], objective: Objective) -> Record | None:
     """Returns the best feasible record, None if there is none."""
-    return next(iter(ranked(records, goal)), None)
+    return next(iter(ranked(records, objective)), None)
 
 
-def ties_of_best(records: Iterable[Record], goal: Objective) -> list[Record]:
+def ties_of_best(records: Iterable[Record], objective: Objective) -> list[Record]:
     """Returns the feasible records whose interval overlaps that of the best one, best first."""
-    values = [(record, value) for record in records if (value := goal.value(record))]
+    values = [(record, value) for record in records if (value := objective.value(record))]
     order = sorted(values, key=lambda pair: (-pair[1].value, _peak(pair[0])))
     # lazily: of thousands of records few are near the best, and the rest need no feasibility check
-    top = next((value for record, value in order if goal.feasible(record)), None)
+    top = next((value for record, value in order if objective.feasible(record)), None)
     if top is None:
         return []
-    return [record for record, value in order if value.overlaps(top) and goal.feasible(record)]
+    return [record for record, value in order if value.overlaps(top) and objective.feasible(record)]
 
 
 def record_of(records: Iterable[Record], plan: Plan) -> Record | None:
@@ -210,9 +210,9 @@ def outcome_counts(records: Iterable[Record]) -> dict[str, int]:
     return dict(Counter(record.outcome.kind for record in records))
 
 
-def trials_since_best(records: Sequence[Record], goal: Objective) -> int:
+def trials_since_best(records: Sequence[Record], objective: Objective) -> int:
     """Returns the number of trials that ended after the best one."""
-    top = best(records, goal)
+    top = best(records, objective)
     if top is None:
         return len(records)
     return sum(record.ended_at > top.ended_at for record in records)

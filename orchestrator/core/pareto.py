@@ -17,21 +17,21 @@ _CHUNK = 512  # records that are compared with all others at once
 
 
 def pareto_front(
-    records: Iterable[Record], goal: Objective, metrics: Sequence[Metric]
+    records: Iterable[Record], objective: Objective, metrics: Sequence[Metric]
 ) -> list[Record]:
     """Returns the Pareto-optimal of the feasible records.
 
     Args:
         records: The records to compare.
-        goal: Decides what is feasible, and prices ranks.
+        objective: Decides what is feasible, and prices ranks.
         metrics: The metrics to compare; an unknown value ranks last. The first metric orders the
             front, best first.
     """
     order = sorted(
-        (record for record in records if goal.feasible(record)),
-        key=lambda record: -_value(goal, record, metrics[0]),
+        (record for record in records if objective.feasible(record)),
+        key=lambda record: -_value(objective, record, metrics[0]),
     )
-    rows = [[_value(goal, record, name) for name in metrics] for record in order]
+    rows = [[_value(objective, record, name) for name in metrics] for record in order]
     values: Numbers = np.array(rows)
     front: list[Record] = []
     for start in range(0, len(order), _CHUNK):
@@ -43,8 +43,8 @@ def pareto_front(
     return front
 
 
-def _value(goal: Objective, record: Record, metric: Metric) -> float:
-    estimate = goal.value(record, metric)
+def _value(objective: Objective, record: Record, metric: Metric) -> float:
+    estimate = objective.value(record, metric)
     return -np.inf if estimate is None else estimate.value
 
 

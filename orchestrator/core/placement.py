@@ -31,7 +31,7 @@ class Node:
     slots: int
     name: str = ""  # in messages
     kind: str = ""  # accelerator type of its GPUs, as Ray names it; empty without GPUs
-    door: str = ""  # host:port that accepts connections while the node is up
+    address: str = ""  # host:port that accepts connections while the node is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class AbstractNodes(ABC):
         """Returns the nodes that are up and have room for a rank."""
 
     @abstractmethod
-    def want(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         """Keeps nodes up and requests the missing ones; replaces all earlier requests."""
 
 

@@ -45,8 +45,8 @@ class ForecastErrors:
 
     speed: float
     memory: float | None  # None if the measured peak is 0
-    unlearned_speed: float
-    unlearned_memory: float | None
+    uncalibrated_speed: float
+    uncalibrated_memory: float | None
 
 
 def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
@@ -59,6 +59,6 @@ def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> Forecast
     return ForecastErrors(
         speed=expected.samples_per_second.value / rate - 1,
         memory=expected.peak_bytes.value / peak - 1 if peak else None,
-        unlearned_speed=expected.unlearned_samples_per_second / rate - 1,
-        unlearned_memory=expected.unlearned_peak_bytes / peak - 1 if peak else None,
+        uncalibrated_speed=expected.uncalibrated_samples_per_second / rate - 1,
+        uncalibrated_memory=expected.uncalibrated_peak_bytes / peak - 1 if peak else None,
     )

@@ -57,7 +57,7 @@ class SweepState:
     validations: tuple[Record, ...] = ()
 
     @property
-    def goal(self) -> Objective:
+    def objective(self) -> Objective:
         """Objective of the sweep."""
         return Objective.of(self.spec)
 
@@ -71,28 +71,28 @@ class SweepState:
     @property
     def best(self) -> Record | None:
         """Trial of the validated plan, else the best feasible one whose validation did not fail."""
-        equals, goal = self.equals, self.goal
+        equals, objective = self.ties, self.objective
         validation = passed_validation(equals, self.validations)
         if validation is not None:
             return next(record for record in equals if record.number == validation.number)
-        return max(equals, key=lambda record: score(record, goal), default=None)
+        return max(equals, key=lambda record: score(record, objective), default=None)
 
     @property
-    def equals(self) -> list[Record]:
+    def ties(self) -> list[Record]:
         """The best trials, statistically equal, in the order in which they are validated."""
-        return candidates(self.records, self.failed_validations, self.goal)
+        return candidates(self.records, self.failed_validations, self.objective)
 
     @property
     def validated(self) -> Record | None:
         """The validation that one of the best plans passed, None if none did."""
-        return passed_validation(self.equals, self.validations)
+        return passed_validation(self.ties, self.validations)
 
     @property
     def failed_validations(self) -> Mapping[int, ValidationFailure]:
         """Reasons of failed validations, by trial number."""
         return failures(self.validations, self.records, self.space.baseline, self.spec)
 
-    def why_failed(self, validation: Record) -> ValidationFailure | None:
+    def validation_failure(self, validation: Record) -> ValidationFailure | None:
         """Returns the reason why this validation failed, even if its repeat passed; else None.
 
         Only a validation that was too slow is repeated, so an earlier one failed for slowness.
@@ -105,7 +105,7 @@ class SweepState:
         return slowness(validation, self.records, self.spec)
 
     @property
-    def to_validate(self) -> Record | None:
+    def next_to_validate(self) -> Record | None:
         """The trial whose plan is validated next, None if no validation is due."""
         return next_validation(self.records, self.validations, self.space.baseline, self.spec)
 

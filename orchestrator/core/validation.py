@@ -37,18 +37,18 @@ TOLERANCE_LOSSY = (
 class LossCheck:
     """Comparison of the losses of a validation and a reference plan, on equal samples and seed.
 
-    `apart` is the largest difference, relative to the largest loss.
+    `difference` is the largest difference, relative to the largest loss.
     """
 
     reference: int  # the trial of the reference plan
     steps: int
-    apart: float
+    difference: float
     tolerance: float
 
     @property
     def holds(self) -> bool:
         """True if both plans train the same."""
-        return self.apart <= self.tolerance
+        return self.difference <= self.tolerance
 
 
 def loss_check(
@@ -91,11 +91,11 @@ def loss_check(
             record.number,
         ),
     )
-    steps, apart = loss_difference(_losses(validation), _losses(reference))
+    steps, difference = loss_difference(_losses(validation), _losses(reference))
     return LossCheck(
         reference=reference.number,
         steps=steps,
-        apart=apart,
+        difference=difference,
         tolerance=loss_tolerance(validation.plan, validation.outcome, spec),
     )
 
@@ -184,15 +184,15 @@ def failures(
 
 
 def candidates(
-    records: Iterable[Record], failed: Mapping[int, ValidationFailure], goal: Objective
+    records: Iterable[Record], failed: Mapping[int, ValidationFailure], objective: Objective
 ) -> list[Record]:
     """Returns the best plan and its statistical ties, without those whose validation failed.
 
     The plan with the most free memory comes first; if headroom is the objective, the fastest.
     """
     eligible = [record for record in records if record.number not in failed]
-    ties = ties_of_best(eligible, goal)
-    if goal.metric == "headroom":
+    ties = ties_of_best(eligible, objective)
+    if objective.metric == "headroom":
         return sorted(ties, key=throughput, reverse=True)
     return sorted(ties, key=_memory_share)
 

@@ -214,7 +214,7 @@ def explain_trial(
 ) -> TrialExplanation:
     """Explains a trial; without a forecast context, no fixes for a shortage are given."""
     outcome, best = record.outcome, state.best
-    ranking = [trial.number for trial in ranked(state.records, state.goal)]
+    ranking = [trial.number for trial in ranked(state.records, state.objective)]
     device_shortage = None
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and context is not None:
         plain = replace(record, plan=without_accelerator(record.plan))
@@ -241,8 +241,8 @@ def _standing(state: SweepState, record: Record) -> Standing:
         return "best"
     if not isinstance(record.outcome, Measured):
         return "not_measured"
-    if not state.goal.feasible(record):
+    if not state.objective.feasible(record):
         return "infeasible"
     if record.number in state.failed_validations:
         return "validation_failed"
-    return "tied" if record in state.equals else "worse"
+    return "tied" if record in state.ties else "worse"

@@ -94,7 +94,7 @@ def _competitors(
         yield _competitor("baseline", state, best, baseline, context)
     others = [
         record.plan
-        for record in ranked(state.records, state.goal)
+        for record in ranked(state.records, state.objective)
         if record.plan not in (best.plan, baseline)
     ]
     for plan in others[:RUNNERS_UP]:
@@ -129,7 +129,7 @@ def _competitor(
         outcome=None if tried is None else tried.outcome,
         ratio=ratio,
         measured=measured,
-        equal=any(record.plan == plan for record in state.equals),
+        equal=any(record.plan == plan for record in state.ties),
         peak_bytes=peak,
         changes=changes(best.plan, plan),
         knob_effects=() if context is None else knob_effects(best, plan, context),

@@ -56,7 +56,7 @@ def export(source: ExportSource) -> Bundle:
         },
         command=command,
         environment=render_environment(plan, source.device),
-        unsaid=tuple(_unsaid(source)),
+        caveats=tuple(_caveats(source)),
     )
 
 
@@ -119,7 +119,7 @@ def _distributed(source: ExportSource) -> str:
     return "MULTI_GPU"
 
 
-def _unsaid(source: ExportSource) -> Iterator[str]:
+def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
     yield from user_tasks(source)
     if plan.checkpoint_ratio > 0:

@@ -36,7 +36,7 @@ class Bundle:
 
     Attributes:
         environment: Variables that each process needs before it starts.
-        unsaid: Sentences on what the format leaves to its user.
+        caveats: Sentences on what the format leaves to its user.
         local: True if the command starts ranks on this machine, and not on a cluster or in a
             program that may be missing.
         carries: True if the folder has copies of small inputs. Otherwise all inputs are
@@ -47,7 +47,7 @@ class Bundle:
     files: Mapping[str, str]
     command: str
     environment: Environment = ()
-    unsaid: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     local: bool = True
     carries: bool = True
 
@@ -94,7 +94,7 @@ def files_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> dict[str, 
 
 def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportManifest:
     """Returns the manifest that `plimsoll verify` and the unchanged script read."""
-    measured = source.told
+    measured = source.measured
     return ExportManifest(
         format=bundle.format,
         study=source.study,
@@ -116,14 +116,14 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
             *((name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()),
             *((name, sha256(file.read_bytes()).hexdigest()) for name, file in inputs.files.items()),
         ),
-        unsaid=bundle.unsaid,
+        caveats=bundle.caveats,
         inputs=inputs.inputs,
     )
 
 
 def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     """Returns the README of the folder, for a reader who knows nothing of the sweep."""
-    measured, plan = source.told, source.plan
+    measured, plan = source.measured, source.plan
     rate = measured.samples_per_second
     how = "validated in fresh workers" if source.validation else "measured in one trial"
     lines = [
@@ -145,9 +145,9 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     if sentences := list(_input_sentences(source, inputs)):
         lines += ["", "The script reads these inputs until you add your own model and data:", ""]
         lines += [f"- {sentence}" for sentence in sentences]
-    if bundle.unsaid:
+    if bundle.caveats:
         lines += ["", "This format leaves to you:", ""]
-        lines += [f"- {sentence}" for sentence in bundle.unsaid]
+        lines += [f"- {sentence}" for sentence in bundle.caveats]
     return "\n".join(lines) + "\n"
 
 

@@ -40,7 +40,7 @@ def export(source: ExportSource) -> Bundle:
         },
         command=command,
         environment=environment_of(source),
-        unsaid=(*user_tasks(source), optimizer_caveat(source)),
+        caveats=(*user_tasks(source), optimizer_caveat(source)),
     )
 
 

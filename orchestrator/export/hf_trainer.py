@@ -162,7 +162,7 @@ def export(source: ExportSource) -> Bundle:
         files=files,
         command=command,
         environment=_environment(source),
-        unsaid=tuple(_unsaid(source)),
+        caveats=tuple(_caveats(source)),
     )
 
 
@@ -182,7 +182,7 @@ def _environment(source: ExportSource) -> Environment:
     return render_environment(source.plan, source.device)
 
 
-def _unsaid(source: ExportSource) -> Iterator[str]:
+def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
     yield from user_tasks(source, batches="make_batches")
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):

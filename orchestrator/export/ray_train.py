@@ -32,7 +32,7 @@ def export(source: ExportSource) -> Bundle:
             " imports. `ray job submit --working-dir .` copies the folder there."
         )
     return Bundle(
-        format="ray-train", files=files_of(source), command=_COMMAND, unsaid=tuple(sentences)
+        format="ray-train", files=files_of(source), command=_COMMAND, caveats=tuple(sentences)
     )
 
 
@@ -56,7 +56,7 @@ def files_of(source: ExportSource) -> dict[str, str]:
         environment=(*environment, _PRIORITY),
         resources=resources,
         accelerator=ascii(plan.accelerator),
-        report_steps=math.ceil(_REPORT_SECONDS / source.told.step_seconds.value),
+        report_steps=math.ceil(_REPORT_SECONDS / source.measured.step_seconds.value),
     )
     return {SCRIPT: script} | files
 

@@ -57,12 +57,12 @@ def export(source: ExportSource) -> Bundle:
         JOB: render_template("rayjob.yaml.jinja", **words),
         KUSTOMIZATION: render_template("kustomization.yaml.jinja", **words),
     }
-    unsaid = (*ray_train.caveats(source), *_unsaid(source, words["memory_gib"]))
+    caveats = (*ray_train.caveats(source), *_caveats(source, words["memory_gib"]))
     return Bundle(
         format="rayjob",
         files=manifests | files,
         command=_COMMAND,
-        unsaid=unsaid,
+        caveats=caveats,
         local=False,
         carries=False,
     )
@@ -79,7 +79,7 @@ def memory_gib(source: ExportSource, ranks: int) -> int:
     """Returns the host memory of a pod with this number of ranks [GiB]."""
     plan, model = source.plan, source.model
     if source.device == "cpu":
-        rank_bytes = source.told.memory.peak_bytes
+        rank_bytes = source.measured.memory.peak_bytes
     else:
         rank_bytes = _WEIGHT_BYTES * model.parameters  # the script builds the model on the host
         if "cpu" in (plan.offload_optimizer, plan.offload_parameters):
@@ -100,7 +100,7 @@ def _product(source: ExportSource) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", fingerprint.device_name).strip("-._")
 
 
-def _unsaid(source: ExportSource, memory: object) -> Iterator[str]:
+def _caveats(source: ExportSource, memory: object) -> Iterator[str]:
     yield (
         "This job was checked against KubeRay's definitions and rules, and its script was run by"
         " Ray, but it was not tried on a Kubernetes cluster."

@@ -32,7 +32,7 @@ class ExportSource:
         return self.record.plan
 
     @property
-    def told(self) -> Measured:
+    def measured(self) -> Measured:
         """The longer measurement: of the validation, or else of the trial."""
         return self.validation or self.outcome
 

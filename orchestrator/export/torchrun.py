@@ -57,5 +57,5 @@ def export(source: ExportSource) -> Bundle:
         files={SCRIPT: text},
         command=command,
         environment=render_environment(plan, source.device),
-        unsaid=tuple(user_tasks(source)),
+        caveats=tuple(user_tasks(source)),
     )

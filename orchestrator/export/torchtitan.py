@@ -180,13 +180,13 @@ def export(source: ExportSource) -> Bundle:
             f"torchtitan cannot express the plan of trial {number}: {'; '.join(misfits)}"
         )
     command = start_command(source, f"-m torchtitan.train --job.config_file {CONFIG}")
-    unsaid = tuple(_unsaid(source))
+    caveats = tuple(_caveats(source))
     text = render_template(
         "torchtitan.toml.jinja",
         title=quotable_title(source),
         command=command,
         version=VERSION,
-        unsaid=[quotable(sentence) for sentence in unsaid],
+        caveats=[quotable(sentence) for sentence in caveats],
         sections=sections(source),
     )
     return Bundle(
@@ -194,7 +194,7 @@ def export(source: ExportSource) -> Bundle:
         files={CONFIG: text},
         command=command,
         environment=render_environment(source.plan, source.device),
-        unsaid=unsaid,
+        caveats=caveats,
         local=False,
     )
 
@@ -254,7 +254,7 @@ def _misfits(source: ExportSource) -> Iterator[str]:
         yield "torchtitan has no pipelines for qwen3"
 
 
-def _unsaid(source: ExportSource) -> Iterator[str]:
+def _caveats(source: ExportSource) -> Iterator[str]:
     plan, train = source.plan, source.spec.train
     yield (
         f"This file is for torchtitan {VERSION}, the last release that reads TOML; 0.3.0 is"

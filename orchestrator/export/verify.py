@@ -226,12 +226,12 @@ def ranks_in(folder: Path) -> Iterator[ObservedRank]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check of a run: expected and observed value. `holds` is None if it was not checked."""
+    """One check of a run: expected and observed value. `passed` is None if it was not checked."""
 
-    what: str
-    wanted: str
-    seen: str
-    holds: bool | None
+    check: str
+    expected: str
+    observed: str
+    passed: bool | None
 
 
 def changed_files(manifest: ExportManifest, folder: Path) -> tuple[str, ...]:
@@ -283,10 +283,10 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
 
 def _equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
     return Finding(
-        what=what,
-        wanted=_word(expected),
-        seen=words or _word(observed),
-        holds=None if observed is None else expected == observed,
+        check=what,
+        expected=_word(expected),
+        observed=words or _word(observed),
+        passed=None if observed is None else expected == observed,
     )
 
 
@@ -316,20 +316,20 @@ def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
 
 def _fsdp_units(manifest: ExportManifest, observed: ObservedSettings) -> Finding:
     return Finding(
-        what="FSDP units",
-        wanted=f"{manifest.blocks} blocks, and the rest",
-        seen=_count(observed.wrapped)[1],
-        holds=any(count == manifest.blocks for _, count in observed.wrapped),
+        check="FSDP units",
+        expected=f"{manifest.blocks} blocks, and the rest",
+        observed=_count(observed.wrapped)[1],
+        passed=any(count == manifest.blocks for _, count in observed.wrapped),
     )
 
 
 def _micro_batch(plan: Plan, observed: ObservedSettings) -> Finding:
     if plan.batching == "packed":
         return Finding(
-            what="micro-batch",
-            wanted=f"{plan.micro_batch}, packed",
-            seen="packed samples cannot be counted",
-            holds=None,
+            check="micro-batch",
+            expected=f"{plan.micro_batch}, packed",
+            observed="packed samples cannot be counted",
+            passed=None,
         )
     return _equal("micro-batch", plan.micro_batch, observed.rows)
 
@@ -338,7 +338,7 @@ def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:
     passes, _ = Counter(step.passes for step in rank.steps).most_common(1)[0]
     if plan.batching == "packed" and passes < plan.accumulation:
         expected = f"{plan.accumulation} or fewer, packed"
-        return Finding(what="accumulation", wanted=expected, seen=str(passes), holds=True)
+        return Finding(check="accumulation", expected=expected, observed=str(passes), passed=True)
     return _equal("accumulation", plan.accumulation, passes)
 
 
@@ -363,10 +363,10 @@ def _losses(
     steps, difference = loss_difference(losses, manifest.losses)
     reason = _not_compared(manifest, steps, changed)
     return Finding(
-        what="losses",
-        wanted=f"within {100 * manifest.loss_tolerance:g} % of the trial's",
-        seen=reason or f"{100 * difference:.2g} % apart in {steps} steps",
-        holds=None if reason else difference <= manifest.loss_tolerance,
+        check="losses",
+        expected=f"within {100 * manifest.loss_tolerance:g} % of the trial's",
+        observed=reason or f"{100 * difference:.2g} % apart in {steps} steps",
+        passed=None if reason else difference <= manifest.loss_tolerance,
     )
 
 
@@ -381,13 +381,15 @@ def _not_compared(manifest: ExportManifest, steps: int, changed: Sequence[str]) 
 def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
     record, speed = manifest.samples_per_second, observed_speed(manifest.plan, rank)
     if speed is None:
-        return Finding(what="samples/s", wanted=spread(record), seen="too few steps", holds=None)
+        return Finding(
+            check="samples/s", expected=spread(record), observed="too few steps", passed=None
+        )
     ratio = speed.value / record.value
     return Finding(
-        what="samples/s",
-        wanted=spread(record),
-        seen=f"{spread(speed)}: {100 * ratio:.0f} %",
-        holds=ratio >= 1 - SLOWER or speed.overlaps(record),
+        check="samples/s",
+        expected=spread(record),
+        observed=f"{spread(speed)}: {100 * ratio:.0f} %",
+        passed=ratio >= 1 - SLOWER or speed.overlaps(record),
     )
 
 

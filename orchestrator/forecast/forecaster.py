@@ -124,7 +124,7 @@ class Forecaster:
 
 
 def _plan_forecast(
-    forecasts: Forecasts, uncalibrated: Forecasts, learned_from: int, *, filled: float
+    forecasts: Forecasts, uncalibrated: Forecasts, calibration_trials: int, *, filled: float
 ) -> PlanForecast | None:
     """Converts the only row; None if a value is not finite, since records cannot store that."""
     rate, step, peak = (
@@ -135,9 +135,9 @@ def _plan_forecast(
             (forecasts.peak_bytes, forecasts.peak_deviation),
         )
     )
-    unlearned = float(uncalibrated.samples_per_second[0]), float(uncalibrated.peak_bytes[0])
+    speed_and_peak = float(uncalibrated.samples_per_second[0]), float(uncalibrated.peak_bytes[0])
     fits = float(forecasts.fits[0])
-    if rate is None or step is None or peak is None or not all(map(math.isfinite, unlearned)):
+    if rate is None or step is None or peak is None or not all(map(math.isfinite, speed_and_peak)):
         return None
     return PlanForecast(
         samples_per_second=rate,
@@ -145,9 +145,9 @@ def _plan_forecast(
         peak_bytes=peak,
         fits=fits,
         limited_by=forecasts.limited_by(0),
-        learned_from=learned_from,
-        unlearned_samples_per_second=unlearned[0],
-        unlearned_peak_bytes=unlearned[1],
+        calibration_trials=calibration_trials,
+        uncalibrated_samples_per_second=speed_and_peak[0],
+        uncalibrated_peak_bytes=speed_and_peak[1],
         filled=filled,
     )
 

@@ -74,14 +74,14 @@ def report_document(state: SweepState) -> dict[str, Any]:
     return {
         "study": state.study,
         "model": state.spec.model.name,
-        "objective": state.goal.metric,
+        "objective": state.objective.metric,
         "memory_limit_bytes": state.memory_limit_bytes,
         "ended": None if ended is None else stop_words(ended.reason),
         "untried_plans": None if ended is None else ended.untried,
         "untried_at_most_ratio": None if ended is None else ended.regret_bound,
         "answer": None if best is None else _trial(best, state.spec),
         "validation": validation_state(state),
-        "equal_trials": [record.number for record in state.equals],
+        "equal_trials": [record.number for record in state.ties],
         "outcomes": outcome_counts(state.records),
         "trials": [_trial(record, state.spec) for record in state.records],
         "validations": [
@@ -133,5 +133,5 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
-    failure = state.why_failed(validation)
+    failure = state.validation_failure(validation)
     return {"failure": None if failure is None else failure_words(failure)}

@@ -161,13 +161,13 @@ def standing_sentences(explanation: TrialExplanation, state: SweepState) -> Iter
         case "not_measured":
             yield from _unmeasured(trial.outcome)
         case "infeasible":
-            yield from map(violation_words, state.goal.violations(trial))
+            yield from map(violation_words, state.objective.violations(trial))
         case "tied" if best is not None:
             validated = state.validated is not None and state.validated.number == best.number
             preferred = "was validated" if validated else "measured fastest"
             yield f"it is statistically equal to trial {best.number}, which {preferred}"
         case "worse" if best is not None:
-            value, best_value = state.goal.value(trial), state.goal.value(best)
+            value, best_value = state.objective.value(trial), state.objective.value(best)
             if value is not None and best_value is not None:
                 yield (
                     f"it reaches {_range(value)}, and trial {best.number} reaches"

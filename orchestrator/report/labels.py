@@ -264,7 +264,7 @@ def failure_words(failure: ValidationFailure) -> str:
     if failure.violation is not None:
         return violation_words(failure.violation)
     if (check := failure.check) is not None:
-        difference, tolerance = 100 * check.apart, 100 * check.tolerance
+        difference, tolerance = 100 * check.difference, 100 * check.tolerance
         return (
             f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
             f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
@@ -278,7 +278,7 @@ def failure_words(failure: ValidationFailure) -> str:
 def validation_words(validation: Record, state: SweepState) -> str:
     """Describes a validation: `failed: ...` or `passed: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
     outcome = validation.outcome
-    if (reason := state.why_failed(validation)) is not None:
+    if (reason := state.validation_failure(validation)) is not None:
         return f"failed: {failure_words(reason)}"
     if not isinstance(outcome, Measured):
         return outcome_words(outcome)  # stopped, which is no failure
@@ -309,7 +309,7 @@ def check_of(validation: Record, state: SweepState) -> LossCheck | None:
 def _losses(check: LossCheck | None) -> str:
     if check is None:
         return "losses not compared: no other lossless plan was measured"
-    match = f"within {100 * check.apart:.2g} %" if check.apart else "exactly"
+    match = f"within {100 * check.difference:.2g} %" if check.difference else "exactly"
     return (
         f"losses match trial {check.reference} {match} over {plural(check.steps, 'step')}"
         f" (tolerance {100 * check.tolerance:g} %)"
@@ -321,12 +321,12 @@ def validation_sentences(state: SweepState) -> Iterator[str]:
     if state.best is None:
         return
     validation = state.validated
-    failed = [each for each in state.validations if state.why_failed(each) is not None]
+    failed = [each for each in state.validations if state.validation_failure(each) is not None]
     if validation is not None:
         yield f"validation in a fresh worker group {validation_words(validation, state)}"
     elif not state.spec.validation.enabled:
         yield "not validated: validation.enabled is false"
-    elif state.to_validate is not None:
+    elif state.next_to_validate is not None:
         yield "not validated yet: `plimsoll tune` validates the best plan after the search"
     else:
         yield f"not validated: {plural(len(failed), 'validation')} failed"

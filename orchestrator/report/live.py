@@ -178,7 +178,7 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
 def _validation(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if state.validations:
         last = state.validations[-1]
-        failed = state.why_failed(last) is not None
+        failed = state.validation_failure(last) is not None
         words = f"of trial {last.number} {validation_words(last, state)}"
         yield "validation", Text(words, style="red" if failed else "green")
 
@@ -384,7 +384,7 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
 def _validation_ended(validation: Record, state: SweepState) -> str:
     words = f"the validation of trial {validation.number} {validation_words(validation, state)}"
     failed = validation.number in state.failed_validations
-    if not failed or (following := state.to_validate) is None:
+    if not failed or (following := state.next_to_validate) is None:
         return words
     if following.number == validation.number:
         return f"{words}; it runs once more, because other work on the machine can slow it as much"

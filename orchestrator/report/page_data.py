@@ -72,7 +72,7 @@ def comparisons(data: ReportData) -> Iterator[SpeedComparison]:
         return
     if data.baseline is not None and data.baseline.number != best.number:
         yield _compare(best, data.baseline, "baseline")
-    for record in data.state.equals:
+    for record in data.state.ties:
         if record.number != best.number:
             yield _compare(best, record, "statistically equal")
 
@@ -148,7 +148,7 @@ def _status(record: Record, state: SweepState) -> tuple[str, str]:
         return "tried", KIND_WORDS[outcome.kind]
     if not within_headroom(outcome.memory, state.spec.objective.headroom):
         return "measured", "over usable memory"
-    return "measured", "" if state.goal.feasible(record) else "below a minimum"
+    return "measured", "" if state.objective.feasible(record) else "below a minimum"
 
 
 def _untried(context: ForecastContext) -> Iterator[Count]:
@@ -172,7 +172,7 @@ class LossCurves:
     theirs: tuple[float, ...]
     reference: int
     tolerance: float
-    apart: float
+    difference: float
 
 
 def loss_curves(state: SweepState) -> LossCurves | None:
@@ -188,5 +188,5 @@ def loss_curves(state: SweepState) -> LossCurves | None:
         theirs=reference.outcome.losses[: check.steps],
         reference=check.reference,
         tolerance=check.tolerance,
-        apart=check.apart,
+        difference=check.difference,
     )

@@ -118,7 +118,7 @@ def _forecast_points(data: ReportData) -> Iterator[Scatter]:
 
 
 def _front(state: SweepState) -> Iterator[Scatter]:
-    front = pareto_front(state.records, state.goal, ("samples_per_second", "headroom"))[::-1]
+    front = pareto_front(state.records, state.objective, ("samples_per_second", "headroom"))[::-1]
     if len(front) > 1:
         yield {
             "type": "scatter",
@@ -212,7 +212,7 @@ def progress_chart(data: ReportData) -> Figure:
     ys: list[float] = []
     best = 0.0
     for record in ended:
-        if state.goal.feasible(record) and _rate(record) > best:
+        if state.objective.feasible(record) and _rate(record) > best:
             best = _rate(record)
             xs.append(minutes(record))
             ys.append(best)
@@ -408,6 +408,6 @@ def figures(data: ReportData) -> Mapping[str, Figure]:
 
 def shown_plans(data: ReportData) -> list[Record]:
     """Returns the measured ones of the best plan, the baseline and the first equals."""
-    records = [data.best, data.baseline, *data.state.equals]
+    records = [data.best, data.baseline, *data.state.ties]
     by_number = {record.number: record for record in records if record is not None}
     return list(by_number.values())[:_MOST_PLANS]

@@ -54,7 +54,7 @@ def report_page(data: ReportData) -> str:
         best_tiles=() if data.best is None else tuple(_tiles(data.best)),
         evidence=() if data.best is None else tuple(_evidence(state)),
         comparison=_comparison(data),
-        explain_equality=len(state.equals) > 1 and state.goal.metric != "headroom",
+        explain_equality=len(state.ties) > 1 and state.objective.metric != "headroom",
         changes=_changes(data),
         total=_total(data),
         accounting=_accounting(data),

@@ -129,8 +129,8 @@ def section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
 
 def best_table(state: SweepState) -> Table:
     """Lists the best plans, best first, and the baseline; `=` marks equals of the best."""
-    order = ranked(state.records, state.goal)
-    equal, best = {record.number for record in state.equals}, state.best
+    order = ranked(state.records, state.objective)
+    equal, best = {record.number for record in state.ties}, state.best
     baseline = baseline_record(state)
     forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     table = plain_table(
@@ -161,18 +161,18 @@ def front_table(state: SweepState) -> Table | None:
 
     The metrics are speed, free memory, and samples per price if there is a price.
     """
-    priced = state.goal.is_priced
+    priced = state.objective.is_priced
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
     if priced:
         metrics = (*metrics, "samples_per_price")
-    front = pareto_front(state.records, state.goal, metrics)
+    front = pareto_front(state.records, state.objective, metrics)
     if len(front) < 2:
         return None
     columns = ("trial", "plan", "samples/s", "free memory", *(["samples/price"] if priced else []))
     table = plain_table(*((name, name != "plan") for name in columns))
     for record in front[:_FRONT]:
         assert isinstance(record.outcome, Measured)
-        price = state.goal.value(record, "samples_per_price")
+        price = state.objective.value(record, "samples_per_price")
         table.add_row(
             str(record.number),
             Text(plan_words(record.plan, omit=fixed_knobs(state.space))),
@@ -209,7 +209,7 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if isinstance(outcome, Measured):
         if not within_headroom(outcome.memory, state.spec.objective.headroom):
             yield "over usable memory"
-        elif not state.goal.feasible(record):
+        elif not state.objective.feasible(record):
             yield "below a minimum"
         if outcome.conditions.throttled:
             yield f"throttled: {', '.join(outcome.conditions.throttled)}"
@@ -267,9 +267,9 @@ def outcomes_table(state: SweepState) -> Table:
         return record.outcome.kind == "measured" and not within(record)
 
     def below(record: Record) -> bool:
-        return within(record) and not state.goal.feasible(record)
+        return within(record) and not state.objective.feasible(record)
 
-    _add_outcome(table, "measured", state, state.goal.feasible, lambda _: "")
+    _add_outcome(table, "measured", state, state.objective.feasible, lambda _: "")
     _add_outcome(table, "measured, below a minimum", state, below, _violation(state))
     _add_outcome(table, "measured, over usable memory", state, over, _peak)
     for kind, words in KIND_WORDS.items():
@@ -291,7 +291,7 @@ def _peak(record: Record) -> str:
 
 def _violation(state: SweepState) -> Callable[[Record], str]:
     def words(record: Record) -> str:
-        violation = next(state.goal.violations(record), None)
+        violation = next(state.objective.violations(record), None)
         return "" if violation is None else violation_words(violation)
 
     return words

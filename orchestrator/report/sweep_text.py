@@ -60,8 +60,8 @@ def best_sentence(state: SweepState) -> str:
 
 def _metric_words(state: SweepState) -> str:
     """Names the metric and its value, or nothing if it is speed."""
-    metric, top = state.goal.metric, state.best
-    reached = None if top is None else state.goal.value(top)
+    metric, top = state.objective.metric, state.best
+    reached = None if top is None else state.objective.value(top)
     match metric:
         case "samples_per_price" if reached is not None:
             return f" by price, at {spread(reached)} {METRIC_WORDS[metric]}"
@@ -91,7 +91,7 @@ def _nothing_feasible(state: SweepState) -> str:
 
 def failed_validations_sentence(state: SweepState) -> str:
     """Says why every feasible plan failed validation; empty if one passed or there was none."""
-    if state.best is not None or best(state.records, state.goal) is None:
+    if state.best is not None or best(state.records, state.objective) is None:
         return ""
     reasons = "; ".join(
         f"the validation of trial {number} failed: {failure_words(reason)}"
@@ -102,9 +102,9 @@ def failed_validations_sentence(state: SweepState) -> str:
 
 def shortfall_sentence(state: SweepState) -> str:
     """Says which bound the fastest plan within the headroom misses; empty if there is none."""
-    goal = state.goal
-    closest = best(state.records, replace(goal, metric="samples_per_second", lower_bounds=()))
-    violation = None if closest is None else next(goal.violations(closest), None)
+    objective = state.objective
+    closest = best(state.records, replace(objective, metric="samples_per_second", lower_bounds=()))
+    violation = None if closest is None else next(objective.violations(closest), None)
     if closest is None or violation is None:
         return ""
     plan, words = plan_words(closest.plan), violation_words(violation)
@@ -135,7 +135,7 @@ def regret_sentence(state: SweepState) -> str:
     ended = state.ended
     if ended is None or ended.regret_bound is None or state.best is None or not ended.untried:
         return ""
-    bound = _better_by(ended.regret_bound, state.goal.metric)
+    bound = _better_by(ended.regret_bound, state.objective.metric)
     return (
         f"regret bound: no untried plan {bound} than the best"
         f" ({ended.untried:,} untried, 95 % confidence, model-based)"
@@ -155,16 +155,16 @@ def _better_by(ratio: float, metric: Metric) -> str:
 
 def equals_sentence(state: SweepState) -> str:
     """Lists the plans equal to the best and says which to prefer; empty if there are none."""
-    equal = state.equals
+    equal = state.ties
     if len(equal) < 2:
         return ""
     numbers = [str(record.number) for record in sorted(equal, key=lambda one: one.number)]
     listed = ", ".join(numbers[:_MOST_NUMBERS]) + (", ..." if len(numbers) > _MOST_NUMBERS else "")
     words = f"= statistically equal to the best ({len(equal)} plans: trials {listed})"
     first = equal[0]
-    if first == max(equal, key=lambda record: score(record, state.goal)):
+    if first == max(equal, key=lambda record: score(record, state.objective)):
         return words
-    if state.goal.metric == "headroom":
+    if state.objective.metric == "headroom":
         return f"{words}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
     used = 100 * _share(first)
     return (
@@ -182,7 +182,7 @@ def lossy_sentence(state: SweepState) -> str:
     if top is None or not (lossy := lossy_words(top.plan, state.spec)):
         return ""
     records = [record for record in state.records if not lossy_words(record.plan, state.spec)]
-    lossless = best(records, state.goal)
+    lossless = best(records, state.objective)
     train = state.spec.train
     words = f"lossy: it trains with {lossy}; train specifies {train.optimizer} in {train.precision}"
     if lossless is None or not isinstance(lossless.outcome, Measured):
@@ -219,8 +219,8 @@ def forecast_sentence(state: SweepState) -> str:
     ]
     if not wrong:
         return ""
-    speed = _medians([one.speed for one in wrong], [one.unlearned_speed for one in wrong])
-    memory = _medians([one.memory for one in wrong], [one.unlearned_memory for one in wrong])
+    speed = _medians([one.speed for one in wrong], [one.uncalibrated_speed for one in wrong])
+    memory = _medians([one.memory for one in wrong], [one.uncalibrated_memory for one in wrong])
     words = f"the median forecast error of {plural(len(wrong), 'trial')} is {speed} in speed"
     words += f" and {memory} in peak memory" if memory else ""
     return f"{words}; in brackets: without calibration on this study's trials"

@@ -177,7 +177,7 @@ def _log_rate_bound(spec: SweepSpec, seconds: float) -> float | None:
     return math.log(_DEADLINE_STEPS * spec.train.global_batch / seconds)
 
 
-def constraints_of(record: Record, goal: Objective) -> Mapping[str, float]:
+def constraints_of(record: Record, objective: Objective) -> Mapping[str, float]:
     """Returns the constraint violations of a trial as shares; at most 0 if a constraint holds.
 
     `memory` is by how much the peak, or the memory needed, exceeds the limit minus the headroom.
@@ -186,13 +186,13 @@ def constraints_of(record: Record, goal: Objective) -> Mapping[str, float]:
     """
     match record.outcome:
         case Measured(memory=memory):
-            violations = {CONSTRAINT: memory.share / (1 - goal.headroom) - 1}
-            for metric, bound in goal.lower_bounds:
-                reached = goal.value(record, metric)
+            violations = {CONSTRAINT: memory.share / (1 - objective.headroom) - 1}
+            for metric, bound in objective.lower_bounds:
+                reached = objective.value(record, metric)
                 violations[metric] = 1.0 if reached is None else 1 - reached.value / bound
             return violations
         case OutOfMemory(excess=excess):
-            violation = (1 + (excess or 0.0)) / (1 - goal.headroom) - 1 + _MIN_EXCESS
-            return {CONSTRAINT: violation} | {metric: 1.0 for metric, _ in goal.lower_bounds}
+            violation = (1 + (excess or 0.0)) / (1 - objective.headroom) - 1 + _MIN_EXCESS
+            return {CONSTRAINT: violation} | {metric: 1.0 for metric, _ in objective.lower_bounds}
         case _:
             return {}

@@ -51,19 +51,19 @@ class OptunaProposer(AbstractProposer):
     made-up value.
     """
 
-    def __init__(self, space: Space, name: Sampler, goal: Objective, seed: int) -> None:
+    def __init__(self, space: Space, name: Sampler, objective: Objective, seed: int) -> None:
         """Makes the sampler.
 
         Args:
             space: The plans to propose from.
             name: Name of the Optuna sampler, or "random".
-            goal: The objective and its constraints.
+            objective: The objective and its constraints.
             seed: Random seed of the sampler.
         """
         self._name: Sampler = name
         self._table = space.table
         self._searched = distributions(space)
-        self._objective = goal
+        self._objective = objective
         self._random = random.Random(seed)
         self._sampler = _optuna_sampler(name, seed)
         self._worst = 0.0

@@ -92,25 +92,25 @@ def _setup_seconds(costs: Sequence[Costs]) -> list[float]:
     return [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in costs]
 
 
-def search_objective(goal: Objective, table: PlanTable) -> SearchObjective:
+def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
     """Converts the objective to arrays over the plans of a table.
 
     All values are logarithms; prices are per second.
     """
     price = None
-    prices = [goal.price_on(accelerator) for accelerator in table.values["accelerator"]]
+    prices = [objective.price_on(accelerator) for accelerator in table.values["accelerator"]]
     if all(prices):
         ranks = table.column("tensor") * table.column("pipeline") * table.column("data")
         price_per_rank = np.array(prices, dtype=float)[table.codes["accelerator"]]
         price = np.log(price_per_rank * ranks / 3600)
     bounds = [
         np.full(len(table), math.log(bound)) + (price if metric == "samples_per_price" else 0.0)
-        for metric, bound in goal.lower_bounds
+        for metric, bound in objective.lower_bounds
     ]
     return SearchObjective(
-        of="room" if goal.metric == "headroom" else "rate",
-        line=math.log1p(-goal.headroom),
-        price=price if goal.metric == "samples_per_price" else None,
+        of="room" if objective.metric == "headroom" else "rate",
+        line=math.log1p(-objective.headroom),
+        price=price if objective.metric == "samples_per_price" else None,
         lower_bound=np.maximum.reduce(bounds) if bounds else None,
     )
 

@@ -117,13 +117,13 @@ class Suggestion:
     `gain` is the expected relative improvement over the incumbent, `best` the incumbent's row;
     both are None without an incumbent. `saving` is the share of a run's time (or price) that the
     trial is expected to save, weighted by the chance that the candidate is feasible and better;
-    infinite without an incumbent. `worth` is the score that candidates were ranked by. `reaches`
+    infinite without an incumbent. `score` is the score that candidates were ranked by. `reaches`
     is the chance to meet the lower bound of throughput, None without a bound.
     """
 
     row: int
     fits: float
-    worth: float
+    score: float
     saving: float
     gain: float | None = None
     best: int | None = None
@@ -245,7 +245,7 @@ class Search:
         return Suggestion(
             row=int(rows[at]),
             fits=float(scores.fits[at]),
-            worth=float(ranking[at]),
+            score=float(ranking[at]),
             saving=(
                 np.inf
                 if improvement is None
@@ -366,7 +366,7 @@ class Search:
     def _incumbent(self, fitted: _Fitted, observations: Sequence[Observation]) -> _Incumbent | None:
         """Returns the feasible measured candidate with the highest posterior mean.
 
-        Not the highest measurement: among noisy ones that was lucky, and no trial would seem worth
+        Not the highest measurement: among noisy ones that was lucky, and no trial would seem score
         its cost in comparison.
         """
         rows = np.unique([s.row for s in observations if self._objective.answered(s)]).astype(

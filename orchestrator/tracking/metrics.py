@@ -210,7 +210,7 @@ def study_readings(state: SweepState) -> Iterator[Reading]:
     if baseline is not None and throughput(baseline):
         yield Reading(metric=BASELINE_RATE, value=throughput(baseline))
     if (best := state.best) is not None:
-        objective = state.goal
+        objective = state.objective
         yield Reading(metric=BEST_RATE, value=throughput(best))
         labels = (("metric", objective.metric),)
         yield Reading(metric=BEST_OBJECTIVE, value=score(best, objective), labels=labels)

@@ -158,7 +158,7 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
         "forecast_samples_per_second_high": rate.high,
         "forecast_peak_memory_gib": forecast.peak_bytes.value / GIB,
         "forecast_fits": forecast.fits,
-        "forecast_learned_from": forecast.learned_from,
+        "forecast_learned_from": forecast.calibration_trials,
         "forecast_speed_error": error.speed if error else None,
         "forecast_memory_error": error.memory if error else None,
     }
@@ -243,7 +243,7 @@ def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
     return {
         "kind": "validation",
         "validation_of": str(record.number),
-        "validation_holds": str(state.why_failed(record) is None).lower(),
+        "validation_holds": str(state.validation_failure(record) is None).lower(),
         "detail": validation_words(record, state),
     }
 
@@ -260,7 +260,7 @@ def validation_metrics(record: Record, state: SweepState) -> Mapping[str, float]
         "evaluation_loss": validation.evaluation_loss,
         "checkpoint_seconds": validation.checkpoint_seconds,
         "checkpoint_gib": validation.checkpoint_bytes / GIB,
-        "loss_apart": None if check is None else check.apart,
+        "loss_difference": None if check is None else check.difference,
     }
     return {name: value for name, value in metrics.items() if value is not None}
 
@@ -292,11 +292,11 @@ def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
         "trials_measured": float(outcomes.get("measured", 0)),
         "trials_out_of_memory": float(outcomes.get("out_of_memory", 0)),
     }
-    incumbent = best(records, state.goal)
+    incumbent = best(records, state.objective)
     if incumbent is not None:
         metrics |= {
             "best_samples_per_second": throughput(incumbent),
-            "best_objective": score(incumbent, state.goal),
+            "best_objective": score(incumbent, state.objective),
             "best_trial": float(incumbent.number),
         }
     if gain := speedup(incumbent, record_of(records, state.space.baseline)):

@@ -290,7 +290,7 @@ def _has_ended(run: Run) -> bool:
 def _metrics(record: Record, state: SweepState) -> Iterator[Metric]:
     ended_ms = _ms(record.ended_at)
     values = {
-        **mlflow_fields.trial_metrics(record, state.goal),
+        **mlflow_fields.trial_metrics(record, state.objective),
         **validation_metrics(record, state),
     }
     for name, value in values.items():

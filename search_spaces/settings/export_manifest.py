@@ -70,7 +70,7 @@ class ExportManifest:
         loss_tolerance: Largest difference from these losses, as a share of the largest loss.
         local: True if the command starts all ranks on the machine where it runs.
         files: Files of the format with the SHA-256 of their bytes, to detect changes by the user.
-        unsaid: Parts of the plan that the format leaves to the user.
+        caveats: Parts of the plan that the format leaves to the user.
         inputs: Files and folders that training reads.
     """
 
@@ -91,7 +91,7 @@ class ExportManifest:
     recomputed_blocks: int
     local: bool
     files: tuple[tuple[str, str], ...]
-    unsaid: tuple[str, ...]
+    caveats: tuple[str, ...]
     inputs: tuple[Input, ...] = ()
 
     def to_json(self) -> str:

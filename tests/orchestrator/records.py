@@ -163,9 +163,9 @@ def make_expectation(
         peak_bytes=around(share * LIMIT_BYTES),
         fits=0.93,
         limited_by="matmul",
-        learned_from=5,
-        unlearned_samples_per_second=2 * 16 / seconds,
-        unlearned_peak_bytes=1.5 * share * LIMIT_BYTES,
+        calibration_trials=5,
+        uncalibrated_samples_per_second=2 * 16 / seconds,
+        uncalibrated_peak_bytes=1.5 * share * LIMIT_BYTES,
     )
 
 

@@ -40,12 +40,12 @@ from search_spaces.spec.sections import LoraSpec
 describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": LoraSpec()}))
 """,
     "deepspeed": """
-from workers.parallel.deepspeed_features import deepspeed_lack
-raise UserError(deepspeed_lack())
+from workers.parallel.deepspeed_features import missing_for_deepspeed
+raise UserError(missing_for_deepspeed())
 """,
     "bitsandbytes": """
-from workers.parallel.optimizers import eight_bit_lack
-raise UserError(eight_bit_lack())
+from workers.parallel.optimizers import missing_for_eight_bit
+raise UserError(missing_for_eight_bit())
 """,
 }
 SENTENCES = {
@@ -66,11 +66,11 @@ from search_spaces.spec.schema import SweepSpec
 
 spec = SweepSpec.model_validate({{"model": {{"name": "gpt2"}}, "train": {{"global_batch": 1}}}})
 sentences = {{}}
-for module, door in {DOORS}.items():
+for module, address in {DOORS}.items():
     sitecustomize.ABSENT.clear()
     sitecustomize.ABSENT.add(module)
     try:
-        exec(door)
+        exec(address)
     except UserError as error:
         sentences[module] = str(error)
 print(json.dumps(sentences))

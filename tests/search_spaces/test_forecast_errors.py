@@ -25,8 +25,8 @@ def test_errors_are_forecast_over_measurement_less_1() -> None:
     assert found is not None
     assert found.speed == pytest.approx(-0.25)
     assert found.memory == pytest.approx(0.25)
-    assert found.unlearned_speed == pytest.approx(0.5)  # 60 samples/s
-    assert found.unlearned_memory == pytest.approx(0.875)  # 0.75 of the limit
+    assert found.uncalibrated_speed == pytest.approx(0.5)  # 60 samples/s
+    assert found.uncalibrated_memory == pytest.approx(0.875)  # 0.75 of the limit
 
 
 def test_what_was_not_measured_has_no_error() -> None:
@@ -38,7 +38,7 @@ def test_no_memory_seen_says_nothing_of_memory() -> None:
     found = forecast_errors(make_expectation(30.0), make_measured(30.0, 0.0))
 
     assert found is not None
-    assert (found.speed, found.memory, found.unlearned_memory) == (0.0, None, None)
+    assert (found.speed, found.memory, found.uncalibrated_memory) == (0.0, None, None)
 
 
 def test_a_record_keeps_its_forecast_as_json() -> None:

@@ -25,8 +25,8 @@ from workers.data.batches import StepBatches, batch_source
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.compile import compile_lack
-from workers.parallel.optimizers import eight_bit_lack
+from workers.parallel.compile import missing_for_compile
+from workers.parallel.optimizers import missing_for_eight_bit
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -150,7 +150,7 @@ def test_every_engine_evaluates_and_saves(
 def test_lossy_plans_evaluate_and_save_too(
     pair: Group, evaluation_loss: float, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    if knobs.get("optimizer") == "adamw_8bit" and (lack := eight_bit_lack()):
+    if knobs.get("optimizer") == "adamw_8bit" and (lack := missing_for_eight_bit()):
         pytest.skip(lack)
     outcome = pair.run(a_validation(a_spec(), tmp_path, **knobs))
 
@@ -163,7 +163,7 @@ def test_lossy_plans_evaluate_and_save_too(
 
 @thorough
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(compile_lack(torch.device("cpu")) is not None, reason="no compiler")
+@pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_compiled_blocks_are_evaluated(pair: Group, evaluation_loss: float, tmp_path: Path) -> None:
     (outcome, _) = pair.call(_run, a_validation(a_spec(), tmp_path, compile=True), seconds=600)
 

@@ -17,11 +17,11 @@ from workers.models.built import BuiltModel
 from workers.parallel.apply import parallelize
 from workers.parallel.compile import load_compiler
 from workers.parallel.deepspeed_features import (
-    cpu_adam_lack,
     load_cpu_adam,
     load_deepspeed,
     load_nvme,
-    nvme_lack,
+    missing_for_cpu_adam,
+    missing_for_nvme,
 )
 from workers.parallel.optimizers import load_eight_bit, make_optimizer
 from workers.process_groups import Mesh
@@ -84,9 +84,9 @@ def load_engines(spec: SweepSpec, device: torch.device) -> None:
     load_deepspeed(device)
     state_places = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
     weight_places = spec.space.offload_parameters or ()
-    if set(state_places) & {"cpu", "nvme"} and cpu_adam_lack() is None:
+    if set(state_places) & {"cpu", "nvme"} and missing_for_cpu_adam() is None:
         load_cpu_adam()
-    if "nvme" in (*state_places, *weight_places) and nvme_lack() is None:
+    if "nvme" in (*state_places, *weight_places) and missing_for_nvme() is None:
         load_nvme()
 
 

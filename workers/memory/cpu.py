@@ -62,7 +62,7 @@ class CpuMeter(AbstractMeter):
     def _lift(self) -> None:
         _set_soft_limit(None)
 
-    def held(self) -> int:
+    def bytes_in_use(self) -> int:
         return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
 
     def nearly_full(self) -> bool:

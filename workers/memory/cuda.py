@@ -40,7 +40,7 @@ class CudaMeter(AbstractMeter):
         share = max(self._budget_bytes - self._outside(), 1) / self._total_bytes
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self._device)
 
-    def held(self) -> int:
+    def bytes_in_use(self) -> int:
         return torch.cuda.memory_reserved(self._device) + self._outside()
 
     def peak(self) -> MemoryPeak:

@@ -67,12 +67,12 @@ class AbstractMeter(ABC):
     def _lift(self) -> None: ...
 
     @abstractmethod
-    def held(self) -> int:
+    def bytes_in_use(self) -> int:
         """Returns the bytes held now that count against the limit."""
 
     def nearly_full(self) -> bool:
         """Returns True if an error without a clear reason may be out of memory."""
-        return self.held() > NEARLY_FULL * self.limit_bytes
+        return self.bytes_in_use() > NEARLY_FULL * self.limit_bytes
 
     @abstractmethod
     def peak(self) -> MemoryPeak:

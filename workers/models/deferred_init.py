@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from workers.models.init_recorder import Recipe, fill
-from workers.models.stage_placeholders import Box, whole_box
+from workers.models.stage_placeholders import TensorSlice, whole_slice
 
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
 _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
@@ -31,7 +31,7 @@ class Piece:
 
     at: tuple[int, ...]  # first index in the parameter
     weight: str  # original name; of the same module unless it has a dot
-    box: Box  # in the original weight
+    box: TensorSlice  # in the original weight
 
 
 def name_source(part: nn.Module, parameter: str, pieces: tuple[Piece, ...]) -> None:
@@ -91,7 +91,7 @@ class InitialValues:
             fill(local, recipe, box, seed=self.seed, device=device)
             return
         for piece in pieces:
-            overlap = Box(starts=piece.at, sizes=piece.box.sizes).meet(box)
+            overlap = TensorSlice(starts=piece.at, sizes=piece.box.sizes).meet(box)
             if overlap is None:
                 continue
             is_relative = "." not in piece.weight
@@ -159,20 +159,20 @@ def _with_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
     return weight
 
 
-def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
+def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSlice]:
     """Returns this rank's part of a tensor, and the box of that part."""
     if not isinstance(tensor, DTensor):
-        return tensor, whole_box(tuple(tensor.shape))
+        return tensor, whole_slice(tuple(tensor.shape))
     local = tensor.to_local()
     sizes, starts = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
     assert tuple(local.shape) == tuple(sizes), (local.shape, sizes)
-    return local, Box(starts=tuple(starts), sizes=tuple(sizes))
+    return local, TensorSlice(starts=tuple(starts), sizes=tuple(sizes))
 
 
-def _moved(box: Box, origin: tuple[int, ...], target: tuple[int, ...]) -> Box:
-    return Box(
+def _moved(box: TensorSlice, origin: tuple[int, ...], target: tuple[int, ...]) -> TensorSlice:
+    return TensorSlice(
         starts=tuple(
             start - old + new for start, old, new in zip(box.starts, origin, target, strict=True)
         ),

@@ -78,7 +78,7 @@ def attentions_of(module: Any) -> tuple[Attention, ...]:
     return tuple(attentions)
 
 
-def flash_lack(generation: Literal[2, 3], device: torch.device) -> str | None:
+def missing_for_flash(generation: Literal[2, 3], device: torch.device) -> str | None:
     """Returns the reason why flash attention cannot be used on `device`, None if it can.
 
     Args:

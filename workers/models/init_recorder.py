@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.models.stage_placeholders import Box, Shape, box_of_view, line_numbers
+from workers.models.stage_placeholders import Shape, TensorSlice, box_of_view, line_numbers
 
 _WHOLE_ONLY = ("dirac_", "orthogonal_", "sparse_")  # cannot be done on a part of a weight
 _TRUNCATED = "_no_grad_trunc_normal_"  # `trunc_normal_` looks it up at each call
@@ -108,7 +108,7 @@ class Step:
     arguments: tuple[Any, ...] = ()
     draws: bool = False
     constant: torch.Tensor | None = None
-    box: Box
+    box: TensorSlice
 
     def on(self, part: torch.Tensor, generator: torch.Generator) -> None:
         """Applies the operation to a part of the box, in place."""
@@ -295,7 +295,7 @@ def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
 def fill(
     target: torch.Tensor,
     recipe: Recipe,
-    box: Box,
+    box: TensorSlice,
     *,
     seed: int,
     device: torch.device,
@@ -378,10 +378,10 @@ def _are_consecutive(numbers: torch.Tensor) -> bool:
     return int(numbers[-1] - numbers[0]) + 1 == len(numbers)
 
 
-def _with_lines(shape: Shape, box: Box) -> tuple[Shape, Box]:
+def _with_lines(shape: Shape, box: TensorSlice) -> tuple[Shape, TensorSlice]:
     if shape:  # a scalar counts as a line of one element
-        return shape, box if box.sizes else Box(starts=(0,), sizes=(1,))
-    return (1,), Box(starts=(0,), sizes=(1,))
+        return shape, box if box.sizes else TensorSlice(starts=(0,), sizes=(1,))
+    return (1,), TensorSlice(starts=(0,), sizes=(1,))
 
 
 def _seed(seed: int, name: str, chunk: int) -> int:

@@ -128,7 +128,7 @@ def return_outgoing(module: nn.Module, passage: HiddenStateChannel) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class TensorSlice:
     """A part of a tensor: in each dimension, the first index and the number of indices."""
 
     starts: Shape
@@ -138,12 +138,12 @@ class Box:
         """Tells if the box is all of a tensor of this shape."""
         return self.sizes == shape
 
-    def meet(self, other: Box) -> Box | None:
+    def meet(self, other: TensorSlice) -> TensorSlice | None:
         """Returns the intersection with another box, None if it is empty."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = tuple(map(min, self.ends, other.ends))
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
-        return Box(starts=starts, sizes=sizes) if all(size > 0 for size in sizes) else None
+        return TensorSlice(starts=starts, sizes=sizes) if all(size > 0 for size in sizes) else None
 
     @property
     def ends(self) -> Shape:
@@ -151,12 +151,12 @@ class Box:
         return tuple(start + size for start, size in zip(self.starts, self.sizes, strict=True))
 
 
-def whole_box(shape: Shape) -> Box:
+def whole_slice(shape: Shape) -> TensorSlice:
     """Returns the box of a whole tensor."""
-    return Box(starts=(0,) * len(shape), sizes=shape)
+    return TensorSlice(starts=(0,) * len(shape), sizes=shape)
 
 
-def line_numbers(box: Box, shape: Shape) -> torch.Tensor:
+def line_numbers(box: TensorSlice, shape: Shape) -> torch.Tensor:
     """Returns the numbers of the lines that a box covers, ascending.
 
     Lines are rows along the last dimension of a tensor of `shape`.
@@ -170,7 +170,7 @@ def line_numbers(box: Box, shape: Shape) -> torch.Tensor:
 
 def box_of_view(
     size: Shape, stride: Shape, offset: int, shape: Shape, *, ordered: bool
-) -> Box | None:
+) -> TensorSlice | None:
     """Returns the box of a contiguous tensor of `shape` that a view of it shows.
 
     None if the part is not a box. With `ordered` the view must have its elements in the
@@ -178,7 +178,7 @@ def box_of_view(
     """
     count = math.prod(size)
     if offset == 0 and count == math.prod(shape) and _is_contiguous(size, stride):
-        return whole_box(shape)
+        return whole_slice(shape)
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     starts = tuple(offset // step % length for step, length in zip(strides, shape, strict=True))
     unmatched = [(step, length) for step, length in zip(stride, size, strict=True) if length != 1]
@@ -192,7 +192,7 @@ def box_of_view(
         if start + match[1] > length:
             return None
         sizes.append(match[1])
-    return None if unmatched else Box(starts=starts, sizes=tuple(sizes))
+    return None if unmatched else TensorSlice(starts=starts, sizes=tuple(sizes))
 
 
 def _is_contiguous(size: Shape, stride: Shape) -> bool:

@@ -67,7 +67,7 @@ def reset_compiler() -> None:
         torch._dynamo.reset()
 
 
-def compile_lack(device: torch.device) -> str | None:
+def missing_for_compile(device: torch.device) -> str | None:
     """Returns the reason why this machine cannot compile for a device, None if it can.
 
     It builds nothing.
@@ -78,13 +78,13 @@ def compile_lack(device: torch.device) -> str | None:
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         return "torch.compile needs Python.h: install python3-dev"
     if device.type == "cuda":
-        return _cuda_lack(device)
+        return _missing_for_cuda(device)
     if shutil.which(os.environ.get("CXX") or "g++") is None:
         return "torch.compile needs a C++ compiler on a CPU: install g++"
     return None
 
 
-def _cuda_lack(device: torch.device) -> str | None:
+def _missing_for_cuda(device: torch.device) -> str | None:
     if find_spec("triton") is None:
         return "torch.compile needs Triton on CUDA: install triton"
     if torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:

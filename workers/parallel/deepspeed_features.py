@@ -40,7 +40,7 @@ def load_deepspeed(device: torch.device) -> None:
     for module in _MODULES:
         with contextlib.suppress(ModuleNotFoundError):  # not in every version
             importlib.import_module(module)
-    if device.type == "cpu" and cpu_adam_lack() is None:
+    if device.type == "cpu" and missing_for_cpu_adam() is None:
         _load_extension("ShareMemCommBuilder")  # else DeepSpeed compiles it when ranks connect
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
@@ -78,7 +78,9 @@ def _environment_ninja() -> Iterator[None]:
     Two versions of ninja do not read each other's logs: each would recompile what the other has.
     """
     path = os.environ.get("PATH", "")
-    with contextlib.suppress(ModuleNotFoundError):  # then the system's, or `_compiler_lack` says so
+    with contextlib.suppress(
+        ModuleNotFoundError
+    ):  # then the system's, or `_missing_for_compiler` says so
         os.environ["PATH"] = os.pathsep.join((importlib.import_module("ninja").BIN_DIR, path))
     try:
         yield
@@ -86,12 +88,12 @@ def _environment_ninja() -> Iterator[None]:
         os.environ["PATH"] = path
 
 
-def deepspeed_lack() -> str | None:
+def missing_for_deepspeed() -> str | None:
     """Returns the reason why engine deepspeed does not run here, None if it does."""
     return missing_extra("deepspeed")
 
 
-def fp16_lack(device: torch.device) -> str | None:
+def missing_for_fp16(device: torch.device) -> str | None:
     """Returns the reason why DeepSpeed cannot compute in fp16 on the device, None if it can.
 
     Source: deepspeed/accelerator/cpu_accelerator.py, `is_fp16_supported`.
@@ -101,14 +103,14 @@ def fp16_lack(device: torch.device) -> str | None:
     return "DeepSpeed refuses fp16 on this CPU: oneDNN does not support it; use bf16"
 
 
-def cpu_adam_lack() -> str | None:
+def missing_for_cpu_adam() -> str | None:
     """Returns the reason why DeepSpeed's Adam on the host cannot run here, None if it can."""
-    return deepspeed_lack() or _compiler_lack("DeepSpeedCPUAdam")
+    return missing_for_deepspeed() or _missing_for_compiler("DeepSpeedCPUAdam")
 
 
-def nvme_lack() -> str | None:
+def missing_for_nvme() -> str | None:
     """Returns the reason why DeepSpeed cannot offload to NVMe here, None if it can."""
-    if lack := cpu_adam_lack() or _compiler_lack("DeepSpeed's async_io"):
+    if lack := missing_for_cpu_adam() or _missing_for_compiler("DeepSpeed's async_io"):
         return lack
     headers = [prefix / _LIBAIO_HEADER for prefix in _PREFIXES]
     if ctypes.util.find_library("aio") is None or not any(map(Path.is_file, headers)):
@@ -119,7 +121,7 @@ def nvme_lack() -> str | None:
     return None
 
 
-def _compiler_lack(what: str) -> str | None:
+def _missing_for_compiler(what: str) -> str | None:
     compiler = cpp_extension.get_cxx_compiler()
     if shutil.which(compiler) is None:
         return f"{what} is compiled on first use, but {compiler} is missing: install g++"

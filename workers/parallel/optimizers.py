@@ -37,7 +37,7 @@ def make_optimizer(module: nn.Module, kind: Optimizer, train: TrainSpec) -> torc
             return torch.optim.Adafactor(weights, **rates)
 
 
-def eight_bit_lack() -> str | None:
+def missing_for_eight_bit() -> str | None:
     """Returns the reason why 8-bit AdamW is missing, None if it is available."""
     return missing_extra("bitsandbytes")
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Shard
 from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.models.deferred_init import Piece, name_source
-from workers.models.stage_placeholders import Box
+from workers.models.stage_placeholders import TensorSlice
 from workers.models.tensor_plan import (
     COLUMN_STYLES,
     LOCAL_COUNTS,
@@ -210,7 +210,7 @@ def _name_pieces(owner: nn.Module, key: str, shape: tuple[int, ...]) -> None:
             Piece(
                 at=start(rank * parts + part),
                 weight=key,
-                box=Box(starts=start(part * size + rank), sizes=sizes),
+                box=TensorSlice(starts=start(part * size + rank), sizes=sizes),
             )
             for rank in range(size)
             for part in range(parts)

@@ -8,20 +8,33 @@ from dataclasses import dataclass
 import torch
 
 from search_spaces.spec.schema import GIB
-from workers.models.hub import flash_lack
-from workers.parallel.compile import compile_lack
-from workers.parallel.deepspeed_features import cpu_adam_lack, deepspeed_lack, fp16_lack, nvme_lack
-from workers.parallel.optimizers import eight_bit_lack
+from workers.models.hub import missing_for_flash
+from workers.parallel.compile import missing_for_compile
+from workers.parallel.deepspeed_features import (
+    missing_for_cpu_adam,
+    missing_for_deepspeed,
+    missing_for_fp16,
+    missing_for_nvme,
+)
+from workers.parallel.optimizers import missing_for_eight_bit
 
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
-    ("deepspeed", "engine deepspeed", lambda _: deepspeed_lack()),
-    ("deepspeed_fp16", "engine deepspeed with precision fp16", fp16_lack),
-    ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: cpu_adam_lack()),
-    ("nvme", "offload to nvme", lambda _: nvme_lack()),
-    ("compile", "compile", compile_lack),
-    ("eight_bit", "optimizer adamw_8bit", lambda _: eight_bit_lack()),
-    ("flash_attention_2", "attention flash_attention_2", lambda device: flash_lack(2, device)),
-    ("flash_attention_3", "attention flash_attention_3", lambda device: flash_lack(3, device)),
+    ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
+    ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),
+    ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: missing_for_cpu_adam()),
+    ("nvme", "offload to nvme", lambda _: missing_for_nvme()),
+    ("compile", "compile", missing_for_compile),
+    ("eight_bit", "optimizer adamw_8bit", lambda _: missing_for_eight_bit()),
+    (
+        "flash_attention_2",
+        "attention flash_attention_2",
+        lambda device: missing_for_flash(2, device),
+    ),
+    (
+        "flash_attention_3",
+        "attention flash_attention_3",
+        lambda device: missing_for_flash(3, device),
+    ),
 )
 
 

@@ -152,7 +152,7 @@ def test_trials_have_forecasts_that_learn_from_those_before(records: tuple[Recor
     assert numbers[0] <= 1, "the trace took longer than the start of workers and a trial"
     for record in records[numbers[0] :]:
         assert record.forecast is not None
-        assert record.forecast.learned_from == record.number
+        assert record.forecast.calibration_trials == record.number
 
 
 def test_mlflow_shows_forecasts_beside_measurements(

@@ -113,7 +113,7 @@ def test_mlflow_has_the_validations_as_runs_of_their_own_kind(eventful: Eventful
     ]
     held = found[eventful.validations[-1].number].data
     assert held.metrics["checkpoint_gib"] > 0
-    assert held.metrics["loss_apart"] < 1e-4
+    assert held.metrics["loss_difference"] < 1e-4
     assert parent.data.tags["validated"] == f"trial {eventful.validations[-1].number}"
     trials = [run for run in runs if run.data.tags.get("kind") == "trial"]
     assert len(trials) == len(MICRO_BATCHES) + 1  # one died and ran again

@@ -31,7 +31,7 @@ class Cluster(AbstractNodes):
     def up(self) -> tuple[Node, ...]:
         return tuple(self.there)
 
-    def want(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         self.needs = list(needs)
 
 
@@ -87,7 +87,7 @@ class Placed:
 
 
 def nodes(*names: str) -> list[Node]:
-    return [Node(id=name, slots=2, name=name, door=f"{name}:1") for name in names]
+    return [Node(id=name, slots=2, name=name, address=f"{name}:1") for name in names]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
     ours.report(first, DIED, "a")  # the cluster has not noticed yet, and says that it is up
 
     again = ours.ask()
-    assert again.doors == (("b", "b:1"),)
+    assert again.addresses == (("b", "b:1"),)
     assert again.request.plan == first.request.plan
     assert again.request.number != first.request.number
     assert again.placement == Placement((("b", 2),))

@@ -41,10 +41,10 @@ def record_of(number: int, rate: float, share: float = 0.5, ranks: int = 2) -> R
 
 
 def test_each_metric_of_a_record() -> None:
-    goal, record = Objective.of(spec_of()), record_of(0, 40.0, share=0.6, ranks=4)
+    objective, record = Objective.of(spec_of()), record_of(0, 40.0, share=0.6, ranks=4)
 
-    rate = goal.value(record)
-    price, free = goal.value(record, "samples_per_price"), goal.value(record, "headroom")
+    rate = objective.value(record)
+    price, free = objective.value(record, "samples_per_price"), objective.value(record, "headroom")
     assert rate is not None
     assert price is not None
     assert free is not None
@@ -53,7 +53,7 @@ def test_each_metric_of_a_record() -> None:
     assert price.relative_half_width == pytest.approx(rate.relative_half_width)
     assert free.value == pytest.approx(0.4, abs=1e-6)
     assert Objective().value(record, "samples_per_price") is None
-    assert goal.value(make_record(1, make_plan(), make_oom())) is None
+    assert objective.value(make_record(1, make_plan(), make_oom())) is None
 
 
 @pytest.mark.parametrize(
@@ -71,25 +71,25 @@ def test_the_metric_says_which_plan_is_best(metric: str, order: list[int]) -> No
         record_of(2, 60.0, share=0.5, ranks=4),
         make_record(3, make_plan(), make_oom()),
     ]
-    goal = Objective.of(spec_of(metric=metric))
+    objective = Objective.of(spec_of(metric=metric))
 
-    assert numbers(ranked(records, goal)) == order
-    assert numbers(ties_of_best(records, goal)) == order[:1]
+    assert numbers(ranked(records, objective)) == order
+    assert numbers(ties_of_best(records, objective)) == order[:1]
 
 
 def test_what_is_asked_at_least_is_kept() -> None:
     slow, fast = record_of(0, 30.0, share=0.2), record_of(1, 50.0, share=0.8)
     bounds = {"samples_per_second": 40.0, "samples_per_price": 40_000.0}
-    goal = Objective.of(spec_of(metric="headroom", at_least=bounds))
+    objective = Objective.of(spec_of(metric="headroom", at_least=bounds))
 
-    assert numbers(ranked([slow, fast], goal)) == [1]
-    assert list(map(violation_words, goal.violations(slow))) == [
+    assert numbers(ranked([slow, fast], objective)) == [1]
+    assert list(map(violation_words, objective.violations(slow))) == [
         "it reaches 30 samples/s, below the required 40",
         "it reaches 27,000 samples per unit of price, below the required 40,000",
     ]
-    assert not list(goal.violations(fast))
-    assert not list(goal.violations(make_record(2, make_plan(), make_oom())))
-    (violation,) = replace(goal, headroom=0.25).violations(fast)
+    assert not list(objective.violations(fast))
+    assert not list(objective.violations(make_record(2, make_plan(), make_oom())))
+    (violation,) = replace(objective, headroom=0.25).violations(fast)
     assert "less than 25 % free" in violation_words(violation)
 
 
@@ -101,9 +101,9 @@ def test_what_is_asked_at_least_is_kept() -> None:
 )
 def test_the_front_is_what_no_other_beats(drawn: list[tuple[float, float, int]]) -> None:
     records = [record_of(number, *values) for number, values in enumerate(drawn)]
-    goal = Objective.of(spec_of())
+    objective = Objective.of(spec_of())
 
-    found = pareto_front(records, goal, ("samples_per_second", "headroom"))
+    found = pareto_front(records, objective, ("samples_per_second", "headroom"))
 
     def beats(one: tuple[float, float, int], other: tuple[float, float, int]) -> bool:
         return one[0] >= other[0] and one[1] <= other[1] and one != other
@@ -118,7 +118,7 @@ def test_the_front_is_what_no_other_beats(drawn: list[tuple[float, float, int]])
     rates = [drawn[record.number][0] for record in found]
     assert all(one >= other for one, other in pairwise(rates))
     if found:
-        assert best(records, goal) is not None
+        assert best(records, objective) is not None
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_rival_on_cheaper_nodes_may_be_as_much_slower() -> None:
 
 
 def test_a_price_that_one_kind_lacks_is_none_at_all() -> None:
-    goal = Objective.of(
+    objective = Objective.of(
         make_spec(cluster={"accelerators": {"a": {"price_per_gpu_hour": 1}, "b": {}}})
     )
 
-    assert not goal.is_priced
-    assert goal.price_on("a") is None
+    assert not objective.is_priced
+    assert objective.price_on("a") is None

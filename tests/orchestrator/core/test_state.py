@@ -136,7 +136,7 @@ def test_the_best_is_feasible_and_none_is_faster(
     state = state_after()
     for event in events_of(endings, order):
         state = advance(state, event)
-    fitting = [record for record in state.records if state.goal.feasible(record)]
+    fitting = [record for record in state.records if state.objective.feasible(record)]
 
     if state.best is None:
         assert not fitting

@@ -68,10 +68,10 @@ def words_of(state: SweepState) -> dict[int, str]:
 def test_of_equals_the_one_with_most_room_goes_first() -> None:
     state = searched()
 
-    assert numbers(state.equals) == [2, 1]
+    assert numbers(state.ties) == [2, 1]
     assert state.best is not None
     assert state.best.number == 1  # until one is validated, the fastest
-    assert state.to_validate == state.records[2]
+    assert state.next_to_validate == state.records[2]
 
 
 def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
@@ -79,15 +79,15 @@ def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
     trials = make_measured(20.0, 0.400), make_measured(36.0, 0.401), make_measured(50.0, 0.43)
     state = searched(trials, objective={"metric": "headroom"})
 
-    assert numbers(state.equals) == [1, 0]
-    assert state.to_validate == state.records[1]
+    assert numbers(state.ties) == [1, 0]
+    assert state.next_to_validate == state.records[1]
     assert after_validation(state, 1).best == state.records[1]
 
 
 def test_a_validation_that_holds_is_the_answer_and_the_end() -> None:
     state = after_validation(searched(), 2)
 
-    assert state.to_validate is None
+    assert state.next_to_validate is None
     assert state.validated is not None
     assert state.best == state.records[2]
     assert state.best != state.validated  # the trial, and beside it its validation
@@ -96,10 +96,10 @@ def test_a_validation_that_holds_is_the_answer_and_the_end() -> None:
 
 def test_after_a_failure_the_next_plan_is_validated() -> None:
     state = after_validation(searched(), 2, make_oom(phase="evaluation"))
-    assert state.to_validate == state.records[1]
+    assert state.next_to_validate == state.records[1]
     assert state.best == state.records[1]
     state = after_validation(state, 1, make_measured(40.0, 0.97))
-    assert state.to_validate == state.records[0]
+    assert state.next_to_validate == state.records[0]
     state = after_validation(state, 0)
 
     assert state.best == state.records[0]
@@ -113,28 +113,28 @@ def test_a_plan_that_is_no_equal_has_to_wait() -> None:
     """Far slower plans have headroom, and are validated when all faster ones have failed."""
     state = searched([make_measured(20.0, 0.1), FAST])
 
-    assert state.to_validate == state.records[1]
-    assert after_validation(state, 1, make_oom()).to_validate == state.records[0]
+    assert state.next_to_validate == state.records[1]
+    assert after_validation(state, 1, make_oom()).next_to_validate == state.records[0]
 
 
 def test_tries_end() -> None:
     state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], validation=ON | {"tries": 2})
     state = after_validation(after_validation(state, 2, make_oom()), 3, make_oom())
 
-    assert state.to_validate is None
+    assert state.next_to_validate is None
     assert state.validated is None
     assert state.best == state.records[1]  # the fastest of which nothing bad is known
 
 
 def test_tries_count_anew_after_other_trials() -> None:
     state = after_validation(searched(validation=ON | {"tries": 1}), 2, make_oom())
-    assert state.to_validate is None
+    assert state.next_to_validate is None
     trial = replace(state.records[0], number=9, started_at=state.validations[0].ended_at + 1)
     trial = replace(trial, ended_at=trial.started_at + 5)
 
     later = advance(state, TrialEnded(record=trial, at=trial.ended_at))
 
-    assert later.to_validate == state.records[1]
+    assert later.next_to_validate == state.records[1]
 
 
 @pytest.mark.parametrize(
@@ -147,17 +147,17 @@ def test_tries_count_anew_after_other_trials() -> None:
     ids=["no trial", "nothing feasible", "switched off"],
 )
 def test_nothing_to_validate(outcomes: Sequence[Outcome], sections: dict[str, Any]) -> None:
-    assert searched(outcomes, **sections).to_validate is None
+    assert searched(outcomes, **sections).next_to_validate is None
 
 
 def test_a_better_plan_found_later_is_validated_too() -> None:
     state = after_validation(searched([SLOW, FAST]), 1)
-    assert state.to_validate is None
+    assert state.next_to_validate is None
     faster = replace(state.records[0], number=9, outcome=make_measured(80.0))
 
     later = advance(state, TrialEnded(record=faster, at=faster.ended_at))
 
-    assert later.to_validate == faster
+    assert later.next_to_validate == faster
     assert later.best == faster
     assert later.validated is None  # that of trial 1 holds, but it is no longer among the best
 
@@ -168,7 +168,7 @@ def test_an_equal_found_later_changes_nothing() -> None:
 
     later = advance(state, TrialEnded(record=equal, at=equal.ended_at))
 
-    assert later.to_validate is None
+    assert later.next_to_validate is None
     assert later.best == state.records[1]
 
 
@@ -178,7 +178,7 @@ def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
 
     assert stopped.validations == ()
     assert stopped.records == state.records
-    assert stopped.to_validate == state.to_validate
+    assert stopped.next_to_validate == state.next_to_validate
 
 
 def test_another_headroom_judges_old_validations_anew() -> None:
@@ -189,7 +189,7 @@ def test_another_headroom_judges_old_validations_anew() -> None:
     state = replace(state, spec=state.spec.model_copy(update={"objective": stricter}))
 
     assert state.failed_validations.keys() == {2}
-    assert state.to_validate == state.records[1]
+    assert state.next_to_validate == state.records[1]
 
 
 # ---------------------------------------------------------------- speed
@@ -210,36 +210,36 @@ def test_a_validation_may_be_slower_by_a_share_and_both_intervals(rate: float, h
 def test_a_slow_validation_is_repeated_once() -> None:
     """Contention makes any plan slow; the second of two validations counts."""
     once = after_validation(searched([SLOW, FAST]), 1, make_measured(20.0, 0.8))
-    assert once.to_validate == once.records[1]
+    assert once.next_to_validate == once.records[1]
     assert once.best == once.records[0]
 
     held = after_validation(once, 1)
-    assert held.to_validate is None
+    assert held.next_to_validate is None
     assert held.validated == held.validations[1]
     assert held.failed_validations == {}
-    first, second = map(held.why_failed, held.validations)
+    first, second = map(held.validation_failure, held.validations)
     assert first is not None
     assert failure_words(first) == "it ran at 20 samples/s, its trial at 40"
     assert second is None
 
     twice = after_validation(once, 1, make_measured(21.0, 0.8))
-    assert twice.to_validate == twice.records[0]
+    assert twice.next_to_validate == twice.records[0]
     assert words_of(twice) == {1: "it ran at 21 samples/s, its trial at 40"}
-    assert twice.why_failed(twice.validations[0]) == first
+    assert twice.validation_failure(twice.validations[0]) == first
 
     broken = after_validation(once, 1, make_oom())
-    assert broken.to_validate == broken.records[0]
+    assert broken.next_to_validate == broken.records[0]
 
 
 def test_a_repeated_validation_is_one_try() -> None:
     state = searched([SLOW, make_measured(30.0), FAST], validation=ON | {"tries": 2})
     for _ in range(2):
         state = after_validation(state, 2, make_measured(20.0, 0.8))
-    assert state.to_validate == state.records[1]
+    assert state.next_to_validate == state.records[1]
     for _ in range(2):
         state = after_validation(state, 1, make_measured(15.0, 0.8))
 
-    assert state.to_validate is None
+    assert state.next_to_validate is None
 
 
 def test_no_validation_is_repeated_where_none_is_wanted_any_more() -> None:
@@ -247,7 +247,7 @@ def test_no_validation_is_repeated_where_none_is_wanted_any_more() -> None:
     off = once.spec.validation.model_copy(update={"enabled": False})
     spec = once.spec.model_copy(update={"validation": off})
 
-    assert replace(once, spec=spec).to_validate is None
+    assert replace(once, spec=spec).next_to_validate is None
 
 
 # ---------------------------------------------------------------- losses
@@ -281,7 +281,7 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     found = checked(state, 1, with_losses(losses, **changes))
 
     assert (found.reference, found.steps) == (0, COMPARED_STEPS)
-    assert found.apart == pytest.approx(off)
+    assert found.difference == pytest.approx(off)
     assert found.holds is holds
     state = after_validation(state, 1, with_losses(losses, **changes))
     assert (state.validated is not None) is holds
@@ -293,7 +293,7 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
 def test_only_the_first_steps_are_compared() -> None:
     state = searched([SLOW, FAST])
 
-    assert checked(state, 1, with_losses([*LOSSES[:10], 99.0])).apart == 0.0
+    assert checked(state, 1, with_losses([*LOSSES[:10], 99.0])).difference == 0.0
     assert checked(state, 1, with_losses([*LOSSES[:2], 99.0][:2])).steps == 2
 
 
@@ -363,7 +363,7 @@ def test_losses_near_zero_are_compared_by_the_largest() -> None:
     reference = make_measured(20.0, losses=(1.0, 1e-9, 1e-12))
     state = searched([reference, FAST])
 
-    assert checked(state, 1, with_losses([1.0, 2e-9, 5e-12])).apart < 1e-8
+    assert checked(state, 1, with_losses([1.0, 2e-9, 5e-12])).difference < 1e-8
 
 
 # ---------------------------------------------------------------- deadlines

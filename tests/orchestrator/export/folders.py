@@ -82,6 +82,6 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
     assert ran.returncode == 0, ran.stderr
     findings = check_run(kept, sorted(ranks_in(sights), key=lambda rank: rank.settings.rank))
     timed = ("losses", "samples/s")  # of a record that is made up
-    differ = [one for one in findings if one.holds is False and one.what not in timed]
+    differ = [one for one in findings if one.passed is False and one.check not in timed]
     assert not differ, differ
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]

@@ -164,7 +164,7 @@ def test_offload_to_nvme_has_a_folder_there() -> None:
     pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert mounts["nvme"] == "/scratch"
-    assert any("/scratch is an emptyDir" in sentence for sentence in bundle.unsaid)
+    assert any("/scratch is an emptyDir" in sentence for sentence in bundle.caveats)
 
 
 @pytest.mark.slow

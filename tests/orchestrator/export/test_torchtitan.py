@@ -170,7 +170,7 @@ def test_what_is_left_to_the_user_stands_in_the_header() -> None:
     assert bundle.command in header
     assert not bundle.local
     assert "in buckets of 100 MiB" in header
-    for sentence in bundle.unsaid:
+    for sentence in bundle.caveats:
         assert sentence in header
 
 

@@ -21,18 +21,18 @@ EXPORTED = an_export()
 
 
 def wrong(findings: tuple[Finding, ...]) -> list[str]:
-    return [finding.what for finding in findings if finding.holds is False]
+    return [finding.check for finding in findings if finding.passed is False]
 
 
 def found(findings: tuple[Finding, ...], what: str) -> Finding:
-    return next(finding for finding in findings if finding.what == what)
+    return next(finding for finding in findings if finding.check == what)
 
 
 def test_a_run_as_it_should_be_holds_in_everything() -> None:
     findings = check_run(EXPORTED, a_run(EXPORTED))
 
-    assert {finding.holds for finding in findings} == {True}
-    assert found(findings, "samples/s").seen.endswith("100 %")
+    assert {finding.passed for finding in findings} == {True}
+    assert found(findings, "samples/s").observed.endswith("100 %")
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
     silent = replace(ranks[0], steps=tuple(replace(s, loss=None) for s in ranks[0].steps))
     assert observed_losses([silent, ranks[1]]) == [10.0, *(loss + 1 for loss in LOSSES)]
     assert observed_losses([silent]) == []
-    assert found(check_run(EXPORTED, [silent, silent]), "losses").holds is None
+    assert found(check_run(EXPORTED, [silent, silent]), "losses").passed is None
 
 
 def test_losses_of_other_data_are_not_compared() -> None:
     finding = found(check_run(EXPORTED, a_run(EXPORTED, off=5.0), ["train.py"]), "losses")
 
-    assert finding.holds is None
-    assert "train.py was changed" in finding.seen
+    assert finding.passed is None
+    assert "train.py was changed" in finding.observed
 
 
 def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
@@ -94,7 +94,7 @@ def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
     findings = check_run(exported, a_run(exported, passes=exported.plan.accumulation - 1))
 
     assert not wrong(findings)
-    assert found(findings, "micro-batch").holds is None
+    assert found(findings, "micro-batch").passed is None
     more = check_run(exported, a_run(exported, passes=exported.plan.accumulation + 1))
     assert wrong(more) == ["accumulation"]
 

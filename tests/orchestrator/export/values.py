@@ -37,7 +37,7 @@ def an_export(**changed: Any) -> ExportManifest:
         recomputed_blocks=2,
         local=True,
         files=(),
-        unsaid=(),
+        caveats=(),
     )
     return replace(whole, **changed)
 

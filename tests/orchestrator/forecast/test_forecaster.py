@@ -98,9 +98,9 @@ def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
 def test_without_records_the_shipped_belief_speaks(forecaster: Forecaster, space: Space) -> None:
     found = expected(forecaster, space.baseline)
 
-    assert found.learned_from == 0
-    assert found.samples_per_second.value == found.unlearned_samples_per_second
-    assert found.peak_bytes.value == found.unlearned_peak_bytes
+    assert found.calibration_trials == 0
+    assert found.samples_per_second.value == found.uncalibrated_samples_per_second
+    assert found.peak_bytes.value == found.uncalibrated_peak_bytes
     assert found.samples_per_second.low < found.samples_per_second.value
     samples = found.samples_per_second.value * found.step_seconds.value
     assert samples == pytest.approx(SPEC.train.global_batch)
@@ -114,8 +114,8 @@ def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, sp
     assert all(record.plan != other for record in records)
     before, after = expected(forecaster, other), expected(forecaster, other, records)
 
-    assert after.learned_from == len(records)
-    assert after.unlearned_samples_per_second == before.samples_per_second.value
+    assert after.calibration_trials == len(records)
+    assert after.uncalibrated_samples_per_second == before.samples_per_second.value
     speed = after.samples_per_second.value / before.samples_per_second.value
     assert speed == pytest.approx(1 / SLOWER, rel=0.15)
     memory = after.peak_bytes.value / before.peak_bytes.value
@@ -137,7 +137,7 @@ def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
 
     assert forecaster.expectation(eager, (), LIMIT_BYTES) is None
     old = [make_record(0, eager, make_measured())]
-    assert expected(forecaster, space.baseline, old).learned_from == 0
+    assert expected(forecaster, space.baseline, old).calibration_trials == 0
 
 
 def test_of_many_records_the_latest_that_were_measured_teach(
@@ -148,7 +148,7 @@ def test_of_many_records_the_latest_that_were_measured_teach(
     late = [*measured_as(forecaster, plans), make_record(0, plans[0], make_oom())]
     found = expected(forecaster, plans[3], [*old, *late])
 
-    assert found.learned_from == MOST_RECORDS
+    assert found.calibration_trials == MOST_RECORDS
     assert found == expected(forecaster, plans[3], late)
 
 
@@ -223,7 +223,7 @@ def test_records_of_another_device_teach_nothing(
     found = forecasts_of(model, footprint).expectation(space.baseline, state)
 
     assert found is not None
-    assert found.learned_from == 0
+    assert found.calibration_trials == 0
 
 
 def test_a_gpu_is_waited_for_until_workers_tell_which(
@@ -375,4 +375,4 @@ def test_records_teach_of_their_own_kind(kinds: tuple[TracedForecasts, SweepStat
 
     assert here is not None
     assert there is not None
-    assert (here.learned_from, there.learned_from) == (3, 0)
+    assert (here.calibration_trials, there.calibration_trials) == (3, 0)

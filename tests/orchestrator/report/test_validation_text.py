@@ -155,7 +155,7 @@ def test_mlflow_says_it_too() -> None:
             "evaluation_loss": 6.5,
             "checkpoint_seconds": 0.2,
             "checkpoint_gib": 25e6 / 2**30,
-            "loss_apart": 0.0,
+            "loss_difference": 0.0,
         }
     )
 

@@ -65,8 +65,8 @@ def test_they_are_those_of_one_fit_after_the_other(
 
     assert [choice.row for choice in found] == [choice.row for choice in wanted]
     assert len({choice.row for choice in found}) == 12
-    assert [choice.worth for choice in found] == pytest.approx(
-        [choice.worth for choice in wanted], rel=1e-4
+    assert [choice.score for choice in found] == pytest.approx(
+        [choice.score for choice in wanted], rel=1e-4
     )
 
 

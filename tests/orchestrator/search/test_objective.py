@@ -40,12 +40,12 @@ def rates(outcomes: tuple[Measured, ...]) -> list[float]:
 
 @pytest.mark.parametrize("metric", ["samples_per_second", "samples_per_price"])
 def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
-    goal = goal_of(metric=metric)
-    aim = search_objective(goal, PlanTable.of(PLANS))
+    objective = goal_of(metric=metric)
+    aim = search_objective(objective, PlanTable.of(PLANS))
 
     expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
 
-    shown = [goal.value(make_record(0, p, o)) for p, o in zip(PLANS, OUTCOMES, strict=True)]
+    shown = [objective.value(make_record(0, p, o)) for p, o in zip(PLANS, OUTCOMES, strict=True)]
     assert np.exp(expected) == pytest.approx([one.value for one in shown if one], rel=1e-6)
 
 
@@ -62,13 +62,13 @@ def test_what_answers_is_what_falls_short_of_nothing(
     lower_bound: dict[str, float], headroom: float
 ) -> None:
     """Samples per price: 36,000, 27,000 and 22,500."""
-    goal = goal_of(at_least=lower_bound, headroom=headroom)
-    aim = search_objective(goal, PlanTable.of(PLANS))
+    objective = goal_of(at_least=lower_bound, headroom=headroom)
+    aim = search_objective(objective, PlanTable.of(PLANS))
 
     for row, (plan, outcome) in enumerate(zip(PLANS, OUTCOMES, strict=True)):
         sight = Observation(row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row])
         record = make_record(0, plan, outcome)
-        assert aim.answered(sight) is goal.feasible(record)
+        assert aim.answered(sight) is objective.feasible(record)
 
 
 def test_each_kind_of_nodes_has_its_price() -> None:
@@ -76,13 +76,13 @@ def test_each_kind_of_nodes_has_its_price() -> None:
     spec = make_spec(
         cluster={"accelerators": kinds, **PRICED}, objective={"metric": "samples_per_price"}
     )
-    goal = Objective.of(spec)
+    objective = Objective.of(spec)
     plans = [make_plan(accelerator=name) for name in ("H100", "A100", "H100")]
-    aim = search_objective(goal, PlanTable.of(plans))
+    aim = search_objective(objective, PlanTable.of(plans))
     expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
 
     ranks = plans[0].world_size
     by_hand = [20 * 3600 / (2 * ranks), 30 * 3600 / (1 * ranks), 50 * 3600 / (2 * ranks)]
     assert np.exp(expected) == pytest.approx(by_hand)
-    shown = [goal.value(make_record(0, p, o)) for p, o in zip(plans, OUTCOMES, strict=True)]
+    shown = [objective.value(make_record(0, p, o)) for p, o in zip(plans, OUTCOMES, strict=True)]
     assert [one.value for one in shown if one] == pytest.approx(by_hand)

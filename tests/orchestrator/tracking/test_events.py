@@ -80,7 +80,7 @@ def test_every_event_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_lines_hold_what_the_records_hold() -> None:
     lines = [line_of(event, state) for event, state in a_sweep()]
     ends = [line for line in lines if isinstance(line, TrialEndedLine)]
-    top = best(RECORDS, a_sweep()[-1][1].goal)
+    top = best(RECORDS, a_sweep()[-1][1].objective)
     assert top is not None
 
     assert [line.trial for line in ends] == [record.number for record in RECORDS]

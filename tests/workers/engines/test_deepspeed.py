@@ -30,7 +30,11 @@ from workers.data.batches import batch_source
 from workers.engines.build import load_engine
 from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
-from workers.parallel.deepspeed_features import cpu_adam_lack, load_cpu_adam, nvme_lack
+from workers.parallel.deepspeed_features import (
+    load_cpu_adam,
+    missing_for_cpu_adam,
+    missing_for_nvme,
+)
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -238,7 +242,7 @@ def _out_of_date(_: Worker) -> str:
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 60)
-@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+@pytest.mark.skipif(missing_for_cpu_adam() is not None, reason=str(missing_for_cpu_adam()))
 def test_what_is_compiled_is_known_to_the_environments_ninja(alone: Group) -> None:
     """Another ninja on the machine would recompile in turns with the environment's."""
     alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
@@ -251,7 +255,7 @@ def _load_again(_: Worker) -> None:
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 60)
-@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+@pytest.mark.skipif(missing_for_cpu_adam() is not None, reason=str(missing_for_cpu_adam()))
 def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
     """Another environment on the machine may compile for minutes in the middle of a trial."""
     alone.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
@@ -263,7 +267,7 @@ def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+@pytest.mark.skipif(missing_for_cpu_adam() is not None, reason=str(missing_for_cpu_adam()))
 def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> None:
     """DeepSpeed itself meets torch's lock when its ranks connect."""
     compiled = Path(cpp_extension._get_build_directory("deepspeed_shm_comm", verbose=False))
@@ -283,7 +287,7 @@ deepspeed.init_distributed()
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 60)
-@pytest.mark.skipif(cpu_adam_lack() is not None, reason=str(cpu_adam_lack()))
+@pytest.mark.skipif(missing_for_cpu_adam() is not None, reason=str(missing_for_cpu_adam()))
 def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
     pair.call(_build, OFFLOADED, seconds=BUILD_SECONDS)
     half = dataclasses.replace(OFFLOADED.plan, zero_stage=2, offload_parameters="none")
@@ -297,7 +301,7 @@ def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
 
 @pytest.mark.thorough  # building what DeepSpeed reads and writes with takes minutes
 @pytest.mark.timeout(2 * BUILD_SECONDS + 60)
-@pytest.mark.skipif(nvme_lack() is not None, reason=str(nvme_lack()))
+@pytest.mark.skipif(missing_for_nvme() is not None, reason=str(missing_for_nvme()))
 def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
     """Weights take some MiB, since DeepSpeed does not move tensors smaller than a request."""
     wide = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4000}

@@ -148,7 +148,7 @@ def _nearly_full_with(_: Worker, size_bytes: int) -> tuple[bool, int]:
     meter = CpuMeter(8 * BUDGET_BYTES, 1)
     with meter.enforced():
         tensor = torch.empty(size_bytes, dtype=torch.uint8)
-        found = meter.nearly_full(), meter.held()
+        found = meter.nearly_full(), meter.bytes_in_use()
         del tensor
         return found
 

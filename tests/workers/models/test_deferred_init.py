@@ -31,7 +31,7 @@ from tests.workers.values import a_plan
 from workers.models.built import BuiltModel, seeded
 from workers.models.deferred_init import InitialValues, Piece, name_source
 from workers.models.load import build, build_whole
-from workers.models.stage_placeholders import Box
+from workers.models.stage_placeholders import TensorSlice
 from workers.worker import Worker
 
 TRAIN = TrainSpec(global_batch=8, sequence_length=32)
@@ -182,7 +182,7 @@ def test_a_parameter_of_slices_names_its_sources() -> None:
         attention,
         "weight",
         tuple(
-            Piece(at=(0, at), weight="weight", box=Box(starts=(0, start), sizes=(32, size)))
+            Piece(at=(0, at), weight="weight", box=TensorSlice(starts=(0, start), sizes=(32, size)))
             for at, start, size in ((0, 8, 12), (12, 64, 8))
         ),
     )

@@ -13,7 +13,7 @@ from torch import nn
 
 from workers.models import init_recorder
 from workers.models.init_recorder import NotReplayableError, Recipe, fill, recording
-from workers.models.stage_placeholders import Box, box_of_view, whole_box
+from workers.models.stage_placeholders import TensorSlice, box_of_view, whole_slice
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def odd() -> dict[str, Recipe]:
     return recorder.recipes(module)
 
 
-def _drawn(recipe: Recipe, box: Box, seed: int = 3) -> torch.Tensor:
+def _drawn(recipe: Recipe, box: TensorSlice, seed: int = 3) -> torch.Tensor:
     target = torch.full(box.sizes, float("nan"))
     fill(target, recipe, box, seed=seed, device=CPU)
     return target
@@ -51,7 +51,7 @@ def _drawn(recipe: Recipe, box: Box, seed: int = 3) -> torch.Tensor:
 
 def test_steps_are_done_on_their_part(odd: dict[str, Recipe]) -> None:
     cube, table, scalar = (
-        _drawn(odd[name], whole_box(odd[name].shape)) for name in ("cube", "table", "scalar")
+        _drawn(odd[name], whole_slice(odd[name].shape)) for name in ("cube", "table", "scalar")
     )
 
     assert cube[1:3, 2:4].eq(7).all()
@@ -77,12 +77,12 @@ def test_a_part_has_the_values_of_the_whole(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(init_recorder, "CHUNK_ELEMENTS", chunk)
-        part = _drawn(recipe, Box(starts=starts, sizes=sizes))
-        expected = _drawn(recipe, whole_box(recipe.shape))
+        part = _drawn(recipe, TensorSlice(starts=starts, sizes=sizes))
+        expected = _drawn(recipe, whole_slice(recipe.shape))
 
     box = tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
     assert torch.equal(part, expected[box])
-    assert not torch.equal(_drawn(odd["table"], whole_box((9, 8)), seed=4), expected)
+    assert not torch.equal(_drawn(odd["table"], whole_slice((9, 8)), seed=4), expected)
 
 
 @given(data=st.data())

@@ -21,7 +21,7 @@ from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
 from workers.models.load import build
-from workers.parallel.compile import compile_lack, load_compiler, without_ddp_splits
+from workers.parallel.compile import load_compiler, missing_for_compile, without_ddp_splits
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -58,7 +58,7 @@ def test_compiled_blocks_train_the_same_within_the_same_memory(
     alone: Group, tmp_path: Path
 ) -> None:
     """Uses one rank, since each rank would run a C++ compiler."""
-    if lack := compile_lack(CPU):
+    if lack := missing_for_compile(CPU):
         pytest.skip(lack)
     knobs = {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
     plain = alone.run(a_request(FIXED, **knobs))
@@ -95,8 +95,8 @@ def test_a_machine_without_a_compiler_says_so(
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
     if shutil.which("g++"):
-        assert compile_lack(CPU) is None
+        assert missing_for_compile(CPU) is None
     monkeypatch.setenv("PATH", str(tmp_path))
-    lack = compile_lack(CPU)
+    lack = missing_for_compile(CPU)
     assert lack is not None
     assert "install" in lack
