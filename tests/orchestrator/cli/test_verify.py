@@ -70,10 +70,10 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     assert code == 0, told
     result = json.loads(told)["result"]
     assert result["verified"] is True
-    findings = {finding["what"]: finding for finding in result["findings"]}
-    assert findings["losses"]["seen"].endswith("apart in 8 steps")
-    assert findings["recomputed blocks"]["seen"] == "1 LlamaDecoderLayer"
-    assert {finding["holds"] for finding in findings.values()} == {True}
+    findings = {finding["check"]: finding for finding in result["findings"]}
+    assert findings["losses"]["observed"].endswith("apart in 8 steps")
+    assert findings["recomputed blocks"]["observed"] == "1 LlamaDecoderLayer"
+    assert {finding["passed"] for finding in findings.values()} == {True}
     assert list(temporary.glob("torchelastic*")) == []
 
 
