@@ -96,7 +96,7 @@ def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Calibration:
         time_scales=_fit_scales(_TIME_SCALES, terms, seconds[timed], groups[timed]),
         memory=memory,
         memory_scales=memory_scales,
-        own_sureness=own.sureness,
+        own_deviation_factor=own.deviation_factor,
         provenance=f"{len(timed)} throughputs and {len(weighed)} memory peaks of"
         f" {len(set(sources[timed]) | set(sources[weighed]))} published sources",
     )
@@ -194,14 +194,14 @@ def _fit_scales(
     misfit = float(np.median(np.abs(apart)) * _MAD)
     structure = scales.deviation(terms[known])
 
-    def missed(sureness: float) -> float:
-        deviation = np.sqrt((sureness * structure) ** 2 + misfit**2)
+    def missed(factor: float) -> float:
+        deviation = np.sqrt((factor * structure) ** 2 + misfit**2)
         return float((np.abs(residual) > norm.ppf((1 + share) / 2) * deviation).mean() - 1 + share)
 
     least, most = 0.01, 10.0
     enough = missed(least) > 0 > missed(most)
-    sureness = float(brentq(missed, least, most, xtol=1e-3)) if enough else 1.0
-    return replace(scales, sureness=sureness, misfit=misfit)
+    factor = float(brentq(missed, least, most, xtol=1e-3)) if enough else 1.0
+    return replace(scales, deviation_factor=factor, misfit=misfit)
 
 
 def main(folder: Path) -> None:

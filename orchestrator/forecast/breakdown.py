@@ -267,17 +267,17 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             calibration.memory_scales,
             peak.bytes[0],
             CATEGORIES,
-            calibration.own_sureness if is_torch else None,
+            calibration.own_deviation_factor if is_torch else None,
         ),
         provenance=calibration.provenance,
     )
 
 
 def _variance_shares(
-    scales: Scales, terms: Numbers, names: tuple[str, ...], sureness: float | None = None
+    scales: Scales, terms: Numbers, names: tuple[str, ...], factor: float | None = None
 ) -> tuple[tuple[str, float], ...]:
     """Splits the variance of the logarithm of the sum by term, and drops shares below 1 %."""
-    shares, misfit = scales.doubts(terms, sureness)
+    shares, misfit = scales.doubts(terms, factor)
     by_source = dict(zip(("common to all plans", *names), shares, strict=True))
     by_source["between plans"] = misfit
     relevant = [(name, float(share)) for name, share in by_source.items() if share >= 0.01]

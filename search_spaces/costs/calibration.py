@@ -43,15 +43,15 @@ class Scales:
         mean: Means.
         covariance: Covariance, which determines with `noise` how much a measurement corrects.
         noise: Standard deviation of a measurement's logarithm.
-        sureness: Factor from the covariance's deviation to the real one of forecasts, since the
-            model is only approximate.
+        deviation_factor: Factor from the covariance's deviation to the real one of forecasts, since
+            the model is only approximate.
         misfit: Additional deviation of forecasts, which measurements of other plans cannot reduce.
     """
 
     mean: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
     noise: float
-    sureness: float = 1.0
+    deviation_factor: float = 1.0
     misfit: float = 0.0
 
     @classmethod
@@ -104,44 +104,44 @@ class Scales:
         scaled: Numbers = (terms.T * np.exp(mean[0] + mean[1:, None])).T
         return scaled
 
-    def deviation(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
+    def deviation(self, terms: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the standard deviation of the logarithm of each sum.
 
         Args:
             terms: Unscaled terms, of shape (sums, terms).
-            sureness: Replaces `self.sureness`.
+            factor: Replaces `self.deviation_factor`.
         """
         slope = _linear(terms, np.array(self.mean))[1].T
         variance = np.maximum((np.array(self.covariance) @ slope * slope).sum(axis=0), 0.0)
-        factor = self.sureness if sureness is None else sureness
+        factor = self.deviation_factor if factor is None else factor
         deviation: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
         return deviation
 
-    def parts(self, terms: Numbers, sureness: Numbers | float | None = None) -> Numbers:
+    def parts(self, terms: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the change of each sum's logarithm per standard deviation of independent scales.
 
         Args:
             terms: Unscaled terms, of shape (sums, terms).
-            sureness: Replaces `self.sureness`.
+            factor: Replaces `self.deviation_factor`.
 
         Returns:
             Array of shape (sums, 1 + terms); the squares of a row add up to the variance of the
             sum, without the misfit.
         """
         root = np.linalg.cholesky(np.array(self.covariance) + _TINY * np.eye(len(self.mean)))
-        factor = np.asarray(self.sureness if sureness is None else sureness, dtype=float)
+        factor = np.asarray(self.deviation_factor if factor is None else factor, dtype=float)
         slopes = _linear(terms, np.array(self.mean))[1]
         parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
         return parts
 
-    def doubts(self, terms: Numbers, sureness: float | None = None) -> tuple[Numbers, float]:
+    def doubts(self, terms: Numbers, factor: float | None = None) -> tuple[Numbers, float]:
         """Splits the variance of one sum into shares.
 
         Returns:
             The shares of the common scale and of each term's scale, and the share of the misfit.
         """
         slope = _linear(terms[None], np.array(self.mean))[1][0]
-        factor = self.sureness if sureness is None else sureness
+        factor = self.deviation_factor if factor is None else factor
         parts = factor**2 * slope * (np.array(self.covariance) @ slope)
         whole = max(float(parts.sum()) + self.misfit**2, _TINY)
         return parts / whole, self.misfit**2 / whole
@@ -189,7 +189,7 @@ class Calibration:
     time_scales: Scales
     memory: MemoryCoefficients
     memory_scales: Scales
-    own_sureness: float  # of memory in Plimsoll's own loop, whose allocations are traced
+    own_deviation_factor: float  # of memory in Plimsoll's own loop, whose allocations are traced
     provenance: str  # measurements that the coefficients were fitted to
 
     def learned(

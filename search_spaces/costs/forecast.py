@@ -112,8 +112,9 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
     total = categories.sum(axis=1)
     features, rows = work.executions, work.rows
     traced_stack = features.stack == STACKS.index("torch")
-    sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
-    deviation = calibration.memory_scales.deviation(peak.bytes, sureness)
+    own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
+    factor = np.where(traced_stack, own, other)
+    deviation = calibration.memory_scales.deviation(peak.bytes, factor)
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     devices = (features.tensor * features.pipeline * features.data).astype(float)
     rate = samples / seconds
@@ -209,11 +210,12 @@ def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -
     seconds = calibration.time_scales.scaled(terms).sum(axis=1)
     peak = calibration.memory_scales.scaled(categories).sum(axis=1)
     traced_stack = features.stack == STACKS.index("torch")
-    sureness = np.where(traced_stack, calibration.own_sureness, calibration.memory_scales.sureness)
+    own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
+    factor = np.where(traced_stack, own, other)
     return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _TINY)),
         rate_parts=calibration.time_scales.parts(terms),
         log_share=np.log(np.maximum(peak, _TINY) / limit_bytes),
-        share_parts=calibration.memory_scales.parts(categories, sureness),
+        share_parts=calibration.memory_scales.parts(categories, factor),
         step_seconds=seconds,
     )

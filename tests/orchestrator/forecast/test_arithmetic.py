@@ -57,7 +57,7 @@ def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> Fo
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
     """A traced loop is less uncertain, so most of the variance is between plans."""
-    belief = dataclasses.replace(a_belief(), own_sureness=0.01)
+    belief = dataclasses.replace(a_belief(), own_deviation_factor=0.01)
     belief = dataclasses.replace(
         belief, memory_scales=dataclasses.replace(belief.memory_scales, misfit=0.05)
     )

@@ -159,6 +159,6 @@ def a_belief() -> Calibration:
         time_scales=Scales.before(0.15, (0.2,) * len(TERMS), 0.05),
         memory=MemoryCoefficients(),
         memory_scales=Scales.before(0.03, (0.1,) * len(CATEGORIES), 0.03),
-        own_sureness=1.0,
+        own_deviation_factor=1.0,
         provenance="made up",
     )

@@ -126,7 +126,7 @@ def test_a_record_of_a_cpu_teaches_less() -> None:
 
 
 def test_memory_of_plimsolls_own_loop_is_surer() -> None:
-    belief = replace(shipped_calibration(), own_sureness=0.1)
+    belief = replace(shipped_calibration(), own_deviation_factor=0.1)
     own, other = work(a_plan()), work(a_plan(engine="deepspeed"))
 
     sure, unsure = (forecast(one, belief, LIMIT).peak_deviation[0] for one in (own, other))
