@@ -116,7 +116,7 @@ def ask(ranks: int, cache: Path) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 2),
         "describing_seconds": round(described - started, 2),
         "tracing_seconds": round(traced, 2),
-        "plans": planned.answer.plans,
+        "plans": planned.recommendation.plans,
         "plans_of_all_counts": planned.forecast_plans,
         "best_plan": None if best is None else best.key,
         "peak_gib": _peak_gib(),

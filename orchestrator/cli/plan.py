@@ -210,7 +210,7 @@ def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
     Raises:
         UserError: If there is no such plan.
     """
-    rows = report.answer.best
+    rows = report.recommendation.best
     if text.isdecimal() and len(text) <= _NUMBER_DIGITS:
         if 1 <= int(text) <= len(rows):
             return rows[int(text) - 1].plan

@@ -148,7 +148,7 @@ def _effect(
         ratio=quotient(forecast.samples_per_second, other_forecast.samples_per_second),
         peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
         trial=None,
-        keeps_headroom=other_forecast.keeps,
+        keeps_headroom=other_forecast.keeps_headroom,
     )
 
 

@@ -50,8 +50,8 @@ class KnobStep:
 class MemoryBudget:
     """The best plan with a memory limit of `limit_bytes` per rank; None if nothing fits.
 
-    `turned` leads to it from the best plan without a limit. `saved_bytes` and `slowdown` compare
-    the two: the smaller peak, and the share by which the step is longer.
+    `knob_steps` leads to it from the best plan without a limit. `saved_bytes` and `slowdown`
+    compare the two: the smaller peak, and the share by which the step is longer.
     """
 
     limit_bytes: int
@@ -59,7 +59,7 @@ class MemoryBudget:
     fitting: int
     saved_bytes: float = 0.0
     slowdown: float = 0.0
-    turned: tuple[KnobStep, ...] = ()
+    knob_steps: tuple[KnobStep, ...] = ()
 
 
 def memory_budgets(
@@ -87,13 +87,13 @@ def memory_budgets(
         budgets.append(
             MemoryBudget(
                 limit_bytes=limit,
-                best=replace(expected(sized, best, limit), keeps=True),
+                best=replace(expected(sized, best, limit), keeps_headroom=True),
                 fitting=int(fitting.sum()),
                 saved_bytes=float(forecasts.peak_bytes[unlimited] - forecasts.peak_bytes[best]),
                 slowdown=float(
                     forecasts.step_seconds[best] / forecasts.step_seconds[unlimited] - 1
                 ),
-                turned=_knob_steps(
+                knob_steps=_knob_steps(
                     question, sized, calibration, sized.plan(unlimited), sized.plan(best)
                 ),
             )

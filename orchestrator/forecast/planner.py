@@ -68,10 +68,11 @@ class ScaleResult:
 class PlanningReport:
     """The answer to a planning request: forecasts for a model on a kind of device.
 
-    `answer` is the result for the first count of the request, `sizes` those for all counts, in
-    order. `front` is the Pareto front of speed and memory; `cloud` has (peak bytes, samples per
-    second, P(fits)) of all plans or a sample. `price_front` has the counts on the Pareto front of
-    speed and price per token. If nothing fits, `enough` names devices on which this count would do.
+    `recommendation` is the result for the first count of the request, `device_counts` those for all
+    counts, in order. `front` is the Pareto front of speed and memory; `scatter_points` has (peak
+    bytes, samples per second, P(fits)) of all plans or a sample. `price_front` has the counts on
+    the Pareto front of speed and price per token. If nothing fits, `suitable_devices` names devices
+    on which this count would do.
     """
 
     model: str
@@ -84,15 +85,15 @@ class PlanningReport:
     limit_bytes: int
     line_bytes: float
     price_per_hour: float | None
-    answer: ScaleResult
-    sizes: tuple[ScaleResult, ...]
+    recommendation: ScaleResult
+    device_counts: tuple[ScaleResult, ...]
     fewest_ranks: int | None
     front: tuple[Expected, ...]
-    cloud: tuple[tuple[float, float, float], ...]
+    scatter_points: tuple[tuple[float, float, float], ...]
     price_front: tuple[int, ...]
     memory_sizes: tuple[MemoryBudget, ...]
     wasteful: tuple[TileWaste, ...]
-    enough: tuple[str, ...]
+    suitable_devices: tuple[str, ...]
     notes: tuple[str, ...]
     forecast_plans: int
     seconds: float
@@ -101,7 +102,7 @@ class PlanningReport:
     @property
     def best(self) -> Expected | None:
         """The recommended plan, None if nothing fits."""
-        return self.answer.best[0] if self.answer.best else None
+        return self.recommendation.best[0] if self.recommendation.best else None
 
 
 _ADAPTER: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
@@ -126,7 +127,7 @@ def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
     return tuple(expected(sized, int(row)) for row in rows)
 
 
-def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
+def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     """Returns peak bytes, samples per second and P(fits) of all plans, or of a sample.
 
     The sample is evenly spaced in the order of speed and includes the Pareto front.
@@ -147,13 +148,13 @@ def cloud(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     )
 
 
-def price_front(sizes: tuple[ScaleResult, ...]) -> tuple[int, ...]:
+def price_front(results: tuple[ScaleResult, ...]) -> tuple[int, ...]:
     """Returns the device counts on the Pareto front of speed and price per token."""
-    priced = [size for size in sizes if size.price_per_billion_tokens is not None]
+    priced = [result for result in results if result.price_per_billion_tokens is not None]
     if not priced:
         return ()
-    cost = np.array([size.price_per_billion_tokens for size in priced], dtype=float)
-    speed = np.array([size.best[0].samples_per_second.value for size in priced])
+    cost = np.array([result.price_per_billion_tokens for result in priced], dtype=float)
+    speed = np.array([result.best[0].samples_per_second.value for result in priced])
     return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
 
 
@@ -224,11 +225,12 @@ class Planner:
         request = self._request
         began = time.perf_counter() if began is None else began
         table = self._forecast(request.ranks[0])
-        answer = self._result_of(table)
+        recommendation = self._result_of(table)
         fewest = self._fewest()
         counts = sorted({*request.ranks, *self._priced(fewest), *((fewest,) if fewest else ())})
-        sizes = tuple(self._result(ranks) for ranks in counts)
-        best = answer.best[0] if answer.best else None
+        results = tuple(self._result(ranks) for ranks in counts)
+        best = recommendation.best[0] if recommendation.best else None
+        nearest = recommendation.nearest
         return PlanningReport(
             model=request.model.name,
             parameters=request.model.parameters,
@@ -240,17 +242,17 @@ class Planner:
             limit_bytes=request.limit_bytes,
             line_bytes=request.line_bytes,
             price_per_hour=request.price_per_hour,
-            answer=answer,
-            sizes=sizes,
+            recommendation=recommendation,
+            device_counts=results,
             fewest_ranks=fewest,
             front=memory_front(table),
-            cloud=cloud(table),
-            price_front=price_front(sizes),
+            scatter_points=scatter_points(table),
+            price_front=price_front(results),
             memory_sizes=self._memory_budgets(),
             wasteful=() if best is None else self._wasteful_sizes(table),
-            enough=()
-            if answer.nearest is None
-            else self._large_enough(answer.nearest.needed_bytes),
+            suitable_devices=()
+            if nearest is None
+            else self._suitable_devices(nearest.needed_bytes),
             notes=notes(request, self._longest_tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
@@ -292,13 +294,13 @@ class Planner:
 
     def _result_of(self, table: ForecastTable) -> ScaleResult:
         request, forecasts = self._request, table.forecasts
-        order = fastest(forecasts, table.keeps)[: request.top]
+        order = fastest(forecasts, table.keeps_headroom)[: request.top]
         best = tuple(expected(table, int(row)) for row in order)
         headroom = request.spec.objective.headroom
         result = ScaleResult(
             ranks=table.ranks,
             plans=len(table.table),
-            fitting=int(table.keeps.sum()),
+            fitting=int(table.keeps_headroom.sum()),
             cannot_fit=int((table.hosted & (forecasts.fits < SURELY_NOT)).sum()),
             unhosted=int((~table.hosted).sum()),
             ruled_out=table.ruled_out,
@@ -348,11 +350,11 @@ class Planner:
     def _wasteful_sizes(self, table: ForecastTable) -> tuple[TileWaste, ...]:
         if self._request.kind == "cpu":  # small tiles already fill its units
             return ()
-        row = int(fastest(table.forecasts, table.keeps)[0])
+        row = int(fastest(table.forecasts, table.keeps_headroom)[0])
         multiprocessors = self._request.device.multiprocessors
         return tile_waste(table, row, self._names, multiprocessors, self._calibration)
 
-    def _large_enough(self, needed_bytes: float) -> tuple[str, ...]:
+    def _suitable_devices(self, needed_bytes: float) -> tuple[str, ...]:
         if self._request.kind == "cpu":  # the specification sets the memory of its ranks
             return ()
         devices = smallest_suitable(needed_bytes, self._request.device, catalogue())

@@ -83,8 +83,8 @@ class ForecastTable:
     """The legal plans of a request on `ranks` devices, with their forecasts.
 
     `ruled_out` counts the combinations that each rule forbids. `hosted` marks plans whose offload
-    fits into host memory. `keeps` marks those that can be recommended: hosted, with an expected
-    peak below `line_bytes`, and within the limit with a probability of
+    fits into host memory. `keeps_headroom` marks those that can be recommended: hosted, with an
+    expected peak below `line_bytes`, and within the limit with a probability of
     `RECOMMENDED_FIT_PROBABILITY`.
     """
 
@@ -99,7 +99,7 @@ class ForecastTable:
     ruled_out: tuple[tuple[str, int], ...]
     host_bytes: Numbers
     hosted: Flags
-    keeps: Flags
+    keeps_headroom: Flags
 
     def plan(self, row: int) -> Plan:
         """Returns the plan in a row."""
@@ -157,7 +157,7 @@ def _table_of(
         ruled_out=ruled_out,
         host_bytes=host,
         hosted=hosted,
-        keeps=hosted & recommendable(forecasts, request.limit_bytes, request.line_bytes),
+        keeps_headroom=hosted & recommendable(forecasts, request.limit_bytes, request.line_bytes),
     )
 
 
@@ -210,7 +210,7 @@ class Expected:
     """Forecast of one plan, with 95 % intervals.
 
     `seconds` splits an optimizer step into terms, and `held_bytes` the peak of the fullest rank
-    into categories; both add up to their totals. `equal_rows` counts the plans with an equal
+    into categories; both add up to their totals. `equivalent_plans` counts the plans with an equal
     forecast, itself included. `stage` is the fullest pipeline stage, None without a pipeline.
     """
 
@@ -223,7 +223,7 @@ class Expected:
     step_seconds: Estimate
     peak_bytes: Estimate
     fits: float  # probability that the peak stays below the limit
-    keeps: bool  # True if it can be recommended: see `ForecastTable`
+    keeps_headroom: bool  # True if it can be recommended: see `ForecastTable`
     limited_by: str
     stage: str | None
     seconds: tuple[tuple[str, float], ...]
@@ -231,7 +231,7 @@ class Expected:
     host_bytes: float  # offloaded by one rank
     recomputed: float
     hidden_seconds: float
-    alike: int
+    equivalent_plans: int
     lossy: str = ""  # knobs that change the numerics, empty if none does
 
 
@@ -258,7 +258,7 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         step_seconds=_estimate(forecast_row.step_seconds[0], forecast_row.step_deviation[0]),
         peak_bytes=_estimate(forecast_row.peak_bytes[0], forecast_row.peak_deviation[0]),
         fits=float(fits_within(forecast_row, limit)[0]),
-        keeps=bool(sized.keeps[row]),
+        keeps_headroom=bool(sized.keeps_headroom[row]),
         limited_by=forecast_row.limited_by(0),
         stage=forecast_row.fullest_stage(0) if plan.pipeline > 1 else None,
         seconds=tuple(forecast_row.by_term(0).items()),
@@ -266,7 +266,7 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         host_bytes=float(sized.host_bytes[row]),
         recomputed=float(forecast_row.recomputed[0]),
         hidden_seconds=float(forecast_row.hidden_seconds[0]),
-        alike=len(equal_rows(forecasts, row)),
+        equivalent_plans=len(equal_rows(forecasts, row)),
         lossy=lossy_words(plan, sized.spec),
     )
 

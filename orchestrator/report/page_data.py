@@ -156,7 +156,7 @@ def _untried(context: ForecastContext) -> Iterator[Count]:
     untried = np.ones(len(forecasts.table), dtype=bool)
     for record in context.records:
         untried[forecasts.table.rows_of(record.plan)] = False
-    fitting = int((untried & forecasts.keeps).sum())
+    fitting = int((untried & forecasts.keeps_headroom).sum())
     yield Count(plans=fitting, what="not tried", why="forecast to fit")
     others = int(untried.sum()) - fitting
     yield Count(

@@ -63,13 +63,13 @@ def hover(forecast: Expected) -> str:
 def figures(report: PlanningReport) -> Mapping[str, Figure]:
     """Makes the charts that have data, by the name of their place in the template."""
     charts: dict[str, Figure] = {}
-    if report.cloud:
+    if report.scatter_points:
         charts["speed-memory"] = _speed_memory(report)
-    forecasts = report.answer.best or _closest(report)
+    forecasts = report.recommendation.best or _closest(report)
     if forecasts:
         charts["memory"] = _memory(report, forecasts)
         charts["time"] = _time(forecasts)
-    if sum(bool(size.best) for size in report.sizes) > 1:
+    if sum(bool(size.best) for size in report.device_counts) > 1:
         charts["devices"] = _devices(report)
     if any(size.best for size in report.memory_sizes):
         charts["sizes"] = _sizes(report)
@@ -77,12 +77,12 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
 
 
 def _closest(report: PlanningReport) -> tuple[Expected, ...]:
-    closest = report.answer.nearest
+    closest = report.recommendation.nearest
     return () if closest is None else (closest.expected,)
 
 
 def _speed_memory(report: PlanningReport) -> Figure:
-    peaks, rates, fits = zip(*report.cloud, strict=True)
+    peaks, rates, fits = zip(*report.scatter_points, strict=True)
     points: Scatter = {
         "type": "scatter",
         "mode": "markers",
@@ -197,7 +197,7 @@ def _labels(forecasts: Sequence[Expected]) -> list[str]:
 
 
 def _devices(report: PlanningReport) -> Figure:
-    sizes = [size for size in report.sizes if size.best]
+    sizes = [size for size in report.device_counts if size.best]
     rates = [size.best[0].samples_per_second for size in sizes]
     ranks = [size.ranks for size in sizes]
     per_device = rates[0].value / ranks[0]
@@ -266,29 +266,29 @@ def _sizes(report: PlanningReport) -> Figure:
 
 def render_plan_page(report: PlanningReport) -> str:
     """Renders the HTML of the page, which includes all its scripts and styles."""
-    answer = report.answer
+    recommendation = report.recommendation
     return render_page(
         "plan.jinja",
-        title=f"{report.model} on {devices(report, answer.ranks)}",
+        title=f"{report.model} on {devices(report, recommendation.ranks)}",
         figures=figures(report),
         headline=answer_sentence(report),
         warnings=report.notes,
         shortfall=_shortfall(report),
         best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
         drawn_plans="best plans" if report.best else "closest plan",
-        best_plans=_listing(answer.best),
+        best_plans=_listing(recommendation.best),
         front=_listing(report.front),
         counts=_counts(report),
         fewest=fewest_sentence(report),
         memory_advice=tuple(map(memory_sentence, report.memory_sizes)),
         wasteful=tuple(map(waste_sentence, report.wasteful)),
-        ruled_out=tuple(ruled_out_sentences(answer)),
+        ruled_out=tuple(ruled_out_sentences(recommendation)),
         footer=_footer(report),
     )
 
 
 def _shortfall(report: PlanningReport) -> tuple[str, ...]:
-    closest = report.answer.nearest
+    closest = report.recommendation.nearest
     if closest is None:
         return ()
     return tuple(filter(None, (shortfall_sentence(closest), smallest_setup_sentence(report))))
@@ -353,10 +353,10 @@ def _speed(forecast: Expected) -> str:
 
 
 def _counts(report: PlanningReport) -> Table | None:
-    if len(report.sizes) < 2:
+    if len(report.device_counts) < 2:
         return None
     rows = []
-    for size in report.sizes:
+    for size in report.device_counts:
         if not size.best:
             rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "no plan fits"))
             continue

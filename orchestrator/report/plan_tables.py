@@ -111,7 +111,11 @@ def best_table(report: PlanningReport, forecasts: Sequence[Expected], *, numbere
     )
     omit = common_knobs([forecast.plan for forecast in forecasts])
     for number, forecast in enumerate(forecasts, 1):
-        more = f" (and {forecast.alike - 1:,} equivalent)" if forecast.alike > 1 else ""
+        more = (
+            f" (and {forecast.equivalent_plans - 1:,} equivalent)"
+            if forecast.equivalent_plans > 1
+            else ""
+        )
         grid.add_row(
             *([str(number)] if numbered else []),
             Text(expected_words(forecast, omit=omit) + more),
@@ -148,8 +152,8 @@ def sizes_table(report: PlanningReport) -> Table:
         *((("per 1e9 tokens", True),) if priced else ()),
         ("best plan", False),
     )
-    smallest = next((size.best[0] for size in report.sizes if size.best), None)
-    for size in report.sizes:
+    smallest = next((size.best[0] for size in report.device_counts if size.best), None)
+    for size in report.device_counts:
         if not size.best or smallest is None:
             blank = ["-"] * (6 if priced else 5)
             grid.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
@@ -200,7 +204,7 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
 def _changes(size: MemoryBudget) -> Text:
     assert size.best is not None
     words = expected_words(size.best)
-    return Text(f"{knob_steps_words(size)}\n= {words}" if size.turned else f"none: {words}")
+    return Text(f"{knob_steps_words(size)}\n= {words}" if size.knob_steps else f"none: {words}")
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
@@ -251,26 +255,28 @@ def render_plan_report(report: PlanningReport) -> RenderableType:
     """Renders a planning report: the best plan first, then the alternatives."""
     parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
     parts += [Text(f"note: {note}", "yellow") for note in report.notes]
-    if report.answer.nearest is not None:
+    if report.recommendation.nearest is not None:
         parts += [
-            Text(shortfall_sentence(report.answer.nearest)),
+            Text(shortfall_sentence(report.recommendation.nearest)),
             Text(smallest_setup_sentence(report)),
         ]
     if report.best is not None:
         parts += _plans(report)
-    if len(report.sizes) > 1:
+    if len(report.device_counts) > 1:
         parts += section("Device counts", sizes_table(report), *map(Text, _sizes(report)))
     if report.memory_sizes:
         parts += section("Memory per device", memory_table(report.memory_sizes))
     if report.wasteful:
         lines = [Text(waste_sentence(waste)) for waste in report.wasteful]
         parts += section("Tile quantization: sizes that waste the matrix units", *lines)
-    parts += section("Coverage of the space", *map(Text, ruled_out_sentences(report.answer)))
+    parts += section(
+        "Coverage of the space", *map(Text, ruled_out_sentences(report.recommendation))
+    )
     return Group(*parts, Text(f"\n{_footer(report)}", "bright_black"))
 
 
 def _plans(report: PlanningReport) -> Iterator[RenderableType]:
-    best = report.answer.best
+    best = report.recommendation.best
     parts: list[RenderableType] = [best_table(report, best, numbered=True), legend()]
     if len(best) > 1 and (common := common_words([forecast.plan for forecast in best])):
         parts.append(Text(f"all plans: {common}"))

@@ -111,11 +111,11 @@ def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
 
 def answer_sentence(report: PlanningReport) -> str:
     """Answers in one sentence: the best plan, or how far the closest one is from fitting."""
-    answer, best = report.answer, report.best
-    where = f"{report.model} on {devices(report, answer.ranks)}"
+    recommendation, best = report.recommendation, report.best
+    where = f"{report.model} on {devices(report, recommendation.ranks)}"
     if best is None:
-        assert answer.nearest is not None
-        return f"{where}: no plan fits; {_closest(answer.nearest, report)}"
+        assert recommendation.nearest is not None
+        return f"{where}: no plan fits; {_closest(recommendation.nearest, report)}"
     memory = f"{gib(best.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     return (
         f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
@@ -146,12 +146,12 @@ def smallest_setup_sentence(report: PlanningReport) -> str:
     setups = []
     if report.fewest_ranks is not None:
         setups.append(f"{devices(report, report.fewest_ranks)}")
-    if report.enough:
-        setups.append(f"{report.answer.ranks:,} x {' or '.join(report.enough)}")
+    if report.suitable_devices:
+        setups.append(f"{report.recommendation.ranks:,} x {' or '.join(report.suitable_devices)}")
     if not setups:
-        assert report.answer.nearest is not None
-        needed = gib(report.answer.nearest.needed_bytes)
-        setups = [f"{devices(report, report.answer.ranks)} with {needed} GiB each"]
+        assert report.recommendation.nearest is not None
+        needed = gib(report.recommendation.nearest.needed_bytes)
+        setups = [f"{devices(report, report.recommendation.ranks)} with {needed} GiB each"]
     return f"smallest setup that fits: {', or '.join(setups)}"
 
 
@@ -160,7 +160,7 @@ def fewest_sentence(report: PlanningReport) -> str:
     fewest = report.fewest_ranks
     if fewest is None:
         return ""
-    (size,) = (size for size in report.sizes if size.ranks == fewest)
+    (size,) = (size for size in report.device_counts if size.ranks == fewest)
     best = size.best[0]
     return (
         f"smallest count that fits: {devices(report, fewest)}, at about"
@@ -168,18 +168,18 @@ def fewest_sentence(report: PlanningReport) -> str:
     )
 
 
-def ruled_out_sentences(answer: ScaleResult) -> Iterator[str]:
+def ruled_out_sentences(result: ScaleResult) -> Iterator[str]:
     """Counts the combinations by status, and those ruled out by rule."""
-    combinations = answer.plans + sum(count for _, count in answer.ruled_out)
-    unsure = answer.plans - answer.fitting - answer.cannot_fit - answer.unhosted
-    unhosted = f", {answer.unhosted:,} too large for host memory" if answer.unhosted else ""
+    combinations = result.plans + sum(count for _, count in result.ruled_out)
+    unsure = result.plans - result.fitting - result.cannot_fit - result.unhosted
+    unhosted = f", {result.unhosted:,} too large for host memory" if result.unhosted else ""
     yield (
-        f"{combinations:,} combinations: {answer.fitting:,} recommended,"
-        f" {answer.cannot_fit:,} certain not to fit, {unsure:,} over usable memory or too close to"
+        f"{combinations:,} combinations: {result.fitting:,} recommended,"
+        f" {result.cannot_fit:,} certain not to fit, {unsure:,} over usable memory or too close to"
         f" the limit{unhosted}"
     )
-    if answer.ruled_out:
-        most = sorted(answer.ruled_out, key=lambda entry: -entry[1])
+    if result.ruled_out:
+        most = sorted(result.ruled_out, key=lambda entry: -entry[1])
         ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
         yield f"ruled out: {ruled}"
 
@@ -200,7 +200,7 @@ def memory_sentence(size: MemoryBudget) -> str:
         return f"{where}: no plan fits"
     speed = significant(size.best.samples_per_second.value)
     words = f"{where}: {speed} samples/s with {expected_words(size.best)}"
-    if not size.turned:
+    if not size.knob_steps:
         return f"{words}; no memory has to be saved"
     return (
         f"{words}; compared with the best plan for unlimited memory, it saves"
@@ -212,8 +212,8 @@ def memory_sentence(size: MemoryBudget) -> str:
 def knob_steps_words(size: MemoryBudget) -> str:
     """Lists the groups of knobs that change, each with the memory saved and the time cost."""
     return "; ".join(
-        f"{turn.group}: {_change(turn.saved_bytes)} GiB, {slowdown_words(turn.slowdown)}"
-        for turn in size.turned
+        f"{step.group}: {_change(step.saved_bytes)} GiB, {slowdown_words(step.slowdown)}"
+        for step in size.knob_steps
     )
 
 

@@ -10,7 +10,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import without_accelerator
 from orchestrator.explain.effects import KnobEffect
-from orchestrator.forecast.planner import cloud
+from orchestrator.forecast.planner import scatter_points
 from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
@@ -105,7 +105,7 @@ def trials_chart(data: ReportData) -> Figure:
 
 def _forecast_points(data: ReportData) -> Iterator[Scatter]:
     if data.ground is not None:
-        points = cloud(data.ground.sized)
+        points = scatter_points(data.ground.sized)
         yield {
             "type": "scatter",
             "mode": "markers",

@@ -92,14 +92,14 @@ def test_compares_counts_prices_and_device_sizes(
 
     written = capsys.readouterr().out
     planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
-    assert planned.answer.ranks == 4
-    assert [size.ranks for size in planned.sizes] == [1, 2, 3, 4]
+    assert planned.recommendation.ranks == 4
+    assert [size.ranks for size in planned.device_counts] == [1, 2, 3, 4]
     assert planned.price_per_hour == 2.5
     assert planned.fewest_ranks == 1
-    assert len(planned.answer.best) <= 3
+    assert len(planned.recommendation.best) <= 3
     assert planned.memory_sizes[0].best is None
     assert "no plan fits" in written
-    (three,) = (size for size in planned.sizes if size.ranks == 3)
+    (three,) = (size for size in planned.device_counts if size.ranks == 3)
     assert three.refusal is not None
 
 
@@ -109,7 +109,7 @@ def test_explains_by_number_key_and_file(
     assert run("plan", spec_path, "--plan", "2") in (0, None)
     by_number = capsys.readouterr().out
     planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
-    second = planned.answer.best[1]
+    second = planned.recommendation.best[1]
     Path("plan.json").write_text(json.dumps(second.plan.as_dict()), encoding="utf-8")
 
     assert run("plan", spec_path, "--plan", second.key) in (0, None)

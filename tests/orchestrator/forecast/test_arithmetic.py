@@ -103,8 +103,8 @@ def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
 
     told = Planner(question, a_footprint, a_belief()).plan()
 
-    assert told.answer.unhosted > 0
-    assert all(best.host_bytes <= 2**30 for best in told.answer.best)
+    assert told.recommendation.unhosted > 0
+    assert all(best.host_bytes <= 2**30 for best in told.recommendation.best)
 
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
@@ -240,4 +240,4 @@ def test_a_device_without_bf16_is_noted() -> None:
     told = Planner(question, a_footprint, a_belief()).plan()
 
     assert any("V100" in note and "fp16" in note for note in told.notes)
-    assert np.isfinite([point for row in told.cloud for point in row]).all()
+    assert np.isfinite([point for row in told.scatter_points for point in row]).all()

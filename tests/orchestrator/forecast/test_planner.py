@@ -49,9 +49,9 @@ def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport
 
     assert answer.best is not None
     assert answer.best.samples_per_second.value == pytest.approx(fastest)
-    assert answer.best.keeps
+    assert answer.best.keeps_headroom
     assert refusal(answer.best.plan, a_question().around(8)) is None
-    speeds = [told.samples_per_second.value for told in answer.answer.best]
+    speeds = [told.samples_per_second.value for told in answer.recommendation.best]
     assert speeds == sorted(speeds, reverse=True)
     edge = [(told.peak_bytes.value, told.samples_per_second.value) for told in answer.front]
     assert edge == sorted(edge)
@@ -72,19 +72,19 @@ def test_a_lower_line_leaves_out_what_is_above_it() -> None:
 
     assert halved.best is not None
     assert halved.line_bytes == halved.limit_bytes / 2
-    assert all(told.peak_bytes.value <= halved.line_bytes for told in halved.answer.best)
+    assert all(told.peak_bytes.value <= halved.line_bytes for told in halved.recommendation.best)
 
 
 def test_counts_cover_all_legal_plans(answer: PlanningReport) -> None:
     whole = sized(a_question())
-    told = answer.answer
-    assert told.plans == len(whole.table) == len(answer.cloud)
-    assert told.fitting == int(whole.keeps.sum())
+    told = answer.recommendation
+    assert told.plans == len(whole.table) == len(answer.scatter_points)
+    assert told.fitting == int(whole.keeps_headroom.sum())
     assert told.fitting + told.cannot_fit + told.unhosted <= told.plans
 
 
 def test_parts_add_up_to_the_whole(answer: PlanningReport) -> None:
-    for told in (*answer.answer.best, *answer.front):
+    for told in (*answer.recommendation.best, *answer.front):
         assert sum(seconds for _, seconds in told.seconds) == pytest.approx(told.step_seconds.value)
         assert sum(size for _, size in told.held_bytes) == pytest.approx(told.peak_bytes.value)
         rate = told.plan.global_batch / told.step_seconds.value
@@ -93,15 +93,15 @@ def test_parts_add_up_to_the_whole(answer: PlanningReport) -> None:
 
 
 def test_prices_are_those_of_the_devices_hours(answer: PlanningReport) -> None:
-    for size in answer.sizes:
+    for size in answer.device_counts:
         assert size.best
         rate = size.best[0].samples_per_second.value
         hours = 1e9 / (rate * answer.tokens) / 3600
         assert size.price_per_billion_tokens == pytest.approx(hours * size.ranks * 2.0)
-    assert set(answer.price_front) <= {size.ranks for size in answer.sizes}
+    assert set(answer.price_front) <= {size.ranks for size in answer.device_counts}
     assert (
         max(answer.price_front)
-        == max(answer.sizes, key=lambda size: size.best[0].samples_per_second.value).ranks
+        == max(answer.device_counts, key=lambda size: size.best[0].samples_per_second.value).ranks
     )
 
 
@@ -115,16 +115,16 @@ def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
 
     told = Planner(a_question(price_per_hour=2.0), varied, a_belief()).plan()
 
-    for size in told.sizes:
+    for size in told.device_counts:
         tokens = size.best[0].samples_per_second.value * told.tokens * 17 / 32
         assert size.price_per_billion_tokens == pytest.approx(1e9 / tokens / 3600 * size.ranks * 2)
 
 
 def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None:
     assert answer.fewest_ranks is not None
-    assert sized(a_question(), answer.fewest_ranks).keeps.any()
+    assert sized(a_question(), answer.fewest_ranks).keeps_headroom.any()
     if answer.fewest_ranks > 1:
-        assert not sized(a_question(), answer.fewest_ranks // 2).keeps.any()
+        assert not sized(a_question(), answer.fewest_ranks // 2).keeps_headroom.any()
 
 
 def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
@@ -134,13 +134,13 @@ def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
 def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
     told = planned(limit_bytes=GIB)
 
-    nearest = told.answer.nearest
+    nearest = told.recommendation.nearest
     assert told.best is None
     assert nearest is not None
     assert nearest.missing_bytes == pytest.approx(nearest.needed_bytes - GIB)
     assert sum(size for _, size in nearest.missing) == pytest.approx(nearest.missing_bytes)
     assert nearest.expected.peak_bytes.value <= nearest.needed_bytes
-    enough = [known_device(name) for name in told.enough]
+    enough = [known_device(name) for name in told.suitable_devices]
     assert enough
     assert all(device.memory_bytes >= nearest.needed_bytes for device in enough)
 
@@ -160,7 +160,7 @@ def test_what_is_needed_is_just_enough(headroom: float) -> None:
 def test_a_count_on_which_no_plan_is_legal_is_told_and_not_raised() -> None:
     told = planned(ranks=(8, 7))
 
-    (seven,) = (size for size in told.sizes if size.ranks == 7)
+    (seven,) = (size for size in told.device_counts if size.ranks == 7)
     assert seven.refusal is not None
     assert "global batch" in seven.refusal or "no plan can meet it" in seven.refusal
     with pytest.raises(SpecError):
@@ -181,12 +181,14 @@ def test_smaller_devices_turn_on_more_and_are_no_faster(headroom: float) -> None
         assert size.best is not None
         assert size.best.peak_bytes.value <= (1 - headroom) * size.limit_bytes
         rates.append(size.best.samples_per_second.value)
-        if size.turned:
-            assert size.turned[-1].plan == size.best.plan
-            assert sum(turn.saved_bytes for turn in size.turned) == pytest.approx(size.saved_bytes)
-            steps = np.prod([1 + turn.slowdown for turn in size.turned])
+        if size.knob_steps:
+            assert size.knob_steps[-1].plan == size.best.plan
+            assert sum(step.saved_bytes for step in size.knob_steps) == pytest.approx(
+                size.saved_bytes
+            )
+            steps = np.prod([1 + step.slowdown for step in size.knob_steps])
             assert steps == pytest.approx(1 + size.slowdown)
-        assert all(turn.plan.global_batch == 64 for turn in size.turned)
+        assert all(step.plan.global_batch == 64 for step in size.knob_steps)
     assert rates == sorted(rates)
 
 
@@ -215,8 +217,10 @@ def test_plans_that_differ_in_nothing_a_forecast_knows_are_told_once() -> None:
     told = Planner(question, a_footprint, a_belief()).plan()
 
     assert told.best is not None
-    assert told.best.alike % 4 == 0
-    shown = [(one.samples_per_second.value, one.peak_bytes.value) for one in told.answer.best]
+    assert told.best.equivalent_plans % 4 == 0
+    shown = [
+        (one.samples_per_second.value, one.peak_bytes.value) for one in told.recommendation.best
+    ]
     assert len(set(shown)) == len(shown)
 
 
