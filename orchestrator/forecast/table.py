@@ -11,7 +11,6 @@ from orchestrator.forecast.request import (
     PlanningRequest,
     TraceVariants,
 )
-from orchestrator.report.labels import lossy_words
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast
@@ -19,6 +18,7 @@ from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
@@ -232,7 +232,7 @@ class Expected:
     recomputed: float
     hidden_seconds: float
     equivalent_plans: int
-    lossy: str = ""  # knobs that change the numerics, empty if none does
+    lossy: tuple[str, ...] = ()  # names of the knobs that change the numerics
 
 
 def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -> Expected:
@@ -267,7 +267,7 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         recomputed=float(forecast_row.recomputed[0]),
         hidden_seconds=float(forecast_row.hidden_seconds[0]),
         equivalent_plans=len(equal_rows(forecasts, row)),
-        lossy=lossy_words(plan, sized.spec),
+        lossy=lossy_knobs(plan, sized.spec),
     )
 
 

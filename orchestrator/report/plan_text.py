@@ -11,7 +11,7 @@ from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import Expected
 from orchestrator.forecast.tiling import TileWaste
 from orchestrator.report.format import gib, number
-from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_label, plan_words
+from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -106,7 +106,7 @@ def devices(report: PlanningReport, ranks: int) -> str:
 
 def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
     """Returns the short name of a plan, with a label if it is lossy."""
-    return plan_words(forecast.plan, omit=omit) + lossy_label(forecast.lossy)
+    return plan_words(forecast.plan, omit=omit) + lossy_suffix(forecast.plan, forecast.lossy)
 
 
 def answer_sentence(report: PlanningReport) -> str:

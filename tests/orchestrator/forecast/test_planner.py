@@ -224,6 +224,17 @@ def test_plans_that_differ_in_nothing_a_forecast_knows_are_told_once() -> None:
     assert len(set(shown)) == len(shown)
 
 
+def test_a_forecast_names_the_lossy_knobs_of_its_plan() -> None:
+    spec = a_spec(space={"optimizer": ["adamw_fused", "adafactor"]})
+    whole = sized(a_question(spec=spec))
+
+    lossy = {row: expected(whole, row).lossy for row in range(0, len(whole.table), 7)}
+
+    assert set(lossy.values()) == {(), ("optimizer",)}
+    for row, names in lossy.items():
+        assert bool(names) == (whole.plan(row).optimizer == "adafactor")
+
+
 def test_one_row_as_a_value() -> None:
     whole = sized(a_question())
     told = expected(whole, 0)

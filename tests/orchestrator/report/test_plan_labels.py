@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from orchestrator.report.labels import (
+    _LOSSY_WORDS,
     _WORDS,
     fixed_knobs,
     fixed_words,
+    lossy_values,
     lossy_words,
     plan_words,
     strategy,
 )
 from search_spaces.knobs.registry import KNOBS
+from search_spaces.plan import CHOICES
 from tests.orchestrator.records import make_plan, make_space, make_spec
 
 
@@ -128,3 +131,15 @@ def test_lossy_knobs_are_named() -> None:
     plan = make_plan(compression="fp16", optimizer="adamw_8bit")
 
     assert lossy_words(plan, make_spec()) == "adamw 8bit send fp16"
+    assert lossy_values(plan, ("optimizer", "compression")) == "adamw 8bit send fp16"
+    assert lossy_values(plan, ()) == ""
+
+
+def test_every_lossy_knob_has_words() -> None:
+    lossy = {
+        knob.name
+        for knob in KNOBS
+        if any(knob.lossy(value, make_spec()) for value in CHOICES.get(knob.name, ()))
+    }
+
+    assert set(_LOSSY_WORDS) == lossy

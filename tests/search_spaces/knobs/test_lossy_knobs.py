@@ -1,0 +1,38 @@
+"""`registry.lossy_knobs`: the knobs with which a plan changes the numerics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from search_spaces.knobs.registry import is_lossless, lossy_knobs
+from tests.search_spaces.values import a_plan, a_spec
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lossy"),
+    [
+        ({}, ()),
+        ({"micro_batch": 2, "optimizer": "adamw_foreach"}, ()),
+        ({"optimizer": "adafactor"}, ("optimizer",)),
+        ({"compression": "fp16", "optimizer": "adamw_8bit"}, ("optimizer", "compression")),
+    ],
+)
+def test_lossy_knobs_come_in_the_order_of_the_registry(
+    knobs: dict[str, Any], lossy: tuple[str, ...]
+) -> None:
+    spec = a_spec()
+    plan = a_plan(precision=spec.train.precision, **knobs)
+
+    assert lossy_knobs(plan, spec) == lossy
+    assert is_lossless(plan, spec) == (lossy == ())
+
+
+def test_a_precision_is_lossy_where_the_specification_asks_for_another() -> None:
+    plan = a_plan(precision="bf16")
+
+    assert lossy_knobs(plan, a_spec(train={"global_batch": 8, "precision": "bf16"})) == ()
+    assert lossy_knobs(plan, a_spec(train={"global_batch": 8, "precision": "fp32"})) == (
+        "precision",
+    )
