@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -15,15 +16,58 @@ from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
+from search_spaces.hardware.device import MatmulPrecision
+
+QuantityName = Literal[
+    "bandwidth",
+    "block_backward",
+    "block_parameters",
+    "bubble_ratio",
+    "collective_input",
+    "collectives",
+    "context",
+    "first_stage_blocks",
+    "gradient_size",
+    "head_backward",
+    "hidden_states",
+    "input_per_block",
+    "launched_operators",
+    "micro_batches",
+    "optimizer_state_size",
+    "overlapped",
+    "peak_share",
+    "rank_buffers",
+    "rate",
+    "recomputed_blocks",
+    "replicas",
+    "saved_for_head",
+    "saved_per_block",
+    "sharding",
+    "shards",
+    "stages",
+    "state_size",
+    "tensor_ranks",
+    "unfused_traffic",
+    "updated_parameters",
+    "weight_size",
+    "work",
+]
+Unit = Literal["", "B", "B/parameter", "B/s", "FLOP", "FLOP/s", "parameters", "ranks", "s", "share"]
+COMMON, MISFIT = "common", "misfit"
+"""Sources of uncertainty other than terms: a scale that all plans share, and what none shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """A named figure of a term, such as "work per device", 3.2e15 "FLOP"."""
+    """A named figure of a term, such as work of 3.2e15 FLOP.
 
-    name: str
+    `precision` is that of the peak of which a `peak_share` is a share, None for other quantities.
+    """
+
+    name: QuantityName
     value: float
-    unit: str
+    unit: Unit
+    precision: MatmulPrecision | None = None
 
 
 def quantities_of_time(work: Workload, told: Forecasts) -> dict[str, list[Quantity]]:
@@ -40,24 +84,24 @@ def _compute_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[
     traffic, launches = _step_sum(work, "traffic_bytes"), _step_sum(work, "launches")
     return {
         "matmul": [
-            Quantity(name="work per device", value=matmuls, unit="FLOP"),
-            *_rates(matmuls, terms["matmul"], peak, precision, "FLOP/s"),
+            Quantity(name="work", value=matmuls, unit="FLOP"),
+            *_rates(matmuls, terms["matmul"], peak, precision),
         ],
         "attention": [
-            Quantity(name="work per device", value=attention, unit="FLOP"),
-            *_rates(attention, terms["attention"], peak, precision, "FLOP/s"),
+            Quantity(name="work", value=attention, unit="FLOP"),
+            *_rates(attention, terms["attention"], peak, precision),
         ],
         "operators": [
-            Quantity(name="memory traffic without fusion", value=traffic, unit="B"),
-            Quantity(name="peak", value=float(rows.bandwidth[0]), unit="B/s"),
+            Quantity(name="unfused_traffic", value=traffic, unit="B"),
+            Quantity(name="bandwidth", value=float(rows.bandwidth[0]), unit="B/s"),
         ],
-        "launches": [Quantity(name="operators launched", value=launches, unit="")],
+        "launches": [Quantity(name="launched_operators", value=launches, unit="")],
         "optimizer": [
-            Quantity(name="parameters updated", value=_updated(work), unit="parameters"),
-            Quantity(name="state", value=float(execution.state_bytes[0]), unit="B/parameter"),
+            Quantity(name="updated_parameters", value=_updated(work), unit="parameters"),
+            Quantity(name="state_size", value=float(execution.state_bytes[0]), unit="B/parameter"),
         ],
         "overhead": [
-            Quantity(name="micro-batches", value=float(execution.accumulation[0]), unit="")
+            Quantity(name="micro_batches", value=float(execution.accumulation[0]), unit="")
         ],
     }
 
@@ -71,27 +115,27 @@ def _parallelism_quantities(work: Workload, forecasts: Forecasts) -> dict[str, l
     shards, replicas = int(execution.shards[0]), int(execution.data[0] // execution.shards[0])
     return {
         "tensor_collectives": [
-            Quantity(name="input of collectives", value=exchanged, unit="B"),
+            Quantity(name="collective_input", value=exchanged, unit="B"),
             Quantity(name="collectives", value=exchanges, unit=""),
-            Quantity(name="ranks", value=float(execution.tensor[0]), unit=""),
+            Quantity(name="tensor_ranks", value=float(execution.tensor[0]), unit=""),
         ],
         "data_collectives": [
             Quantity(name="shards", value=float(shards), unit=""),
             Quantity(name="replicas", value=float(replicas), unit=""),
             Quantity(
-                name="overlapped with compute",
+                name="overlapped",
                 value=float(forecasts.hidden_seconds[0]),
                 unit="s",
             ),
         ],
         "pipeline_bubble": [
             Quantity(name="stages", value=float(execution.pipeline[0]), unit=""),
-            Quantity(name="micro-batches", value=float(execution.accumulation[0]), unit=""),
-            Quantity(name="(stages - 1) / micro-batches", value=bubble, unit=""),
+            Quantity(name="micro_batches", value=float(execution.accumulation[0]), unit=""),
+            Quantity(name="bubble_ratio", value=bubble, unit=""),
         ],
         "pipeline_hops": [
             Quantity(
-                name="hidden states per micro-batch",
+                name="hidden_states",
                 value=float(work.parts.block_input[rows.case[0]]),
                 unit="B",
             )
@@ -100,12 +144,12 @@ def _parallelism_quantities(work: Workload, forecasts: Forecasts) -> dict[str, l
 
 
 def _rates(
-    work: float, seconds: float, peak: float, precision: str, unit: str
+    work: float, seconds: float, peak: float, precision: MatmulPrecision
 ) -> Iterator[Quantity]:
     if seconds > 0:
-        yield Quantity(name="rate", value=work / seconds, unit=unit)
+        yield Quantity(name="rate", value=work / seconds, unit="FLOP/s")
         yield Quantity(
-            name=f"share of the {precision} peak", value=work / seconds / peak, unit="share"
+            name="peak_share", value=work / seconds / peak, unit="share", precision=precision
         )
 
 
@@ -155,50 +199,56 @@ def quantities_of_memory(work: Workload) -> dict[str, list[Quantity]]:
     execution, rows, parts = work.executions, work.rows, work.parts
     case, shards = int(rows.case[0]), float(execution.shards[0])
 
-    def state(width: float, sharded: bool, kind: str) -> list[Quantity]:
+    def state(name: QuantityName, width: float, sharded: bool) -> list[Quantity]:
         return [
-            Quantity(name=f"each {kind}", value=width, unit="B/parameter"),
-            Quantity(name="sharded over", value=shards if sharded else 1.0, unit="ranks"),
+            Quantity(name=name, value=width, unit="B/parameter"),
+            Quantity(name="sharding", value=shards if sharded else 1.0, unit="ranks"),
         ]
 
     return {
         "weights": [
             Quantity(
-                name="parameters per block",
+                name="block_parameters",
                 value=float(rows.block_trained[0] + rows.block_frozen[0]),
                 unit="parameters",
             ),
-            Quantity(
-                name="blocks in the first stage", value=float(execution.first_blocks[0]), unit=""
+            Quantity(name="first_stage_blocks", value=float(execution.first_blocks[0]), unit=""),
+            *state(
+                "weight_size", float(execution.weight_bytes[0]), bool(execution.weights_sharded[0])
             ),
-            *state(float(execution.weight_bytes[0]), bool(execution.weights_sharded[0]), "weight"),
         ],
         "gradients": state(
-            float(execution.gradient_bytes[0]), bool(execution.gradients_sharded[0]), "gradient"
+            "gradient_size",
+            float(execution.gradient_bytes[0]),
+            bool(execution.gradients_sharded[0]),
         ),
         "optimizer": state(
-            float(execution.state_bytes[0]), bool(execution.optimizer_sharded[0]), "state"
+            "optimizer_state_size",
+            float(execution.state_bytes[0]),
+            bool(execution.optimizer_sharded[0]),
         ),
         "gathered": [
             Quantity(
-                name="each weight", value=float(execution.gathered_bytes[0]), unit="B/parameter"
+                name="weight_size", value=float(execution.gathered_bytes[0]), unit="B/parameter"
             )
         ],
         "activations": [
-            Quantity(name="saved per block", value=float(parts.block_saved[case]), unit="B"),
-            Quantity(name="input per block", value=float(parts.block_input[case]), unit="B"),
-            Quantity(name="blocks recomputed", value=float(execution.recomputed[0]), unit="share"),
-            Quantity(name="saved for the head", value=float(parts.head_saved[case]), unit="B"),
+            Quantity(name="saved_per_block", value=float(parts.block_saved[case]), unit="B"),
+            Quantity(name="input_per_block", value=float(parts.block_input[case]), unit="B"),
+            Quantity(name="recomputed_blocks", value=float(execution.recomputed[0]), unit="share"),
+            Quantity(name="saved_for_head", value=float(parts.head_saved[case]), unit="B"),
         ],
         "temporaries": [
             Quantity(
-                name="head, backward", value=float(parts.head_backward_transient[case]), unit="B"
+                name="head_backward", value=float(parts.head_backward_transient[case]), unit="B"
             ),
             Quantity(
-                name="block, backward", value=float(parts.block_backward_transient[case]), unit="B"
+                name="block_backward", value=float(parts.block_backward_transient[case]), unit="B"
             ),
         ],
-        "buffers": [Quantity(name="per rank", value=float(execution.buffer_bytes[0]), unit="B")],
+        "buffers": [
+            Quantity(name="rank_buffers", value=float(execution.buffer_bytes[0]), unit="B")
+        ],
         "outside": [Quantity(name="context", value=float(rows.context_bytes[0]), unit="B")],
     }
 
@@ -222,7 +272,8 @@ class Breakdown:
     """A plan's forecast, split into terms and sources of uncertainty.
 
     `time_doubts` and `memory_doubts` explain the width of the intervals: shares of the variance of
-    the logarithm, largest first. `provenance` names the source of the coefficients.
+    the logarithm by term or category, `COMMON` and `MISFIT`, largest first. `provenance` names the
+    source of the coefficients.
     """
 
     expected: Expected
@@ -278,7 +329,7 @@ def _variance_shares(
 ) -> tuple[tuple[str, float], ...]:
     """Splits the variance of the logarithm of the sum by term, and drops shares below 1 %."""
     shares, misfit = scales.doubts(terms, factor)
-    by_source = dict(zip(("common to all plans", *names), shares, strict=True))
-    by_source["between plans"] = misfit
+    by_source = dict(zip((COMMON, *names), shares, strict=True))
+    by_source[MISFIT] = misfit
     relevant = [(name, float(share)) for name, share in by_source.items() if share >= 0.01]
     return tuple(sorted(relevant, key=lambda entry: -entry[1]))

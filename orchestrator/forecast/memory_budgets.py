@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from search_spaces.costs.workload import workload_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 
+KnobGroup = Literal[
+    "parallelism", "micro_batch", "compute", "recomputation", "offload", "other", "all"
+]
 # In the order in which a user would change them: splitting first, the costliest last
-_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+_GROUPS: tuple[tuple[KnobGroup, tuple[str, ...]], ...] = (
     (
         "parallelism",
         ("engine", "tensor", "sequence_parallel", "pipeline", "pipeline_schedule", "data",
          "zero_stage", "replicas"),
     ),
-    ("micro-batch", ("micro_batch", "accumulation")),
+    ("micro_batch", ("micro_batch", "accumulation")),
     ("compute", ("attention", "precision", "compile", "optimizer")),
     ("recomputation", ("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload")),
     ("offload", ("offload_optimizer", "offload_parameters", "pin_memory")),
@@ -36,11 +39,12 @@ _NEGLIGIBLE = 0.02  # share of speed that is worth less than any saving of memor
 class KnobStep:
     """Effect of changing one group of knobs, after the groups before it.
 
-    `saved_bytes` is the reduction of the peak, `slowdown` the share by which the step gets longer;
-    either may be negative.
+    The group "other" has the knobs of no other group, and "all" has every knob. `saved_bytes` is
+    the reduction of the peak, `slowdown` the share by which the step gets longer; either may be
+    negative.
     """
 
-    group: str
+    group: KnobGroup
     plan: Plan
     saved_bytes: float
     slowdown: float
@@ -109,7 +113,7 @@ def _best_without_limit(table: ForecastTable) -> int:
     return int(rows[np.argmin(forecasts.peak_bytes[rows])])
 
 
-def steps_between(before: Plan, after: Plan) -> Iterator[tuple[str, Plan]]:
+def steps_between(before: Plan, after: Plan) -> Iterator[tuple[KnobGroup, Plan]]:
     """Yields the plans from `before` to `after`, with the group of knobs that each one changes."""
     knobs = before.as_dict()
     for group, names in _GROUPS:
@@ -142,7 +146,7 @@ def _knob_steps(
     traced = {(v.attention, v.compute, v.split) for v in table.footprint.variants}
     # Intermediate plans need not be legal, and only variants of legal plans are traced
     if not set(variants_of(plans)) <= traced:
-        plans, steps = PlanTable.of([before, after]), (("all knobs", after),)
+        plans, steps = PlanTable.of([before, after]), (("all", after),)
     features = plan_features(plans, request.model, table.footprint)
     forecasts = forecast(
         workload_of(table.footprint, request.device, features), calibration, table.limit_bytes

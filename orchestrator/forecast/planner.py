@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -32,7 +33,7 @@ from orchestrator.forecast.tiling import TileWaste, tile_waste
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.hardware.catalogue import catalogue
-from search_spaces.plan import Plan
+from search_spaces.plan import Plan, Precision
 from search_spaces.space import build_space
 
 MAX_POINTS = 2_000  # in the chart of all plans
@@ -65,6 +66,34 @@ class ScaleResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedPrecision:
+    """The device lacks units for a precision, which is forecast at the speed of fp32.
+
+    `faster` is a precision that it has units for.
+    """
+
+    kind: Literal["unsupported_precision"] = "unsupported_precision"
+    device: str
+    precision: Precision
+    faster: Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaryingLengths:
+    """Samples differ in length.
+
+    Peaks are for the longest sample, step times for rows as full as each batching makes them.
+    """
+
+    kind: Literal["varying_lengths"] = "varying_lengths"
+    longest_tokens: int
+    mean_tokens: float
+
+
+PlanningNote = UnsupportedPrecision | VaryingLengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningReport:
     """The answer to a planning request: forecasts for a model on a kind of device.
 
@@ -94,7 +123,7 @@ class PlanningReport:
     memory_sizes: tuple[MemoryBudget, ...]
     wasteful: tuple[TileWaste, ...]
     suitable_devices: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[PlanningNote, ...]
     forecast_plans: int
     seconds: float
     provenance: str
@@ -158,33 +187,30 @@ def price_front(results: tuple[ScaleResult, ...]) -> tuple[int, ...]:
     return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
 
 
-def notes(question: PlanningRequest, longest: int, mean: float) -> tuple[str, ...]:
+def notes(request: PlanningRequest, longest: int, mean: float) -> tuple[PlanningNote, ...]:
     """Returns the caveats of a report.
 
     Args:
-        question: The request.
+        request: The request.
         longest: Tokens of the longest sample.
         mean: Mean tokens of a sample.
     """
-    return (*_precision_notes(question), *_length_notes(question, longest, mean))
+    return (*_precision_notes(request), *_length_notes(request, longest, mean))
 
 
-def _precision_notes(request: PlanningRequest) -> Iterator[str]:
+def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:
     precision, device = request.spec.train.precision, request.device
     if precision != "fp32" and not device.peak_flops_per_second(precision):
-        other = next((p for p in ("fp16", "bf16") if device.peak_flops_per_second(p)), "fp32")
-        yield (
-            f"{device.name} has no {precision} units, so {precision} is forecast at the speed of"
-            f" fp32; train.precision: {other} would be faster"
+        sixteen_bits: tuple[Precision, ...] = ("fp16", "bf16")
+        supported = (other for other in sixteen_bits if device.peak_flops_per_second(other))
+        yield UnsupportedPrecision(
+            device=device.name, precision=precision, faster=next(supported, "fp32")
         )
 
 
-def _length_notes(request: PlanningRequest, longest: int, mean: float) -> Iterator[str]:
+def _length_notes(request: PlanningRequest, longest: int, mean: float) -> Iterator[PlanningNote]:
     if request.spec.data.kind != "fixed":
-        yield (
-            f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
-            " longest sample, step times for rows as full as each batching makes them"
-        )
+        yield VaryingLengths(longest_tokens=longest, mean_tokens=mean)
 
 
 class Planner:
@@ -195,7 +221,7 @@ class Planner:
         question: PlanningRequest,
         trace: TraceVariants,
         calibration: Calibration,
-        names: Mapping[int, str] | None = None,
+        names: Mapping[int, tuple[str, ...]] | None = None,
     ) -> None:
         """Makes a planner for a request.
 
@@ -203,7 +229,7 @@ class Planner:
             question: The request.
             trace: Traces footprints of its model.
             calibration: Calibration of the cost model.
-            names: Names of the model's matrix sizes; see `size_names`.
+            names: Fields of the model's configuration by matrix size; see `size_names`.
         """
         self._request = question
         self._trace = trace

@@ -20,6 +20,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device, load_device_file
 from search_spaces.hardware.device import Device
 from search_spaces.rules.base import RuleContext
+from search_spaces.rules.compute import flash_refusals
 from search_spaces.spec.schema import GIB, SweepSpec
 
 RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
@@ -212,23 +213,22 @@ def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
         return lacks(CPU)
     if device.bf16_flops_per_second:
         return ()
-    flash = ("flash_attention_2", "flash_attention_3")
-    return tuple((name, f"{name} needs an Ampere or newer GPU") for name in flash)
+    return flash_refusals()
 
 
-def size_names(spec: SweepSpec) -> dict[int, str]:
-    """Returns the names of the model's matrix sizes, from its configuration.
+def size_names(spec: SweepSpec) -> dict[int, tuple[str, ...]]:
+    """Returns the fields of the model's configuration that hold matrix sizes, by size.
 
-    A size of two fields gets both names. Models from a user's function have no names.
+    Models from a user's function have none.
     """
     if ":" in spec.model.name:
         return {}
     from workers.models.config_source import raw_config
 
     fields: dict[str, Any] = raw_config(spec.model) | spec.model.config
-    names: dict[int, str] = {}
+    names: dict[int, tuple[str, ...]] = {}
     for name in _SIZES:
         size = fields.get(name)
         if isinstance(size, int) and not isinstance(size, bool):
-            names[size] = f"{names[size]} and {name}" if size in names else name
+            names[size] = (*names.get(size, ()), name)
     return names

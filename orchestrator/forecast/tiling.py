@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +32,38 @@ _SIZES = ("rows", "columns", "inner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeOrigin:
+    """Origin of a matrix size; unknown if it is neither of tokens nor of fields.
+
+    `tokens` is True for the tokens of a micro-batch. `fields` are those of the model's
+    configuration that hold the size of all `tensor` ranks together.
+    """
+
+    tokens: bool = False
+    fields: tuple[str, ...] = ()
+    tensor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misaligned:
+    """The size is not a multiple of the best alignment, in elements."""
+
+    kind: Literal["misaligned"] = "misaligned"
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialWave:
+    """Products have so few tiles that some multiprocessors idle in the last wave."""
+
+    kind: Literal["partial_wave"] = "partial_wave"
+    multiprocessors: int
+
+
+TileWasteCause = Misaligned | PartialWave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TileWaste:
     """A matrix size that suffers from tile quantization.
 
@@ -38,18 +72,18 @@ class TileWaste:
     product. `share` is the share of a step in matmuls of this size.
     """
 
-    name: str
+    origin: SizeOrigin
     size: int
     better: int | None
     share: float
     cost: float
-    why: str
+    cause: TileWasteCause
 
 
 def tile_waste(
     sized: ForecastTable,
     row: int,
-    names: Mapping[int, str],
+    names: Mapping[int, tuple[str, ...]],
     multiprocessors: int,
     calibration: Calibration,
 ) -> tuple[TileWaste, ...]:
@@ -60,7 +94,7 @@ def tile_waste(
     Args:
         sized: Forecasts of the space with the plan.
         row: The plan's row.
-        names: Names of sizes, such as "vocab_size" for 50257.
+        names: Fields of the model's configuration by size, such as "vocab_size" for 50257.
         multiprocessors: Number in one device.
         calibration: The calibration that the forecasts were made with.
     """
@@ -68,10 +102,13 @@ def tile_waste(
     execution = work.executions
     tokens = int(sized.footprint.tokens * execution.micro_batch[0] * execution.filled[0])
     tensor = int(work.executions.tensor[0])
-    slices = {size // tensor: f"{name} / {tensor}" for size, name in names.items()}
-    all_names = {**slices, **names, tokens: "micro_batch x tokens"}
+    slices = {
+        size // tensor: SizeOrigin(fields=fields, tensor=tensor) for size, fields in names.items()
+    }
+    whole = {size: SizeOrigin(fields=fields) for size, fields in names.items()}
+    origins = {**slices, **whole, tokens: SizeOrigin(tokens=True)}
     wastes = [
-        *_misaligned(work, calibration, all_names),
+        *_misaligned(work, calibration, origins),
         *_partial_wave(work, calibration, multiprocessors, tokens),
     ]
     return tuple(sorted(wastes, key=lambda waste: -waste.cost))
@@ -83,7 +120,7 @@ def _work_of_row(work: Workload, row: int) -> Workload:
 
 
 def _with_kernels(work: Workload, selected: Flags) -> Workload:
-    columns = {f.name: getattr(work.kernels, f.name)[selected] for f in fields(Kernels)}
+    columns = {f.name: getattr(work.kernels, f.name)[selected] for f in dataclasses.fields(Kernels)}
     kernels = Kernels(**columns)
     return replace(work, kernels=kernels)
 
@@ -95,7 +132,7 @@ def _term_seconds(work: Workload, calibration: Calibration) -> Numbers:
 
 
 def _misaligned(
-    work: Workload, calibration: Calibration, names: Mapping[int, str]
+    work: Workload, calibration: Calibration, origins: Mapping[int, SizeOrigin]
 ) -> Iterator[TileWaste]:
     kernels, total = work.kernels, _term_seconds(work, calibration).sum()
     matmuls = kernels.is_attention == 0
@@ -112,12 +149,12 @@ def _misaligned(
             affected_work = _with_kernels(work, affected)
             in_matmuls = _term_seconds(affected_work, calibration)[TERMS.index("matmul")]
             yield TileWaste(
-                name=names.get(int(size), "unnamed size"),
+                origin=origins.get(int(size), SizeOrigin()),
                 size=int(size),
                 better=int(better),
                 share=float(in_matmuls / total),
                 cost=cost,
-                why=f"not a multiple of {unit:.0f}",
+                cause=Misaligned(alignment=round(unit)),
             )
 
 
@@ -152,12 +189,12 @@ def _partial_wave(
     cost = float(share_per_flop * (flops * idle).sum())
     if cost >= _MIN_WAVE_COST:
         yield TileWaste(
-            name="micro_batch x tokens",
+            origin=SizeOrigin(tokens=True),
             size=tokens,
             better=None,
             share=float(share_per_flop * flops[few].sum()),
             cost=cost,
-            why=f"too few tiles for {multiprocessors} multiprocessors: some idle in the last wave",
+            cause=PartialWave(multiprocessors=multiprocessors),
         )
 
 

@@ -17,16 +17,19 @@ from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import Expected
 from orchestrator.report.format import gib
 from orchestrator.report.plan_text import (
+    QUANTITY_WORDS,
     answer_sentence,
     brief_term,
     category_words,
     common_knobs,
     common_words,
+    doubt_words,
     expected_words,
     fewest_sentence,
     interval,
     knob_steps_words,
     percent,
+    planning_note_words,
     ruled_out_sentences,
     shortfall_sentence,
     significant,
@@ -233,28 +236,29 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
 
 
 def quantity_words(quantity: Quantity) -> str:
-    """Formats a quantity with its name and unit: `work 3.2 PFLOP`."""
+    """Formats a quantity with its name and unit: `work per device 3.2 PFLOP`."""
+    name = QUANTITY_WORDS[quantity.name].format(precision=quantity.precision)
     value, unit = quantity.value, quantity.unit
     if unit == "share":
-        return f"{quantity.name} {percent(value)}"
+        return f"{name} {percent(value)}"
     if unit == "B":
-        return f"{quantity.name} {gib(value)} GiB"
+        return f"{name} {gib(value)} GiB"
     if unit == "s":
-        return f"{quantity.name} {significant(1e3 * value)} ms"
+        return f"{name} {significant(1e3 * value)} ms"
     scaled, prefix = value, ""
-    for factor, name in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= factor:
-            scaled, prefix = value / factor, name
+            scaled, prefix = value / factor, letter
             break
     figure = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
     gap = " " if prefix and unit[:1].islower() else ""
-    return f"{quantity.name} {figure} {prefix}{gap}{unit}".rstrip()
+    return f"{name} {figure} {prefix}{gap}{unit}".rstrip()
 
 
 def render_plan_report(report: PlanningReport) -> RenderableType:
     """Renders a planning report: the best plan first, then the alternatives."""
     parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
-    parts += [Text(f"note: {note}", "yellow") for note in report.notes]
+    parts += [Text(f"note: {planning_note_words(note)}", "yellow") for note in report.notes]
     if report.recommendation.nearest is not None:
         parts += [
             Text(shortfall_sentence(report.recommendation.nearest)),
@@ -332,4 +336,4 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
 
 
 def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
-    return ", ".join(f"{words(name)} {percent(share)}" for name, share in shares[:5])
+    return ", ".join(f"{doubt_words(name, words)} {percent(share)}" for name, share in shares[:5])

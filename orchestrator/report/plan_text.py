@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.forecast.alternatives import ClosestPlan
-from orchestrator.forecast.memory_budgets import MemoryBudget
-from orchestrator.forecast.planner import PlanningReport, ScaleResult
+from orchestrator.forecast.breakdown import COMMON, MISFIT, QuantityName
+from orchestrator.forecast.memory_budgets import KnobGroup, MemoryBudget
+from orchestrator.forecast.planner import (
+    PlanningNote,
+    PlanningReport,
+    ScaleResult,
+    UnsupportedPrecision,
+    VaryingLengths,
+)
 from orchestrator.forecast.table import Expected
-from orchestrator.forecast.tiling import TileWaste
+from orchestrator.forecast.tiling import (
+    Misaligned,
+    PartialWave,
+    SizeOrigin,
+    TileWaste,
+    TileWasteCause,
+)
 from orchestrator.report.format import gib, number
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
 from search_spaces.knobs.registry import KNOBS
@@ -59,6 +72,55 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
+    {
+        "bandwidth": "peak",
+        "block_backward": "block, backward",
+        "block_parameters": "parameters per block",
+        "bubble_ratio": "(stages - 1) / micro-batches",
+        "collective_input": "input of collectives",
+        "collectives": "collectives",
+        "context": "context",
+        "first_stage_blocks": "blocks in the first stage",
+        "gradient_size": "each gradient",
+        "head_backward": "head, backward",
+        "hidden_states": "hidden states per micro-batch",
+        "input_per_block": "input per block",
+        "launched_operators": "operators launched",
+        "micro_batches": "micro-batches",
+        "optimizer_state_size": "each state",
+        "overlapped": "overlapped with compute",
+        "peak_share": "share of the {precision} peak",
+        "rank_buffers": "per rank",
+        "rate": "rate",
+        "recomputed_blocks": "blocks recomputed",
+        "replicas": "replicas",
+        "saved_for_head": "saved for the head",
+        "saved_per_block": "saved per block",
+        "sharding": "sharded over",
+        "shards": "shards",
+        "stages": "stages",
+        "state_size": "state",
+        "tensor_ranks": "ranks",
+        "unfused_traffic": "memory traffic without fusion",
+        "updated_parameters": "parameters updated",
+        "weight_size": "each weight",
+        "work": "work per device",
+    }
+)
+GROUP_WORDS: Mapping[KnobGroup, str] = MappingProxyType(
+    {
+        "parallelism": "parallelism",
+        "micro_batch": "micro-batch",
+        "compute": "compute",
+        "recomputation": "recomputation",
+        "offload": "offload",
+        "other": "other",
+        "all": "all knobs",
+    }
+)
+_DOUBT_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "between plans"})
+
 
 def term_words(name: str) -> str:
     """Names a term of the step time."""
@@ -73,6 +135,11 @@ def brief_term(name: str) -> str:
 def category_words(name: str) -> str:
     """Names a category of memory."""
     return CATEGORY_WORDS.get(name, name.replace("_", " "))
+
+
+def doubt_words(name: str, words: Callable[[str], str]) -> str:
+    """Names a source of uncertainty; `words` names terms or categories."""
+    return _DOUBT_WORDS.get(name) or words(name)
 
 
 def significant(value: float) -> str:
@@ -188,9 +255,43 @@ def waste_sentence(waste: TileWaste) -> str:
     """Describes a size with tile quantization, its cost and a better size."""
     remedy = "a larger size wastes less" if waste.better is None else f"{waste.better:,} avoids it"
     return (
-        f"{waste.name} = {waste.size:,} per rank ({waste.why}) wastes about"
-        f" {100 * waste.cost:.1f} % of a step; {remedy}"
+        f"{size_words(waste.origin)} = {waste.size:,} per rank ({waste_cause(waste.cause)}) wastes"
+        f" about {100 * waste.cost:.1f} % of a step; {remedy}"
     )
+
+
+def size_words(origin: SizeOrigin) -> str:
+    """Names a matrix size: `vocab_size`, `hidden_size and d_kv / 2`, `micro_batch x tokens`."""
+    if origin.tokens:
+        return "micro_batch x tokens"
+    if not origin.fields:
+        return "unnamed size"
+    fields = " and ".join(origin.fields)
+    return fields if origin.tensor == 1 else f"{fields} / {origin.tensor}"
+
+
+def waste_cause(cause: TileWasteCause) -> str:
+    """Describes why a size wastes the matrix units."""
+    match cause:
+        case Misaligned(alignment=alignment):
+            return f"not a multiple of {alignment}"
+        case PartialWave(multiprocessors=count):
+            return f"too few tiles for {count} multiprocessors: some idle in the last wave"
+
+
+def planning_note_words(note: PlanningNote) -> str:
+    """Describes a caveat of a report."""
+    match note:
+        case UnsupportedPrecision(device=device, precision=precision, faster=faster):
+            return (
+                f"{device} has no {precision} units, so {precision} is forecast at the speed of"
+                f" fp32; train.precision: {faster} would be faster"
+            )
+        case VaryingLengths(longest_tokens=longest, mean_tokens=mean):
+            return (
+                f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
+                " longest sample, step times for rows as full as each batching makes them"
+            )
 
 
 def memory_sentence(size: MemoryBudget) -> str:
@@ -212,7 +313,8 @@ def memory_sentence(size: MemoryBudget) -> str:
 def knob_steps_words(size: MemoryBudget) -> str:
     """Lists the groups of knobs that change, each with the memory saved and the time cost."""
     return "; ".join(
-        f"{step.group}: {_change(step.saved_bytes)} GiB, {slowdown_words(step.slowdown)}"
+        f"{GROUP_WORDS[step.group]}: {_change(step.saved_bytes)} GiB,"
+        f" {slowdown_words(step.slowdown)}"
         for step in size.knob_steps
     )
 

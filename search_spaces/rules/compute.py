@@ -33,6 +33,16 @@ def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     return context.cluster.lack(plan.attention)
 
 
+def flash_refusals() -> tuple[tuple[str, str], ...]:
+    """Returns the reasons against flash attention on a GPU without bf16: see `ClusterFacts.lacks`.
+
+    Source:
+        https://github.com/Dao-AILab/flash-attention#cuda-support: "Ampere, Ada, or Hopper GPUs".
+    """
+    flash = ("flash_attention_2", "flash_attention_3")
+    return tuple((name, f"{name} needs an Ampere or newer GPU") for name in flash)
+
+
 def flash_needs_sixteen_bits(plan: Plan, _: RuleContext) -> str | None:
     """Kernels of flash attention do not support fp32.
 

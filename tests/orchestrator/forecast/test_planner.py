@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from orchestrator.forecast.alternatives import needed_bytes
 from orchestrator.forecast.planner import (
     Planner,
     PlanningReport,
+    UnsupportedPrecision,
+    VaryingLengths,
     report_from_json,
     report_to_json,
 )
@@ -21,7 +24,14 @@ from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import GIB
-from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
+from tests.orchestrator.forecast.values import (
+    HIDDEN,
+    TOKENS,
+    a_belief,
+    a_footprint,
+    a_question,
+    a_spec,
+)
 
 
 def sized(question: PlanningRequest, ranks: int = 8) -> ForecastTable:
@@ -129,6 +139,20 @@ def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None
 
 def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
     assert report_from_json(report_to_json(answer)) == answer
+
+
+def test_values_of_a_report_are_read_back_as_their_types() -> None:
+    spec = a_spec(data={"lengths": {128: 5, TOKENS: 1}})
+    footprint = partial(a_footprint, wide=12 * HIDDEN - 24)
+    names = {12 * HIDDEN - 24: ("intermediate_size",)}
+    noted = planned(ranks=(16,), gpu="V100-32", spec=spec)
+    wasteful = Planner(a_question(memory_sizes=(16 * GIB,)), footprint, a_belief(), names).plan()
+
+    assert [type(note) for note in noted.notes] == [UnsupportedPrecision, VaryingLengths]
+    assert wasteful.wasteful
+    assert wasteful.memory_sizes[0].knob_steps
+    for report in (noted, wasteful):
+        assert report_from_json(report_to_json(report)) == report
 
 
 def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast.breakdown import Quantity
+from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
+from orchestrator.forecast.memory_budgets import KnobGroup
+from orchestrator.forecast.planner import UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.tiling import Misaligned, PartialWave, SizeOrigin, TileWaste
 from orchestrator.report.plan_tables import LETTERS, category_bar, legend, quantity_words
 from orchestrator.report.plan_text import (
     BRIEF_TERMS,
     CATEGORY_WORDS,
+    GROUP_WORDS,
+    QUANTITY_WORDS,
     TERM_WORDS,
+    category_words,
+    doubt_words,
     interval,
     percent,
+    planning_note_words,
     significant,
+    size_words,
+    term_words,
+    waste_sentence,
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -57,19 +71,82 @@ def test_every_term_and_category_has_its_words() -> None:
     assert all(words in legend().plain for words in CATEGORY_WORDS.values())
 
 
+def test_every_quantity_has_its_words() -> None:
+    assert set(QUANTITY_WORDS) == set(get_args(QuantityName))
+
+
+def test_every_source_of_uncertainty_has_its_words() -> None:
+    assert doubt_words(COMMON, term_words) == "common to all plans"
+    assert doubt_words(MISFIT, category_words) == "between plans"
+    assert doubt_words("matmul", term_words) == "matmuls"
+    assert doubt_words("optimizer", category_words) == "optimizer states"
+
+
 @pytest.mark.parametrize(
     ("quantity", "words"),
     [
-        (Quantity(name="work", value=3.2e15, unit="FLOP"), "work 3.2 PFLOP"),
-        (Quantity(name="parameters", value=2.181e8, unit="parameters"),
-         "parameters 218.1 M parameters"),
-        (Quantity(name="launched", value=56_640, unit=""), "launched 56,640"),
-        (Quantity(name="of the peak", value=0.58, unit="share"), "of the peak 58 %"),
-        (Quantity(name="saved", value=2**30, unit="B"), "saved 1.00 GiB"),
+        (Quantity(name="work", value=3.2e15, unit="FLOP"), "work per device 3.2 PFLOP"),
+        (Quantity(name="updated_parameters", value=2.181e8, unit="parameters"),
+         "parameters updated 218.1 M parameters"),
+        (Quantity(name="launched_operators", value=56_640, unit=""), "operators launched 56,640"),
+        (Quantity(name="peak_share", value=0.58, unit="share", precision="bf16"),
+         "share of the bf16 peak 58 %"),
+        (Quantity(name="saved_per_block", value=2**30, unit="B"), "saved per block 1.00 GiB"),
+        (Quantity(name="overlapped", value=0.25, unit="s"), "overlapped with compute 250 ms"),
     ],
 )  # fmt: skip
 def test_quantities(quantity: Quantity, words: str) -> None:
     assert quantity_words(quantity) == words
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (SizeOrigin(), "unnamed size"),
+        (SizeOrigin(tokens=True), "micro_batch x tokens"),
+        (SizeOrigin(fields=("vocab_size",)), "vocab_size"),
+        (SizeOrigin(fields=("hidden_size", "d_kv"), tensor=2), "hidden_size and d_kv / 2"),
+    ],
+)
+def test_sizes_have_names(origin: SizeOrigin, words: str) -> None:
+    assert size_words(origin) == words
+
+
+def test_a_waste_says_its_cause_and_its_remedy() -> None:
+    waste = TileWaste(
+        origin=SizeOrigin(fields=("vocab_size",)), size=50257, better=50304, share=0.3, cost=0.2,
+        cause=Misaligned(alignment=64),
+    )  # fmt: skip
+    partial = replace(
+        waste, origin=SizeOrigin(tokens=True), size=120, better=None,
+        cause=PartialWave(multiprocessors=132),
+    )  # fmt: skip
+
+    assert waste_sentence(waste) == (
+        "vocab_size = 50,257 per rank (not a multiple of 64) wastes about 20.0 % of a step;"
+        " 50,304 avoids it"
+    )
+    assert waste_sentence(partial) == (
+        "micro_batch x tokens = 120 per rank (too few tiles for 132 multiprocessors: some idle in"
+        " the last wave) wastes about 20.0 % of a step; a larger size wastes less"
+    )
+
+
+def test_notes_of_a_plan_are_sentences() -> None:
+    old = UnsupportedPrecision(device="V100-32", precision="bf16", faster="fp16")
+
+    assert planning_note_words(old) == (
+        "V100-32 has no bf16 units, so bf16 is forecast at the speed of fp32; train.precision:"
+        " fp16 would be faster"
+    )
+    assert planning_note_words(VaryingLengths(longest_tokens=2048, mean_tokens=448.4)) == (
+        "samples have up to 2,048 tokens, 448 on average: peaks are for the longest sample, step"
+        " times for rows as full as each batching makes them"
+    )
+
+
+def test_every_group_of_knobs_has_its_words() -> None:
+    assert set(GROUP_WORDS) == set(get_args(KnobGroup))
 
 
 @given(st.lists(st.floats(0, 50), min_size=9, max_size=9), st.integers(4, 60))
