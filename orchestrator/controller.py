@@ -29,7 +29,13 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, failure_decision
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
-from orchestrator.core.notes import Message, Note, PlanBlamed, PlansLeftOut, TrialWaits
+from orchestrator.core.notes import (
+    ForecastsEnded,
+    Note,
+    PlanBlamed,
+    PlansLeftOut,
+    TrialWaits,
+)
 from orchestrator.core.placement import (
     AbstractNodes,
     CapacityRequest,
@@ -317,7 +323,7 @@ class Driver(AbstractDriver):
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
         if problem := self._forecasts.problem():
-            self.note(Message(text=problem))
+            self.note(ForecastsEnded(error=problem))
         return forecast
 
     def _running(self, number: int) -> TrialStarted:

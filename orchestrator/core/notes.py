@@ -46,6 +46,13 @@ class PlansLeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastsEnded:
+    """An error ended the forecasts; the sweep goes on without them."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialsTransferred:
     """Trials of another study inform the search.
 
@@ -64,4 +71,12 @@ class TrialsTransferred:
     hosts: tuple[int, ...] = ()
 
 
-Note = Message | GroupReplaced | PlanBlamed | TrialWaits | PlansLeftOut | TrialsTransferred
+Note = (
+    Message
+    | GroupReplaced
+    | PlanBlamed
+    | TrialWaits
+    | PlansLeftOut
+    | ForecastsEnded
+    | TrialsTransferred
+)

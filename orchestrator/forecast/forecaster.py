@@ -176,7 +176,7 @@ class AbstractForecasts(ABC):
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Returns the reason for missing forecasts, as a sentence, once; then None."""
+        """Returns the error that ended the forecasts, once; then None."""
 
 
 @final
@@ -293,9 +293,9 @@ class TracedForecasts(AbstractForecasts):
             model=self._model, device=device, footprint=footprint, calibration=self._calibration
         )
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, error: str) -> None:
         self._failed = True
-        self._problem = f"trials have no forecast: {' '.join(reason.split())}"
+        self._problem = " ".join(error.split())
 
 
 def _joint_prior(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.notes import (
+    ForecastsEnded,
     GroupReplaced,
     Message,
     Note,
@@ -223,6 +224,8 @@ def note_words(note: Note) -> str:
             )
         case PlansLeftOut(room=room):
             return f"plans for {room.accelerator} are left out: {interruption_words(room)}"
+        case ForecastsEnded(error=error):
+            return f"trials have no forecast: {error}"
         case TrialsTransferred():
             return _transfer(note)
 

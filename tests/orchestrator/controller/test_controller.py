@@ -20,11 +20,12 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.failures import RUNNER_DIED
 from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.notes import Message
+from orchestrator.core.notes import ForecastsEnded, Message
 from orchestrator.core.reasons import AllTried, BudgetSpent, IsBaseline, Retry, Sampled
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.report.reasons import note_words
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study
 from search_spaces.costs.forecast import SearchPrior
@@ -386,12 +387,12 @@ def test_a_trial_has_the_best_so_far_to_beat(sweep: Make, racing: bool) -> None:
 
 
 def test_why_there_are_no_forecasts_is_noted_once(sweep: Make) -> None:
-    ours = sweep(forecasts=Scripted(silent=99, problem="trials have no forecast: so"))
+    ours = sweep(forecasts=Scripted(silent=99, problem="so"))
     ours.run()
 
-    assert [note.note for note in ours.driver.state.notes] == [
-        Message(text="trials have no forecast: so")
-    ]
+    note = ForecastsEnded(error="so")
+    assert [noted.note for noted in ours.driver.state.notes] == [note]
+    assert note_words(note) == "trials have no forecast: so"
     assert rates(ours.driver.state.records) == [None, None, None]
 
 
