@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from search_spaces.hardware.device import Device
+from search_spaces.hardware.device import Device, DriveAccess
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
 
 _SIGNIFICANT_DIGITS = 4
+_ACCESS_WORDS: Mapping[DriveAccess, str] = MappingProxyType(
+    {"direct_io": "direct I/O", "page_cache": "the page cache"}
+)
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -88,17 +92,13 @@ def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
         _, ranks, size, seconds = max(runs, key=lambda point: point[2])
         name = collective.replace("_", "-")
         yield name, _rate(size / seconds), f"{size / 2**20:.0f} MiB, {ranks} ranks"
-    yield "drive read", _rate(device.nvme_read_bytes_per_second), _io_method(device)
-    yield "drive write", _rate(device.nvme_write_bytes_per_second), _io_method(device)
+    access = _ACCESS_WORDS[device.drive_access] if device.drive_access else ""
+    yield "drive read", _rate(device.nvme_read_bytes_per_second), access
+    yield "drive write", _rate(device.nvme_write_bytes_per_second), access
     yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "between two operators"
     if device.cpu_adam_elements_per_second is not None:
         adam = f"{_scaled(device.cpu_adam_elements_per_second)}elements/s"
         yield "Adam on the host", adam, "fp32, per rank"
-
-
-def _io_method(device: Device) -> str:
-    source = device.source_of("nvme_read_bytes_per_second") or ""
-    return source.partition(" with ")[2] or source.partition(" through ")[2]
 
 
 def _rate(bytes_per_second: float) -> str:

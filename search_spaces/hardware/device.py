@@ -12,6 +12,9 @@ LinkKind = Literal["nvlink", "xgmi", "pcie", "memory"]
 MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
+DriveAccess = Literal["direct_io", "page_cache"]
+"""Access to a drive during its measurement: around the page cache, or through it."""
+
 Architecture = Literal[
     "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna", "cpu", "other"
 ]
@@ -77,6 +80,8 @@ class Device:
     host_bandwidth_bytes_per_second: Quantity
     nvme_read_bytes_per_second: Quantity
     nvme_write_bytes_per_second: Quantity
+    drive_access: DriveAccess | None = None
+    """How these two were measured; None if they were not, or by a version that did not keep it."""
     launch_seconds: Quantity
     """Time between kernels when eager PyTorch is the bottleneck."""
     context_bytes: Annotated[int, Field(ge=0, strict=True)]

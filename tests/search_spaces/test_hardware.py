@@ -249,6 +249,7 @@ def test_a_device_is_read_as_it_was_written(tmp_path: Path, device: Device) -> N
     measured = dataclasses.replace(
         device,
         measured=True,
+        drive_access="page_cache",
         price_per_hour=1.25,
         launch_seconds=1 / 3e5,
         matmul_points=(("bf16", 64, 128, 32, 1.234e12), ("fp32", 1, 1, 1, 10.5)),
@@ -256,6 +257,17 @@ def test_a_device_is_read_as_it_was_written(tmp_path: Path, device: Device) -> N
     )
 
     assert load_device_file(written(tmp_path, device_to_yaml(measured))) == (measured,)
+
+
+def test_a_file_without_the_drives_access_is_read(tmp_path: Path) -> None:
+    """Probes of earlier versions told it in the source alone."""
+    measured = dataclasses.replace(known_device("A100"), measured=True)
+    text = device_to_yaml(measured)
+
+    assert "drive_access" not in text
+    (device,) = load_device_file(written(tmp_path, text))
+    assert device.drive_access is None
+    assert "drive_access" in faults_of(tmp_path, f"{text}drive_access: telepathy\n")
 
 
 def test_the_users_devices_come_before_the_catalogues(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from search_spaces.hardware.catalogue import known_device
-from search_spaces.hardware.device import Device, MatmulPrecision
+from search_spaces.hardware.device import Device, DriveAccess, MatmulPrecision
 from search_spaces.hardware.names import DeviceError
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import bus_bandwidth
@@ -46,7 +46,8 @@ def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
     )
     measured = tuple(name for name in values if name not in (*drive_fields, "name", "aliases"))
     sources = (*catalogue_sources, (source, measured), (f"{source}{drive}", drive_fields))
-    return dataclasses.replace(base, **values, measured=True, sources=sources)
+    access: DriveAccess = "direct_io" if result.direct_io else "page_cache"
+    return dataclasses.replace(base, **values, drive_access=access, measured=True, sources=sources)
 
 
 def _base(result: ProbeResult) -> tuple[Device, bool]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from orchestrator.report.format import duration, gib, number, spread
+from orchestrator.report.format import device_rows, duration, gib, number, spread
 from orchestrator.report.labels import brief_outcome, outcome_words
+from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.device import DriveAccess
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
 from tests.orchestrator.records import (
@@ -13,6 +17,19 @@ from tests.orchestrator.records import (
     make_measured,
     make_oom,
 )
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [("direct_io", "direct I/O"), ("page_cache", "the page cache"), (None, "")],
+)
+def test_rates_of_a_drive_say_how_they_were_measured(
+    access: DriveAccess | None, words: str
+) -> None:
+    device = replace(known_device("H100"), drive_access=access)
+    conditions = {name: text for name, _, text in device_rows(device)}
+
+    assert conditions["drive read"] == conditions["drive write"] == words
 
 
 def test_a_throttled_measurement_is_labelled() -> None:

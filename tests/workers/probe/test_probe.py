@@ -142,6 +142,7 @@ def test_a_known_gpu_keeps_the_peaks_of_its_data_sheet() -> None:
     assert device.pcie_bytes_per_second == 5.2e10
     assert device.pageable_bytes_per_second == 6e9
     assert device.link_bytes_per_second == pytest.approx(350e9)
+    assert device.drive_access == "direct_io"
     assert "direct I/O" in (device.source_of("nvme_read_bytes_per_second") or "")
 
 
@@ -154,6 +155,7 @@ def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
     assert device.link_kind == "pcie"
     assert device.bf16_flops_per_second == 7.123e14
     assert device.fp8_flops_per_second == 0.0
+    assert device.drive_access == "page_cache"
     assert "page cache" in (device.source_of("nvme_read_bytes_per_second") or "")
 
 
