@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -20,6 +19,7 @@ from orchestrator.forecast.alternatives import (
 )
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
+from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
 from orchestrator.forecast.table import (
     Expected,
@@ -33,7 +33,7 @@ from orchestrator.forecast.tiling import TileWaste, tile_waste
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.hardware.catalogue import catalogue
-from search_spaces.plan import Plan, Precision
+from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
 MAX_POINTS = 2_000  # in the chart of all plans
@@ -48,9 +48,9 @@ class ScaleResult:
 
     Of `plans` legal plans, `fitting` can be recommended, `unhosted` exceed host memory, and
     `cannot_fit` cannot fit the device; the others exceed the headroom line or come too close to the
-    limit. If none can be recommended, `best` is empty and `nearest` is the closest plan. `refusal`
-    explains why no plan is legal, None if any is. `price_per_billion_tokens` is that of the best
-    plan, None without a price.
+    limit. If none can be recommended, `best` is empty and `nearest` is the closest plan. `refusals`
+    are the reasons why no plan is legal, empty if any is. `price_per_billion_tokens` is that of the
+    best plan, None without a price.
     """
 
     ranks: int
@@ -61,36 +61,8 @@ class ScaleResult:
     ruled_out: tuple[tuple[str, int], ...]
     best: tuple[Expected, ...]
     nearest: ClosestPlan | None
-    refusal: str | None
+    refusals: tuple[str, ...]
     price_per_billion_tokens: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnsupportedPrecision:
-    """The device lacks units for a precision, which is forecast at the speed of fp32.
-
-    `faster` is a precision that it has units for.
-    """
-
-    kind: Literal["unsupported_precision"] = "unsupported_precision"
-    device: str
-    precision: Precision
-    faster: Precision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VaryingLengths:
-    """Samples differ in length.
-
-    Peaks are for the longest sample, step times for rows as full as each batching makes them.
-    """
-
-    kind: Literal["varying_lengths"] = "varying_lengths"
-    longest_tokens: int
-    mean_tokens: float
-
-
-PlanningNote = UnsupportedPrecision | VaryingLengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,32 +159,6 @@ def price_front(results: tuple[ScaleResult, ...]) -> tuple[int, ...]:
     return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
 
 
-def notes(request: PlanningRequest, longest: int, mean: float) -> tuple[PlanningNote, ...]:
-    """Returns the caveats of a report.
-
-    Args:
-        request: The request.
-        longest: Tokens of the longest sample.
-        mean: Mean tokens of a sample.
-    """
-    return (*_precision_notes(request), *_length_notes(request, longest, mean))
-
-
-def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:
-    precision, device = request.spec.train.precision, request.device
-    if precision != "fp32" and not device.peak_flops_per_second(precision):
-        sixteen_bits: tuple[Precision, ...] = ("fp16", "bf16")
-        supported = (other for other in sixteen_bits if device.peak_flops_per_second(other))
-        yield UnsupportedPrecision(
-            device=device.name, precision=precision, faster=next(supported, "fp32")
-        )
-
-
-def _length_notes(request: PlanningRequest, longest: int, mean: float) -> Iterator[PlanningNote]:
-    if request.spec.data.kind != "fixed":
-        yield VaryingLengths(longest_tokens=longest, mean_tokens=mean)
-
-
 class Planner:
     """Answers one planning request, with one forecast of each device count."""
 
@@ -279,7 +225,7 @@ class Planner:
             suitable_devices=()
             if nearest is None
             else self._suitable_devices(nearest.needed_bytes),
-            notes=notes(request, self._longest_tokens, self._mean_tokens),
+            notes=planning_notes(request, self._longest_tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
             provenance=self._calibration.provenance,
@@ -332,7 +278,7 @@ class Planner:
             ruled_out=table.ruled_out,
             best=best,
             nearest=None if best else closest_plan(table, headroom),
-            refusal=None,
+            refusals=(),
             price_per_billion_tokens=self._token_price(best[0]) if best else None,
         )
         self._results[table.ranks] = result
@@ -397,6 +343,6 @@ def _refused(ranks: int, error: SpecError) -> ScaleResult:
         ruled_out=(),
         best=(),
         nearest=None,
-        refusal="; ".join(fault.advice for fault in error.faults),
+        refusals=tuple(fault.advice for fault in error.faults),
         price_per_billion_tokens=None,
     )

@@ -359,7 +359,9 @@ def _counts(report: PlanningReport) -> Table | None:
     rows = []
     for size in report.device_counts:
         if not size.best:
-            rows.append((f"{size.ranks:,}", "-", "-", "-", size.refusal or "no plan fits"))
+            rows.append(
+                (f"{size.ranks:,}", "-", "-", "-", "; ".join(size.refusals) or "no plan fits")
+            )
             continue
         best, price = size.best[0], size.price_per_billion_tokens
         rows.append(

@@ -159,7 +159,9 @@ def sizes_table(report: PlanningReport) -> Table:
     for size in report.device_counts:
         if not size.best or smallest is None:
             blank = ["-"] * (6 if priced else 5)
-            grid.add_row(f"{size.ranks:,}", *blank, Text(size.refusal or "no plan fits"))
+            grid.add_row(
+                f"{size.ranks:,}", *blank, Text("; ".join(size.refusals) or "no plan fits")
+            )
             continue
         best = size.best[0]
         share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device

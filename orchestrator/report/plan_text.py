@@ -8,10 +8,9 @@ from types import MappingProxyType
 from orchestrator.forecast.alternatives import ClosestPlan
 from orchestrator.forecast.breakdown import COMMON, MISFIT, QuantityName
 from orchestrator.forecast.memory_budgets import KnobGroup, MemoryBudget
-from orchestrator.forecast.planner import (
+from orchestrator.forecast.planner import PlanningReport, ScaleResult
+from orchestrator.forecast.planning_notes import (
     PlanningNote,
-    PlanningReport,
-    ScaleResult,
     UnsupportedPrecision,
     VaryingLengths,
 )

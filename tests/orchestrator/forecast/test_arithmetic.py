@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from orchestrator.forecast.breakdown import MISFIT, Breakdown, breakdown
-from orchestrator.forecast.planner import Planner, UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planner import Planner
+from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.forecast.request import PlanningRequest, planning_request, size_names
 from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
 from orchestrator.forecast.tiling import Misaligned, PartialWave, SizeOrigin, TileWaste, tile_waste

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
 from orchestrator.forecast.memory_budgets import KnobGroup
-from orchestrator.forecast.planner import UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.forecast.tiling import Misaligned, PartialWave, SizeOrigin, TileWaste
 from orchestrator.report.plan_tables import LETTERS, category_bar, legend, quantity_words
 from orchestrator.report.plan_text import (
