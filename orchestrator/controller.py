@@ -29,13 +29,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.failures import DRIVER_DIED_TWICE, RUNNER_DIED, failure_decision
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
-from orchestrator.core.notes import (
-    ForecastsEnded,
-    Note,
-    PlanBlamed,
-    PlansLeftOut,
-    TrialWaits,
-)
+from orchestrator.core.notes import ForecastsEnded, Note, PlanBlamed, PlansLeftOut, TrialWaits
 from orchestrator.core.placement import (
     AbstractNodes,
     CapacityRequest,
