@@ -36,7 +36,7 @@ from orchestrator.core.placement import (
     Node,
     Placement,
     assign,
-    capacities,
+    missing_room,
     nodes_with_accelerator,
     shortfall,
 )
@@ -481,25 +481,16 @@ class PlacingDriver(AbstractDriver):
         now, plan = self._clock(), waiting.request.plan
         if plan.accelerator not in self._waiting_since:
             self._waiting_since[plan.accelerator] = now
-            room = self._missing_room(plan)
+            room = missing_room(plan, self._up(), self._wait_seconds)
             self._driver.note(TrialWaits(trial=waiting.request.number, room=room))
         return now - self._waiting_since[plan.accelerator] >= self._wait_seconds
 
     def _give_up(self, waiting: Assignment) -> None:
         number, plan = waiting.request.number, waiting.request.plan
-        room = self._missing_room(plan)
+        room = missing_room(plan, self._up(), self._wait_seconds)
         self._skipped.add(plan.accelerator)
         if waiting.request.validation or self._skipped == self._requests.keys():
             self._driver.give_up(number, room)
         else:
             self._driver.note(PlansLeftOut(room=room))
             self._driver.interrupt(number, room, retry=False)
-
-    def _missing_room(self, plan: Plan) -> NoRoom:
-        return NoRoom(
-            ranks=plan.world_size,
-            ranks_per_node=plan.tensor,
-            accelerator=plan.accelerator,
-            minutes=self._wait_seconds / 60,
-            available=capacities(self._up()),
-        )

@@ -36,11 +36,11 @@ from orchestrator.study.warm_start import earlier_studies
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
-from orchestrator.workspace import study_storage
+from orchestrator.workspace import save_spec, study_storage
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError, StudyError
-from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
+from search_spaces.facts import ClusterFacts, ModelFacts, Provenance, split_by_accelerator
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
@@ -88,8 +88,10 @@ def run_sweep(
         Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
     """
     model = prepare(spec)
+    planned = _planned_space(spec, model)
     check_tracking(spec)
-    check_study(spec, name)
+    check_study(spec, name)  # a different job must not replace this study's specification
+    save_spec(spec, name)
     source = provenance(spec, model, Path.cwd(), at=time.time())
     with (
         exclusive_driver(spec, name) as lock,
@@ -97,7 +99,7 @@ def run_sweep(
         termination_as_interrupt() as termination,  # not before: Ray sets a handler of its own
     ):
         cluster, nodes = connection.facts, connection.nodes
-        space = sweep_space(spec, model, cluster)
+        space = planned.get(cluster) or sweep_space(spec, model, cluster)
         head_groups = groups_on_head(nodes.head_bytes())
         requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
@@ -165,6 +167,25 @@ def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -
             f"cluster.groups is {groups}, but the head node has memory for {head_groups}: it may be"
             f" killed; each group takes {_GROUP_BYTES >> 20} MiB there, in addition to its workers"
         )
+
+
+def _planned_space(spec: SweepSpec, model: ModelFacts) -> dict[ClusterFacts, Space]:
+    """Returns the space on a cluster as the specification names it; empty if the cluster decides.
+
+    Without a legal plan no cluster needs to start.
+
+    Raises:
+        SpecError: If there are no plans.
+    """
+    if spec.cluster.workers == "auto":
+        return {}
+    facts = ClusterFacts(
+        device=spec.cluster.device,
+        slots=spec.cluster.workers,
+        memory_limit_bytes=spec.memory_limit_bytes,
+    )
+    facts = split_by_accelerator(facts, spec)
+    return {facts: sweep_space(spec, model, facts)}
 
 
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.errors import UserError
+from search_spaces.errors import UserError, written
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -79,12 +79,9 @@ def save_spec(spec: SweepSpec, name: str) -> None:
     """
     named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
     folder = Path(spec.study.folder) / name
-    try:
+    with written(f"study.folder {spec.study.folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SPEC_FILE).write_text(spec_to_yaml(named), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"study.folder {spec.study.folder} cannot be written: {reason}") from None
 
 
 def latest_spec() -> Path:

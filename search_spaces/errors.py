@@ -16,14 +16,31 @@ The command line prints it without a traceback, and exits with 2.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 DISTRIBUTION = "plimsoll-tune"  # the name on PyPI; the command is `plimsoll`
 
 
 class UserError(Exception):
     """Input that Plimsoll cannot use; the message says how to fix it."""
+
+
+@contextlib.contextmanager
+def written(target: Path | str) -> Iterator[None]:
+    """Turns errors of writing files into one sentence that names the target.
+
+    Raises:
+        UserError: If the file or folder cannot be written.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UserError(f"{target} cannot be written: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from search_spaces.errors import UserError
+from search_spaces.errors import written
 from search_spaces.spec.schema import SweepSpec
 
 LOG_COLUMNS = 110
@@ -57,9 +57,6 @@ def write_text(file: Path, text: str) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
-    try:
+    with written(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{file} cannot be written: {reason}") from None

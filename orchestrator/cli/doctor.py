@@ -15,14 +15,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.console import print_line, table_console
+from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
 from search_spaces.hardware.catalogue import user_folder
-from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import device_to_yaml
 from search_spaces.spec.schema import GIB
 
@@ -124,18 +123,10 @@ def _probe(out: Path | None, drive: Path) -> Result:
         table.add_row(*row)
     table_console().print(table)
     path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
-    _write(path, device)
+    write_text(path, device_to_yaml(device))
     print_line(f"written: {path}")
     if out is None:
         print_line("forecasts for this device now use these rates; delete the file to undo that")
     return Result(
         kind="probe", content=lambda: {"file": str(path), "device": dataclasses.asdict(device)}
     )
-
-
-def _write(path: Path, device: Device) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(device_to_yaml(device), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None

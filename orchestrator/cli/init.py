@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.completion import complete_example
 from orchestrator.cli.console import command_line, print_line
-from search_spaces.errors import UserError
+from search_spaces.errors import UserError, written
 from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
 
 _SPEC = Path("plimsoll.yaml")
@@ -47,10 +47,8 @@ def init(
         return
     folder = path or Path(example)
     texts = {folder / name: text for name, text in example_files(example).items()}
-    try:
+    with written(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise _refusal(folder, error) from None
     _write(texts, force=force)
     change_folder = "" if folder == Path() else f"cd {folder} && "
     files = " and ".join(map(str, texts))
@@ -63,12 +61,5 @@ def _write(texts: Mapping[Path, str], *, force: bool) -> None:
     if existing is not None:
         raise UserError(f"{existing} exists; --force replaces it")
     for file, text in texts.items():
-        try:
+        with written(file):
             file.write_text(text, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise _refusal(file, error) from None
-
-
-def _refusal(path: Path, error: OSError | ValueError) -> UserError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return UserError(f"{path} cannot be written: {reason}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.check import model_and_space
 from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import ExitCode
@@ -26,7 +25,6 @@ from orchestrator.cli.options import (
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.cluster.runtime import ray_logs_enabled
 from orchestrator.core.objective import is_measured, outcome_counts
-from orchestrator.workspace import save_spec
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 
@@ -85,15 +83,11 @@ def tune(
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
-    from orchestrator.study.study import StudyLost, check_study
+    from orchestrator.study.study import StudyLost
     from orchestrator.sweep import SweepStopped, run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 
-    if spec.cluster.workers != "auto":
-        model_and_space(spec, spec.cluster.workers)  # find errors before a cluster starts
-    check_study(spec, name)  # a different job must not replace this study's specification
     calibration = _calibration(records, spec, name)
-    save_spec(spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             view = EventStream(stdout) if events else make_view(plain or ray_logs_enabled())

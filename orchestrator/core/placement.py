@@ -21,6 +21,7 @@ from orchestrator.core.reasons import (
 )
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
+from search_spaces.trial import NoRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,17 @@ def capacities(nodes: Sequence[Node]) -> tuple[tuple[int, int, str], ...]:
     return tuple(
         (count, slots, kind if len(kinds) > 1 else "")
         for (slots, kind), count in sorted(nodes_of.items(), reverse=True)
+    )
+
+
+def missing_room(plan: Plan, nodes: Sequence[Node], wait_seconds: float) -> NoRoom:
+    """Returns the room that a plan waits for, and what there is."""
+    return NoRoom(
+        ranks=plan.world_size,
+        ranks_per_node=plan.tensor,
+        accelerator=plan.accelerator,
+        minutes=wait_seconds / 60,
+        available=capacities(nodes),
     )
 
 

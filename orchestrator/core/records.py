@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.reasons import TrialReason
@@ -37,6 +38,11 @@ def closed_record(
         ended_at=at,
         fingerprint=None,
     )
+
+
+def last_fingerprint(records: Sequence[Record]) -> Fingerprint | None:
+    """Returns the fingerprint of the last record that has one."""
+    return next((one.fingerprint for one in reversed(records) if one.fingerprint), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.objective import Objective, memory_limit_of, score
-from orchestrator.core.records import Record
+from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.validation import (
     ValidationFailure,
     candidates,
@@ -67,6 +67,11 @@ class SweepState:
         spec = self.spec.for_workers
         study = spec.study.model_copy(update={"name": self.study})
         return spec.model_copy(update={"study": study})
+
+    @property
+    def last_fingerprint(self) -> Fingerprint | None:
+        """Fingerprint of the running workers, or else of the last record that has one."""
+        return self.fingerprint or last_fingerprint(self.records)
 
     @property
     def best(self) -> Record | None:

@@ -264,7 +264,7 @@ def compare_studies(
         second=_side(second, notes[1]),
         same_job=not any(key.name.split(".")[0] in _JOB_SECTIONS for key in specification),
         specification=specification,
-        environment=tuple(_environment(_fingerprint(first), _fingerprint(second))),
+        environment=tuple(_environment(first.last_fingerprint, second.last_fingerprint)),
         best_plans=()
         if first_best is None or second_best is None
         else tuple(_other_knobs(first_best.plan, second_best.plan)),
@@ -280,7 +280,7 @@ def compare_studies(
 
 
 def _side(state: SweepState, note: str) -> Side:
-    fingerprint = _fingerprint(state)
+    fingerprint = state.last_fingerprint
     return Side(
         study=state.study,
         trials=len(state.records),
@@ -390,11 +390,6 @@ def _keys(
 
 def _address(address: str | None) -> str | None:
     return None if address is None else without_password(address)
-
-
-def _fingerprint(state: SweepState) -> Fingerprint | None:
-    fingerprints = (record.fingerprint for record in reversed(state.records))
-    return next((one for one in fingerprints if one is not None), state.fingerprint)
 
 
 def _environment(first: Fingerprint | None, second: Fingerprint | None) -> Iterator[Difference]:

@@ -12,7 +12,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import Footprints, calibrated, study_device
 from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
 from orchestrator.forecast.table import (
-    Expected,
+    DetailedForecast,
     ForecastTable,
     expected,
     forecast_table,
@@ -58,7 +58,7 @@ class ForecastContext:
         """Returns the first rule that forbids a plan; None if the plan is legal."""
         return refusal(plan, self.around)
 
-    def expected(self, plan: Plan) -> Expected | None:
+    def expected(self, plan: Plan) -> DetailedForecast | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
         rows = self.sized.table.rows_of(plan)
         if len(rows):

@@ -12,7 +12,7 @@ from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
-from orchestrator.forecast.table import Expected
+from orchestrator.forecast.table import DetailedForecast
 from orchestrator.search.base import dominated_rows
 from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.knobs.search_defaults import Values
@@ -132,7 +132,7 @@ class UntriedExplanation:
     rule: str
     trial: int | None
     reasons: tuple[UntriedReason, ...]
-    expected: Expected | None
+    expected: DetailedForecast | None
     ratio: Estimate | None
 
 
@@ -248,7 +248,7 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
     )
 
 
-def _memory(forecast: Expected, context: ForecastContext) -> MayNotFit | None:
+def _memory(forecast: DetailedForecast, context: ForecastContext) -> MayNotFit | None:
     """Returns the reason why a plan is not expected to fit, None if it is."""
     question, peak = context.question, forecast.peak_bytes
     host, host_limit = forecast.host_bytes, question.host_limit_bytes
@@ -270,7 +270,7 @@ def _memory(forecast: Expected, context: ForecastContext) -> MayNotFit | None:
     return None
 
 
-def _speed_ratio(forecast: Expected | None, best: Record | None) -> Estimate | None:
+def _speed_ratio(forecast: DetailedForecast | None, best: Record | None) -> Estimate | None:
     if forecast is None or best is None or not isinstance(best.outcome, Measured):
         return None
     return quotient(forecast.samples_per_second, best.outcome.samples_per_second)

@@ -15,7 +15,7 @@ from orchestrator.export.scripts import HEAD
 from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
-from search_spaces.errors import UserError
+from search_spaces.errors import UserError, written
 from search_spaces.settings.checkpointing import render_checkpoint
 from search_spaces.settings.export_manifest import (
     CODE,
@@ -67,7 +67,7 @@ def write_bundle(bundle: Bundle, source: ExportSource, folder: Path) -> None:
     Raises:
         UserError: If the folder has files, or cannot be written.
     """
-    try:
+    with written(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another folder with --out")
@@ -77,9 +77,6 @@ def write_bundle(bundle: Bundle, source: ExportSource, folder: Path) -> None:
         for name, origin in inputs.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copyfile(origin, folder / name)
-    except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{folder} cannot be written: {reason}") from None
 
 
 def files_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> dict[str, str]:

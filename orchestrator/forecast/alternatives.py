@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
-from orchestrator.forecast.table import Expected, ForecastTable, expected
+from orchestrator.forecast.table import DetailedForecast, ForecastTable, expected
 from search_spaces.costs.calibration import limit_for_probability
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Numbers
@@ -26,7 +26,7 @@ class ClosestPlan:
     categories, in proportion to the peak.
     """
 
-    expected: Expected
+    expected: DetailedForecast
     needed_bytes: float
     missing_bytes: float
     missing: tuple[tuple[str, float], ...]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.forecast.table import Expected, ForecastTable, expected
+from orchestrator.forecast.table import DetailedForecast, ForecastTable, expected
 from search_spaces.costs.calibration import Calibration, Scales
 from search_spaces.costs.columns import PASSES
 from search_spaces.costs.forecast import Forecasts
@@ -276,7 +276,7 @@ class Breakdown:
     source of the coefficients.
     """
 
-    expected: Expected
+    expected: DetailedForecast
     time: tuple[Term, ...]
     memory: tuple[Term, ...]
     time_doubts: tuple[tuple[str, float], ...]

@@ -11,7 +11,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from orchestrator.core.records import Record
+from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import calibrated
 from search_spaces.costs.calibration import Z_95, Calibration
@@ -257,7 +257,7 @@ class TracedForecasts(AbstractForecasts):
         forecaster, limit = self._basis(plan.accelerator, state)
         if forecaster is None:
             return None
-        fingerprint = known_fingerprint(state, plan.accelerator)
+        fingerprint = _fingerprint_on(state, plan.accelerator)
         records = _on_device(state.records, plan.accelerator, fingerprint)
         return forecaster.expectation(plan, records, limit)
 
@@ -269,7 +269,7 @@ class TracedForecasts(AbstractForecasts):
         return self._prior[1]
 
     def _basis(self, accelerator: str, state: SweepState) -> _Basis:
-        fingerprint = known_fingerprint(state, accelerator)
+        fingerprint = _fingerprint_on(state, accelerator)
         limit = _limit_bytes(state, accelerator, fingerprint)
         return self._forecaster(accelerator, fingerprint), limit
 
@@ -319,16 +319,11 @@ def _limit_bytes(
     return state.memory_limit_bytes or specified or device_bytes
 
 
-def known_fingerprint(state: SweepState, accelerator: str = "") -> Fingerprint | None:
-    """Returns the fingerprint of a node kind, as reported in this sweep or by the last record."""
-    if state.fingerprint is not None and not accelerator:
-        return state.fingerprint
-    recorded = (
-        record.fingerprint
-        for record in reversed(state.records)
-        if record.plan.accelerator == accelerator
-    )
-    return next((fingerprint for fingerprint in recorded if fingerprint is not None), None)
+def _fingerprint_on(state: SweepState, accelerator: str) -> Fingerprint | None:
+    """Returns the last fingerprint of a kind of nodes; of any, if it is empty."""
+    if not accelerator:
+        return state.last_fingerprint
+    return last_fingerprint([one for one in state.records if one.plan.accelerator == accelerator])
 
 
 def device_of_workers(

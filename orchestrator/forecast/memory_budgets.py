@@ -9,7 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from orchestrator.forecast.request import PlanningRequest
-from orchestrator.forecast.table import Expected, ForecastTable, expected, fastest, recommendable
+from orchestrator.forecast.table import (
+    DetailedForecast,
+    ForecastTable,
+    expected,
+    fastest,
+    recommendable,
+)
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
@@ -59,7 +65,7 @@ class MemoryBudget:
     """
 
     limit_bytes: int
-    best: Expected | None
+    best: DetailedForecast | None
     fitting: int
     saved_bytes: float = 0.0
     slowdown: float = 0.0

@@ -22,7 +22,7 @@ from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
 from orchestrator.forecast.table import (
-    Expected,
+    DetailedForecast,
     ForecastTable,
     expected,
     fastest,
@@ -59,7 +59,7 @@ class ScaleResult:
     cannot_fit: int
     unhosted: int
     ruled_out: tuple[tuple[str, int], ...]
-    best: tuple[Expected, ...]
+    best: tuple[DetailedForecast, ...]
     nearest: ClosestPlan | None
     refusals: tuple[str, ...]
     price_per_billion_tokens: float | None
@@ -89,7 +89,7 @@ class PlanningReport:
     recommendation: ScaleResult
     device_counts: tuple[ScaleResult, ...]
     fewest_ranks: int | None
-    front: tuple[Expected, ...]
+    front: tuple[DetailedForecast, ...]
     scatter_points: tuple[tuple[float, float, float], ...]
     price_front: tuple[int, ...]
     memory_sizes: tuple[MemoryBudget, ...]
@@ -101,7 +101,7 @@ class PlanningReport:
     provenance: str
 
     @property
-    def best(self) -> Expected | None:
+    def best(self) -> DetailedForecast | None:
         """The recommended plan, None if nothing fits."""
         return self.recommendation.best[0] if self.recommendation.best else None
 
@@ -119,7 +119,7 @@ def report_from_json(text: str) -> PlanningReport:
     return _ADAPTER.validate_json(text)
 
 
-def memory_front(sized: ForecastTable) -> tuple[Expected, ...]:
+def memory_front(sized: ForecastTable) -> tuple[DetailedForecast, ...]:
     """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
     forecasts = sized.forecasts
     within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
@@ -284,7 +284,7 @@ class Planner:
         self._results[table.ranks] = result
         return result
 
-    def _token_price(self, best: Expected) -> float | None:
+    def _token_price(self, best: DetailedForecast) -> float | None:
         """Returns the price of a billion tokens, None without a price per hour."""
         if self._request.price_per_hour is None:
             return None

@@ -206,7 +206,7 @@ def _repeated(values: Numbers) -> Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class DetailedForecast:
     """Forecast of one plan, with 95 % intervals.
 
     `seconds` splits an optimizer step into terms, and `held_bytes` the peak of the fullest rank
@@ -235,7 +235,7 @@ class Expected:
     lossy: tuple[str, ...] = ()  # names of the knobs that change the numerics
 
 
-def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -> Expected:
+def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -> DetailedForecast:
     """Returns the forecast of the plan in a row.
 
     Args:
@@ -246,7 +246,7 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
     forecasts, plan = sized.forecasts, sized.plan(row)
     forecast_row = forecasts.take(np.array([row]))
     limit = sized.limit_bytes if limit_bytes is None else limit_bytes
-    return Expected(
+    return DetailedForecast(
         key=plan.key,
         plan=plan,
         world_size=plan.world_size,

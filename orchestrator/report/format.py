@@ -67,10 +67,23 @@ def plural(count: int, noun: str) -> str:
 
 def count_words(count: int) -> str:
     """Formats a count with three digits and a suffix: 1.24 B, 345 M, 12 k."""
-    for factor, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= factor:
-            return f"{count / factor:#.3g} {unit}".replace(". ", " ")
-    return str(count)
+    scaled, prefix = si_scaled(count)
+    if not prefix:
+        return str(count)
+    return f"{scaled:#.3g} {'B' if prefix == 'G' else prefix}".replace(". ", " ")
+
+
+def si_scaled(value: float, smallest: float = 1e3) -> tuple[float, str]:
+    """Returns a value divided by a power of 1000, and the SI prefix of that power.
+
+    Args:
+        value: The value.
+        smallest: Smallest power that has a prefix.
+    """
+    for factor, prefix in _UNITS:
+        if abs(value) >= factor >= smallest:
+            return value / factor, prefix
+    return value, ""
 
 
 def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
@@ -106,7 +119,5 @@ def _rate(bytes_per_second: float) -> str:
 
 
 def _scaled(value: float) -> str:
-    for factor, prefix in _UNITS:
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}"
-    return f"{value:.3g} "
+    scaled, prefix = si_scaled(value)
+    return f"{scaled:.3g} {prefix}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.forecast.planner import PlanningReport
-from orchestrator.forecast.table import Expected
+from orchestrator.forecast.table import DetailedForecast
 from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
@@ -51,7 +51,7 @@ from search_spaces.spec.schema import GIB
 _FARTHEST = 10.0  # times the limit; the memory axis ends there
 
 
-def hover(forecast: Expected) -> str:
+def hover(forecast: DetailedForecast) -> str:
     """Returns the tooltip of a plan."""
     rate = forecast.samples_per_second
     return hover_text(
@@ -77,7 +77,7 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
     return MappingProxyType(charts)
 
 
-def _closest(report: PlanningReport) -> tuple[Expected, ...]:
+def _closest(report: PlanningReport) -> tuple[DetailedForecast, ...]:
     closest = report.recommendation.nearest
     return () if closest is None else (closest.expected,)
 
@@ -161,7 +161,7 @@ def _star(report: PlanningReport) -> list[Scatter]:
     ]
 
 
-def _memory(report: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
+def _memory(report: PlanningReport, forecasts: Sequence[DetailedForecast]) -> Figure:
     parts = [dict(forecast.held_bytes) for forecast in forecasts]
     data = [
         part_of_bars(
@@ -181,7 +181,7 @@ def _memory(report: PlanningReport, forecasts: Sequence[Expected]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _time(forecasts: Sequence[Expected]) -> Figure:
+def _time(forecasts: Sequence[DetailedForecast]) -> Figure:
     parts = [dict(forecast.seconds) for forecast in forecasts]
     data = [
         part_of_bars(
@@ -193,7 +193,7 @@ def _time(forecasts: Sequence[Expected]) -> Figure:
     return {"data": data, "layout": stacked("seconds per step", len(forecasts))}
 
 
-def _labels(forecasts: Sequence[Expected]) -> list[str]:
+def _labels(forecasts: Sequence[DetailedForecast]) -> list[str]:
     return [f"plan {number}" for number in range(1, len(forecasts) + 1)]  # as in the table
 
 
@@ -295,7 +295,7 @@ def _shortfall(report: PlanningReport) -> tuple[str, ...]:
     return tuple(filter(None, (shortfall_sentence(closest), smallest_setup_sentence(report))))
 
 
-def _tiles(report: PlanningReport, best: Expected) -> Iterator[Tile]:
+def _tiles(report: PlanningReport, best: DetailedForecast) -> Iterator[Tile]:
     rate = best.samples_per_second
     usable = f"usable: {gib(report.line_bytes)} of {gib(report.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
@@ -314,7 +314,7 @@ class _Listing:
     table: Table
 
 
-def _listing(forecasts: Sequence[Expected]) -> _Listing | None:
+def _listing(forecasts: Sequence[DetailedForecast]) -> _Listing | None:
     if not forecasts:
         return None
     plans = [forecast.plan for forecast in forecasts]
@@ -348,7 +348,7 @@ def _listing(forecasts: Sequence[Expected]) -> _Listing | None:
     return _Listing(common=common_words(plans), table=table)
 
 
-def _speed(forecast: Expected) -> str:
+def _speed(forecast: DetailedForecast) -> str:
     rate = forecast.samples_per_second
     return f"{significant(rate.value)} ({interval(rate)})"
 

@@ -14,8 +14,8 @@ from rich.text import Text
 from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
 from orchestrator.forecast.memory_budgets import MemoryBudget
 from orchestrator.forecast.planner import PlanningReport
-from orchestrator.forecast.table import Expected
-from orchestrator.report.format import gib
+from orchestrator.forecast.table import DetailedForecast
+from orchestrator.report.format import gib, si_scaled
 from orchestrator.report.plan_text import (
     QUANTITY_WORDS,
     answer_sentence,
@@ -99,7 +99,9 @@ def table(*headers: tuple[str, bool]) -> Table:
     return grid
 
 
-def best_table(report: PlanningReport, forecasts: Sequence[Expected], *, numbered: bool) -> Table:
+def best_table(
+    report: PlanningReport, forecasts: Sequence[DetailedForecast], *, numbered: bool
+) -> Table:
     """Lists plans with their forecasts, in the order of `forecasts`."""
     grid = table(
         *((("#", True),) if numbered else ()),
@@ -247,11 +249,7 @@ def quantity_words(quantity: Quantity) -> str:
         return f"{name} {gib(value)} GiB"
     if unit == "s":
         return f"{name} {significant(1e3 * value)} ms"
-    scaled, prefix = value, ""
-    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if abs(value) >= factor:
-            scaled, prefix = value / factor, letter
-            break
+    scaled, prefix = si_scaled(value, smallest=1e6)
     figure = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
     gap = " " if prefix and unit[:1].islower() else ""
     return f"{name} {figure} {prefix}{gap}{unit}".rstrip()

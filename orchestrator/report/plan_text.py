@@ -14,7 +14,7 @@ from orchestrator.forecast.planning_notes import (
     UnsupportedPrecision,
     VaryingLengths,
 )
-from orchestrator.forecast.table import Expected
+from orchestrator.forecast.table import DetailedForecast
 from orchestrator.forecast.tiling import (
     Misaligned,
     PartialWave,
@@ -170,7 +170,7 @@ def devices(report: PlanningReport, ranks: int) -> str:
     return f"{ranks:,} x {report.device}"
 
 
-def expected_words(forecast: Expected, *, omit: Collection[str] = ()) -> str:
+def expected_words(forecast: DetailedForecast, *, omit: Collection[str] = ()) -> str:
     """Returns the short name of a plan, with a label if it is lossy."""
     return plan_words(forecast.plan, omit=omit) + lossy_suffix(forecast.plan, forecast.lossy)
 

@@ -38,7 +38,7 @@ from orchestrator.report.sweep_text import (
 )
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Fingerprint, Measured
+from search_spaces.trial import Measured
 
 
 def report_page(data: ReportData) -> str:
@@ -106,7 +106,7 @@ def _conditions(state: SweepState) -> str:
         f" {train.sequence_length}, {train.optimizer}, {train.precision};"
         f" {plural(len(state.records), 'trial')}"
     )
-    machine = _fingerprint(state)
+    machine = state.last_fingerprint
     where = ""
     if machine is not None:
         where = f" on {machine.device_name}, {plural(machine.hosts, 'host')}"
@@ -252,7 +252,7 @@ def _trials(state: SweepState) -> Table:
 
 
 def _machine(state: SweepState) -> str:
-    machine = _fingerprint(state)
+    machine = state.last_fingerprint
     if machine is None:
         return ""
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions)
@@ -260,8 +260,3 @@ def _machine(state: SweepState) -> str:
         f"{machine.device_name} ({machine.device}, {gib(machine.device_memory_bytes)} GiB),"
         f" {plural(machine.hosts, 'host')}; Python {machine.python}, {versions}"
     )
-
-
-def _fingerprint(state: SweepState) -> Fingerprint | None:
-    recorded = (record.fingerprint for record in reversed(state.records) if record.fingerprint)
-    return state.fingerprint or next(recorded, None)

@@ -328,9 +328,7 @@ def _heading(state: SweepState) -> Iterator[str]:
         f"{spec.model.name}: global batch {spec.train.global_batch}, sequence length"
         f" {spec.train.sequence_length}, {spec.train.optimizer}, {spec.train.precision}"
     )
-    fingerprint = state.fingerprint or next(
-        (record.fingerprint for record in reversed(state.records) if record.fingerprint), None
-    )
+    fingerprint = state.last_fingerprint
     if fingerprint is not None:
         hosts = plural(fingerprint.hosts, "host")
         yield f"on {fingerprint.device} {fingerprint.device_name}, {hosts}"

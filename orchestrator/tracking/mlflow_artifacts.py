@@ -44,12 +44,6 @@ def start_files(spec: SweepSpec) -> dict[str, str]:
     }
 
 
-def fingerprint_of(state: SweepState) -> Fingerprint | None:
-    """Returns the fingerprint of the running workers, or else of the last record that has one."""
-    recorded = (record.fingerprint for record in reversed(state.records))
-    return state.fingerprint or next(filter(None, recorded), None)
-
-
 def worker_files(fingerprint: Fingerprint | None) -> dict[str, str]:
     """Returns the hardware and software of the trials."""
     if fingerprint is None:

@@ -112,7 +112,7 @@ class StudyWriter:
 
     def describe_workers(self, state: SweepState) -> None:
         """Adds hardware and software of the workers to the artifacts, if they changed."""
-        fingerprint = mlflow_artifacts.fingerprint_of(state)
+        fingerprint = state.last_fingerprint
         if fingerprint != self._described:
             self._write_artifacts(mlflow_artifacts.worker_files(fingerprint))
             self._described = fingerprint

@@ -63,7 +63,7 @@ def started(state: SweepState) -> str:
 
 def won(state: SweepState) -> str:
     assert state.best is not None
-    return printed(render_best(explain_best(state, state.best, None)))
+    return printed(render_best(explain_best(state, state.best, None), state))
 
 
 VIEWS: dict[str, Callable[[SweepState], str]] = {
@@ -73,7 +73,7 @@ VIEWS: dict[str, Callable[[SweepState], str]] = {
     "live": lambda state: printed(dashboard(state, now=BEGAN, width=200, height=60)),
     "explain": won,
     "explain --plan": lambda state: printed(
-        render_trial(explain_trial(state, state.records[1], None))
+        render_trial(explain_trial(state, state.records[1], None), state)
     ),
     "diff": lambda state: printed(render_plans(compare_plans(state, (0, 1)))),
 }

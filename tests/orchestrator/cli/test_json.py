@@ -82,14 +82,14 @@ def test_check(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_leaves_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     told = result(capsys, "plan", "demo.yaml", "--top", "2")
 
-    assert len(told["answer"]["best"]) == 2
+    assert len(told["recommendation"]["best"]) == 2
     assert not Path("plimsoll-runs/demo/plan.json").exists()
 
 
 def test_plan_where_nothing_fits_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     told = result(capsys, "plan", "demo.yaml", "--set", "cluster.memory_gib=0.001", code=1)
 
-    assert told["answer"]["best"] == []
+    assert told["recommendation"]["best"] == []
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:

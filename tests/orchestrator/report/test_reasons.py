@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator.core.notes import (
+    ForecastsEnded,
     GroupReplaced,
     Message,
     Note,
@@ -146,6 +147,7 @@ REPLACED: tuple[tuple[ReplacementReason, str], ...] = (
 )
 NOTED: tuple[tuple[Note, str], ...] = (
     (Message(text="so"), "so"),
+    (ForecastsEnded(error="so"), "trials have no forecast: so"),
     (GroupReplaced(reason=WorkersGone()), "the worker group is replaced: its workers are gone"),
     (
         PlanBlamed(trial=2, loss=NodesLost(nodes=("a",))),

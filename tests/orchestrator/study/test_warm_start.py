@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
+from orchestrator.report.reasons import note_words
 from orchestrator.search.base import SearchState
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
@@ -105,7 +106,7 @@ def test_another_device_is_no_evidence(space: Space) -> None:
 def test_a_plan_that_is_measured_again_says_so(space: Space) -> None:
     _, reasons = searched(space, earlier(space, CPU_FINGERPRINT, every=1), 4)
 
-    again = [reason for reason in reasons if "study before measured it before" in reason]
+    again = [reason for reason in reasons if reason.measured_by == "before"]
     assert len(again) == 3
 
 
@@ -165,7 +166,7 @@ def test_sources_are_named_with_how_far_they_are_believed(tmp_path: Path, space:
     count = len(studies[0].records)
     off = math.hypot(2, 10)
 
-    assert study.sources(CPU_FINGERPRINT) == (
+    assert tuple(map(note_words, study.transferred(CPU_FINGERPRINT))) == (
         f"{count} trials transferred from study same, uncertainty 2 %",
         f"{count} trials transferred from study older, uncertainty {off:.0f} %"
         " (ray missing, torch 2.11.0)",

@@ -195,9 +195,9 @@ def test_a_failed_trial_says_why_and_what_it_wanted(everything: Logged) -> None:
     assert oom.data.metrics["memory_wanted_gib"] == pytest.approx(0.655)
     assert oom.data.metrics["memory_share"] == pytest.approx(1.31)
     assert oom.data.metrics["memory_excess"] == pytest.approx(0.31)
-    assert oom.data.tags["reason"].startswith("out of device memory in forward")
+    assert oom.data.tags["detail"].startswith("out of device memory in forward")
     assert crash.data.tags["trace"].startswith("Traceback")
-    assert crash.data.tags["reason"] == "crashed in build: ValueError: [no head] size given"
+    assert crash.data.tags["detail"] == "crashed in build: ValueError: [no head] size given"
     assert trials[4].data.tags["feasible"] == "false"  # measured, over the line
 
 
@@ -221,7 +221,7 @@ def test_the_sweeps_run_holds_the_answer(everything: Logged, folder: Path) -> No
     assert "trial 2 is best" in parent.data.tags["mlflow.note.content"]
     assert "2.29 x" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["kind"] == "sweep"
-    assert parent.data.tags["reason"].startswith("trial 2 is best (ddp micro 2 x 4 sdpa padded")
+    assert parent.data.tags["detail"].startswith("trial 2 is best (ddp micro 2 x 4 sdpa padded")
 
 
 def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
