@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from statistics import median
 
 import pytest
 
-from orchestrator.tracking.events import TrialEndedLine, TrialStartedLine
+from orchestrator.tracking.events import Line
 from orchestrator.tracking.metrics import METRICS
 from search_spaces.trial import Measured
 from tests.dashboard import expressions, names_and_labels
@@ -20,13 +21,17 @@ def rate(eventful: Eventful, rows: int) -> float:
     return outcome.samples_per_second.value
 
 
-def ends(eventful: Eventful) -> list[TrialEndedLine]:
-    return [line for line in eventful.events if isinstance(line, TrialEndedLine)]
+def ends(eventful: Eventful) -> list[Line]:
+    return [line for line in eventful.events if line["event"] == "trial_ended"]
+
+
+def seconds(line: Line) -> float:
+    return datetime.fromisoformat(line["time"]).timestamp()
 
 
 def test_values_are_those_of_the_study(eventful: Eventful) -> None:
     kinds = Counter(record.outcome.kind for record in eventful.trials)
-    ended = Counter(line.outcome for line in ends(eventful) if not line.validation)
+    ended = Counter(line["outcome"] for line in ends(eventful) if not line["validation"])
     assert ended == kinds + Counter(cancelled=1)  # cut short by a worker's death, and run again
     assert ended["out_of_memory"] == 1
     best = eventful.validations[-1].plan.micro_batch
@@ -45,9 +50,11 @@ def test_values_are_those_of_the_study(eventful: Eventful) -> None:
 
 
 def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
-    starts = [line for line in eventful.events if isinstance(line, TrialStartedLine)]
-    asks = [line.ask_seconds for line in starts if line.ask_seconds is not None]
-    waits = [line.waited_seconds for line in ends(eventful) if line.waited_seconds is not None]
+    starts = [line for line in eventful.events if line["event"] == "trial_started"]
+    asks = [line["ask_seconds"] for line in starts if line["ask_seconds"] is not None]
+    waits = [
+        line["waited_seconds"] for line in ends(eventful) if line["waited_seconds"] is not None
+    ]
     assert len(asks) == len(MICRO_BATCHES) - 1  # the first plan is nobody's choice
     assert len(waits) >= len(MICRO_BATCHES) + len(eventful.validations)
 
@@ -61,26 +68,26 @@ def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
     # workers are started for the first trial, after a death or a deadline, and for each validation
     replaced, cold, warm = True, [], []
     for line in ends(eventful):
-        if line.waited_seconds is not None:
-            (cold if replaced or line.validation else warm).append(line.waited_seconds)
-        replaced = line.outcome in ("cancelled", "timed_out") or "died" in line.detail
+        if line["waited_seconds"] is not None:
+            (cold if replaced or line["validation"] else warm).append(line["waited_seconds"])
+        replaced = line["outcome"] in ("cancelled", "timed_out") or "died" in line["detail"]
     assert len(cold) >= 1 + len(eventful.validations)
     assert min(cold) > 10 * median(warm)
 
 
 def test_the_busy_share_is_that_of_trials_and_validations(eventful: Eventful) -> None:
-    starts = [line for line in eventful.events if isinstance(line, TrialStartedLine)]
+    starts = [line for line in eventful.events if line["event"] == "trial_started"]
     # when the workers had ended, which the driver hears of later
     records = [*eventful.trials, *eventful.validations]
     ended = {(record.number, record.validation): record.ended_at for record in records}
     ran = 0.0
     for start, end in zip(starts, ends(eventful), strict=True):
-        assert (start.trial, start.validation) == (end.trial, end.validation)
-        if end.waited_seconds is not None:  # else nobody knows when it began
-            at = ended.get((end.trial, end.validation), end.time.timestamp())
-            ran += at - start.time.timestamp() - end.waited_seconds
+        assert (start["trial"], start["validation"]) == (end["trial"], end["validation"])
+        if end["waited_seconds"] is not None:  # else nobody knows when it began
+            at = ended.get((end["trial"], end["validation"]), seconds(end))
+            ran += at - seconds(start) - end["waited_seconds"]
 
-    over = (eventful.events[-1].time - starts[0].time).total_seconds()
+    over = seconds(eventful.events[-1]) - seconds(starts[0])
     assert eventful.value("busy_share") == pytest.approx(ran / over, rel=0.1)
 
 
