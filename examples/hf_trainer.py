@@ -13,7 +13,7 @@ import sys
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
 
-from orchestrator import load_best
+from plimsoll import load_best
 
 ROWS, SEQUENCE_LENGTH, STEPS = 64, 64, 4
 

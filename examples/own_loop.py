@@ -13,7 +13,7 @@ import sys
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from orchestrator import load_best
+from plimsoll import load_best
 
 SEQUENCE_LENGTH, STEPS = 64, 10
 

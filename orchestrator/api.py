@@ -176,7 +176,7 @@ def _is_database(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
+class TunedPlan:
     """A plan of a study with its measured speed and peak memory, and the sweep's specification."""
 
     study: str
@@ -242,7 +242,7 @@ class Best:
         return prepare_blocks(model, self.plan, self.spec, recompute=not all_recomputed(self.plan))
 
 
-def load_best(where: str | Path | None = None, *, trial: int | None = None) -> Best:
+def load_best(where: str | Path | None = None, *, trial: int | None = None) -> TunedPlan:
     """Loads the best plan of a sweep, or the plan of another trial.
 
     Args:
@@ -266,7 +266,7 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> B
     record = record_to_export(state, trial)
     outcome = record.outcome
     assert isinstance(outcome, Measured)
-    return Best(
+    return TunedPlan(
         study=study.name,
         trial=record.number,
         spec=study.spec,
@@ -282,9 +282,9 @@ def _device(record: Record, state: SweepState) -> str:
     return "cpu" if fingerprint is None else fingerprint.device
 
 
-def _load_exported(folder: Path) -> Best:
+def _load_exported(folder: Path) -> TunedPlan:
     manifest = ExportManifest.read(folder)
-    return Best(
+    return TunedPlan(
         study=manifest.study,
         trial=manifest.trial,
         spec=load_exported_spec(folder),

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
-from orchestrator import load_best
 from orchestrator.export import hf_trainer
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
+from plimsoll import load_best
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext

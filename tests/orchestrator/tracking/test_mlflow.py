@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator import load_best
 from orchestrator.core.records import Record
 from orchestrator.report.labels import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
+from plimsoll import load_best
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts, Provenance
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
