@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.output import write
 
 LIMIT_SECONDS = 0.5  # of commands that need no model
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _QUICK = {
     "--help": ["--help"],
     "models": ["models"],
@@ -32,8 +33,15 @@ def processor_seconds(arguments: list[str], folder: Path) -> float:
     """Returns the user and system time of a command and its children."""
     before = os.times()
     command = [sys.executable, "-m", "plimsoll", *arguments]
+    # without this variable compiled modules are kept, as an installation has them
+    environment = {name: value for name, value in os.environ.items() if name != _NO_BYTECODE}
     subprocess.run(
-        command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     after = os.times()
     return (

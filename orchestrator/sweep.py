@@ -89,9 +89,9 @@ def run_sweep(
     """
     model = prepare(spec)
     planned = _planned_space(spec, model)
+    check_study(spec, name)
     check_tracking(spec)
-    check_study(spec, name)  # a different job must not replace this study's specification
-    save_spec(spec, name)
+    save_spec(spec, name)  # a different job has not replaced it: see `check_study`
     source = provenance(spec, model, Path.cwd(), at=time.time())
     with (
         exclusive_driver(spec, name) as lock,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from typing import Any
 
 DISTRIBUTION = "plimsoll-tune"
 PACKAGES = ("orchestrator", "plimsoll", "search_spaces", "workers")
@@ -27,10 +28,12 @@ def collisions(path: list[str] | None = None) -> str:
         One sentence that names them, empty if there are none.
     """
     others: dict[str, set[str]] = {}
-    for distribution in _distributions(path):
-        name = _normal(distribution.name)
-        if name != DISTRIBUTION and (shared := set(PACKAGES) & _top_level(distribution)):
-            others.setdefault(name, set()).update(shared)
+    for distribution in metadata.distributions(**_searched(path)):
+        # parsing a distribution's metadata takes a millisecond, and there are hundreds
+        if shared := set(PACKAGES) & _top_level(distribution):
+            name = _normal(distribution.metadata["Name"] or DISTRIBUTION)
+            if name != DISTRIBUTION:
+                others.setdefault(name, set()).update(shared)
     if not others:
         return ""
     owners = " and ".join(f"{name} ({', '.join(sorted(others[name]))})" for name in sorted(others))
@@ -52,25 +55,21 @@ def unsupported_versions(path: list[str] | None = None) -> str:
     Returns:
         One sentence that names them, empty if all versions are allowed.
     """
-    # reversed: of two with one name, Python imports the first
-    installed = {_normal(each.name): each for each in reversed([*_distributions(path)])}
-    own = installed.get(DISTRIBUTION)
-    untested = () if own is None else tuple(_untested(own.requires or (), installed))
+    own = _installed(DISTRIBUTION, path)
+    untested = () if own is None else tuple(_untested(own.requires or (), path))
     if not untested:
         return ""
     return f"note: not tested with {', '.join(untested)}; results and failures may be unusual"
 
 
-def _untested(
-    requirements: Iterable[str], installed: dict[str, metadata.Distribution]
-) -> Iterator[str]:
+def _untested(requirements: Iterable[str], path: list[str] | None) -> Iterator[str]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion
 
     for text in requirements:
         try:
             requirement = Requirement(text)
-            package = installed.get(_normal(requirement.name))
+            package = _installed(requirement.name, path)
             # extras name the distribution itself, without versions; a nightly build counts as the
             # release that it precedes
             if package is None or requirement.specifier.contains(package.version, prereleases=True):
@@ -82,10 +81,15 @@ def _untested(
         yield f"{requirement.name} {package.version} (tested: {requirement.specifier})"
 
 
-def _distributions(path: list[str] | None) -> Iterator[metadata.Distribution]:
-    each = metadata.distributions() if path is None else metadata.distributions(path=path)
+def _installed(name: str, path: list[str] | None) -> metadata.Distribution | None:
+    """Returns the distribution of a name that Python imports from, None if there is none."""
+    found = metadata.distributions(name=name, **_searched(path))
     # a half-removed package leaves a folder without a name
-    return (distribution for distribution in each if distribution.metadata["Name"])
+    return next((each for each in found if each.metadata["Name"]), None)
+
+
+def _searched(path: list[str] | None) -> dict[str, Any]:
+    return {} if path is None else {"path": path}
 
 
 def _top_level(distribution: metadata.Distribution) -> set[str]:
