@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import psutil
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,6 @@ from rich.text import Text
 from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
-from orchestrator.host import package_versions, system_facts
 from orchestrator.report.format import device_rows
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
 from search_spaces.hardware.catalogue import user_folder
@@ -51,6 +49,7 @@ def doctor(
         return _probe(out, drive or Path())
     if out or drive:
         raise UserError("--out and --drive belong to a benchmark of this machine: add --probe")
+    from orchestrator.host import package_versions, system_facts
     from workers.probe.doctor import Feature, cuda_devices, survey
 
     devices = cuda_devices()
@@ -75,6 +74,10 @@ def doctor(
 
 
 def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
+    import psutil
+
+    from orchestrator.host import package_versions
+
     memory = psutil.virtual_memory()
     print_line(
         f"{platform.system()} {platform.release()}, Python {platform.python_version()},"
@@ -101,6 +104,8 @@ def _availability(lack: str | None) -> Text:
 
 
 def _probe(out: Path | None, drive: Path) -> Result:
+    import psutil
+
     from workers.probe.config import default_config
     from workers.probe.device import describe
     from workers.probe.rank import probe_ranks

@@ -21,9 +21,8 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
-from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
 
-JSON_VERSION = 1  # of all documents; grows when a field is removed or changes its meaning
+JSON_VERSION = 2  # of all documents; grows when a field is removed or changes its meaning
 _STDOUT, _STDERR = 1, 2
 
 
@@ -95,6 +94,8 @@ def _is_stdout(stream: TextIO) -> bool:
 @contextlib.contextmanager
 def _debugging() -> Iterator[None]:
     """Shows Ray's logs, and prints the traceback of an exception that ends the command."""
+    from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
+
     os.environ[RAY_LOGS_VARIABLE] = "1"
     try:
         yield

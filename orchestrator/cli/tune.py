@@ -23,7 +23,6 @@ from orchestrator.cli.options import (
     set_arguments,
 )
 from orchestrator.cli.result import Result, reserved_stdout
-from orchestrator.cluster.runtime import ray_logs_enabled
 from orchestrator.core.objective import is_measured, outcome_counts
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
@@ -80,6 +79,7 @@ def tune(
     spec = with_budget(loaded, trials=trials, minutes=minutes, validation=validation)
     name = study_name(spec, spec_path)
 
+    from orchestrator.cluster.runtime import ray_logs_enabled
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
