@@ -93,9 +93,8 @@ class Driver(AbstractDriver):
         self._clock = clock
         self._forecasts = forecasts or NoForecasts()
         self._stopped = False
-        self._search_ended: StopReason | None = (
-            None  # reason, once no trial follows; validations may
-        )
+        # why no trial follows, once that is so; validations may
+        self._search_ended: StopReason | None = None
         self._retries: list[tuple[Plan, Retry]] = []
         for listener in callbacks:
             listener.on_event(begun, self.state)
