@@ -30,6 +30,21 @@ RETIRED = {
     "witnessed": "observed",
     "untold": "spooled",
     "surroundings": "rule context",
+    "sureness": "deviation factor",
+    "unlearned": "uncalibrated",
+    "unsaid": "caveats",
+    "rival": "competitor",
+    "rivals": "competitors",
+    "belief": "calibration",
+    "beliefs": "calibrations",
+    "believed": "expected",
+    "conveyor": "pipeline runner",
+    "doors": "addresses",
+    "grounds": "contexts",
+    "hoarder": "process that takes memory",
+    "handover": "export runtime",
+    "specimen": "traced model",
+    "rehearse": "warm up",
 }
 # module stems that said what was done to something
 RETIRED_STEMS = frozenset(

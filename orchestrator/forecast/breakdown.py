@@ -70,9 +70,9 @@ class Quantity:
     precision: MatmulPrecision | None = None
 
 
-def quantities_of_time(work: Workload, told: Forecasts) -> dict[str, list[Quantity]]:
+def quantities_of_time(work: Workload, forecasts: Forecasts) -> dict[str, list[Quantity]]:
     """Returns the figures behind each term of one plan's step."""
-    return _compute_quantities(work, told) | _parallelism_quantities(work, told)
+    return _compute_quantities(work, forecasts) | _parallelism_quantities(work, forecasts)
 
 
 def _compute_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[Quantity]]:
@@ -271,16 +271,16 @@ class Term:
 class Breakdown:
     """A plan's forecast, split into terms and sources of uncertainty.
 
-    `time_doubts` and `memory_doubts` explain the width of the intervals: shares of the variance of
-    the logarithm by term or category, `COMMON` and `MISFIT`, largest first. `provenance` names the
-    source of the coefficients.
+    `time_variance` and `memory_variance` explain the width of the intervals: shares of the
+    variance of the logarithm by term or category, `COMMON` and `MISFIT`, largest first.
+    `provenance` names the source of the coefficients.
     """
 
     expected: DetailedForecast
     time: tuple[Term, ...]
     memory: tuple[Term, ...]
-    time_doubts: tuple[tuple[str, float], ...]
-    memory_doubts: tuple[tuple[str, float], ...]
+    time_variance: tuple[tuple[str, float], ...]
+    memory_variance: tuple[tuple[str, float], ...]
     provenance: str
 
 
@@ -313,8 +313,8 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             )
             for at, name in enumerate(CATEGORIES)
         ),
-        time_doubts=_variance_shares(calibration.time_scales, steps.seconds[0], TERMS),
-        memory_doubts=_variance_shares(
+        time_variance=_variance_shares(calibration.time_scales, steps.seconds[0], TERMS),
+        memory_variance=_variance_shares(
             calibration.memory_scales,
             peak.bytes[0],
             CATEGORIES,
@@ -328,7 +328,7 @@ def _variance_shares(
     scales: Scales, terms: Numbers, names: tuple[str, ...], factor: float | None = None
 ) -> tuple[tuple[str, float], ...]:
     """Splits the variance of the logarithm of the sum by term, and drops shares below 1 %."""
-    shares, misfit = scales.doubts(terms, factor)
+    shares, misfit = scales.variance_parts(terms, factor)
     by_source = dict(zip((COMMON, *names), shares, strict=True))
     by_source[MISFIT] = misfit
     relevant = [(name, float(share)) for name, share in by_source.items() if share >= 0.01]

@@ -21,10 +21,10 @@ from search_spaces.trial import Estimate, Measured, MemoryReading
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReportData:
-    """A sweep with the forecasts of its plans; where `ground` is None, `note` says why."""
+    """A sweep with the forecasts of its plans; where `context` is None, `note` says why."""
 
     state: SweepState
-    ground: ForecastContext | None
+    context: ForecastContext | None
     note: str = ""
 
     @property
@@ -43,11 +43,11 @@ def report_data(state: SweepState) -> ReportData:
     """Adds forecasts for the accelerator of the best plan, or a note why there are none."""
     plan = (state.best or state.records[0]).plan
     try:
-        return ReportData(state=state, ground=forecast_context(state, plan.accelerator))
+        return ReportData(state=state, context=forecast_context(state, plan.accelerator))
     except UserError as error:
         reason = " ".join(str(error).split())
         note = f"This page shows measurements only, without forecasts: {reason}"
-        return ReportData(state=state, ground=None, note=note)
+        return ReportData(state=state, context=None, note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def ablation(data: ReportData) -> tuple[KnobEffect, ...]:
         for record in data.state.records
         if record.plan.accelerator == kind
     ]
-    return single_changes(data.best, records, data.ground)
+    return single_changes(data.best, records, data.context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +125,11 @@ def accounting(data: ReportData) -> tuple[Count, ...]:
     Without forecasts it covers the plans tried.
     """
     rows = [*_tried(data.state)]
-    if data.ground is not None:
-        rows += _untried(data.ground)
+    if data.context is not None:
+        rows += _untried(data.context)
         rows += [
             Count(plans=plans, what="ruled out", why=rule.replace("_", " "))
-            for rule, plans in sorted(data.ground.sized.ruled_out, key=lambda entry: -entry[1])
+            for rule, plans in sorted(data.context.sized.ruled_out, key=lambda entry: -entry[1])
         ]
     return tuple(rows)
 

@@ -23,7 +23,6 @@ from orchestrator.report.plan_text import (
     category_words,
     common_knobs,
     common_words,
-    doubt_words,
     expected_words,
     fewest_sentence,
     interval,
@@ -36,6 +35,7 @@ from orchestrator.report.plan_text import (
     slowdown_words,
     smallest_setup_sentence,
     term_words,
+    variance_words,
     waste_sentence,
 )
 from orchestrator.report.sweep_tables import section
@@ -327,8 +327,8 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
         parts.append(Text(f"  recomputation is {percent(forecast.recomputed)} of the compute"))
     parts += section("Memory at the peak", terms_table(breakdown.memory, seconds=False))
     uncertainty = [
-        Text(f"speed: {_largest(breakdown.time_doubts, term_words)}"),
-        Text(f"memory: {_largest(breakdown.memory_doubts, category_words)}"),
+        Text(f"speed: {_largest(breakdown.time_variance, term_words)}"),
+        Text(f"memory: {_largest(breakdown.memory_variance, category_words)}"),
         Text(f"calibration: {breakdown.provenance}; --records of a study narrows the intervals"),
     ]
     parts += section("Sources of uncertainty", *uncertainty)
@@ -336,4 +336,6 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
 
 
 def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
-    return ", ".join(f"{doubt_words(name, words)} {percent(share)}" for name, share in shares[:5])
+    return ", ".join(
+        f"{variance_words(name, words)} {percent(share)}" for name, share in shares[:5]
+    )

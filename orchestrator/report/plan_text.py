@@ -118,7 +118,7 @@ GROUP_WORDS: Mapping[KnobGroup, str] = MappingProxyType(
         "all": "all knobs",
     }
 )
-_DOUBT_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "between plans"})
+_VARIANCE_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "between plans"})
 
 
 def term_words(name: str) -> str:
@@ -136,9 +136,9 @@ def category_words(name: str) -> str:
     return CATEGORY_WORDS.get(name, name.replace("_", " "))
 
 
-def doubt_words(name: str, words: Callable[[str], str]) -> str:
+def variance_words(name: str, words: Callable[[str], str]) -> str:
     """Names a source of uncertainty; `words` names terms or categories."""
-    return _DOUBT_WORDS.get(name) or words(name)
+    return _VARIANCE_WORDS.get(name) or words(name)
 
 
 def significant(value: float) -> str:

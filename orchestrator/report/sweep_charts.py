@@ -104,8 +104,8 @@ def trials_chart(data: ReportData) -> Figure:
 
 
 def _forecast_points(data: ReportData) -> Iterator[Scatter]:
-    if data.ground is not None:
-        points = scatter_points(data.ground.sized)
+    if data.context is not None:
+        points = scatter_points(data.context.sized)
         yield {
             "type": "scatter",
             "mode": "markers",
@@ -334,7 +334,7 @@ def time_chart(records: Sequence[Record]) -> Figure:
 
 def terms_chart(data: ReportData, records: Sequence[Record]) -> Figure:
     """Plots the calibrated forecast of step time by term, for the plans that have one."""
-    context, best = data.ground, data.best
+    context, best = data.context, data.best
     assert context is not None
     assert best is not None
     forecasts = [
@@ -399,7 +399,7 @@ def figures(data: ReportData) -> Mapping[str, Figure]:
     if shown := shown_plans(data):
         charts["memory"] = memory_chart(data, shown)
         charts["time"] = time_chart(shown)
-        if data.ground is not None and data.best is not None:
+        if data.context is not None and data.best is not None:
             charts["terms"] = terms_chart(data, shown)
     if (curves := loss_curves(state)) is not None:
         charts["losses"] = losses_chart(curves)

@@ -217,7 +217,7 @@ def _effect_row(effect: KnobEffect) -> tuple[str, str, str, str]:
 
 def _total(data: ReportData) -> str:
     total = sum(count.plans for count in accounting(data))
-    noun = "combinations of knob values" if data.ground is not None else "plans tried"
+    noun = "combinations of knob values" if data.context is not None else "plans tried"
     return f"{total:,} {noun}"
 
 

@@ -59,7 +59,7 @@ def end_files(state: SweepState) -> dict[str, str]:
     """
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
-    return plan | {"report.html": report_page(ReportData(state=state, ground=None, note=_WITHOUT))}
+    return plan | {"report.html": report_page(ReportData(state=state, context=None, note=_WITHOUT))}
 
 
 def export_files(state: SweepState, model: ModelFacts | None) -> dict[str, str]:

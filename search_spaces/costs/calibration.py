@@ -134,7 +134,7 @@ class Scales:
         parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
         return parts
 
-    def doubts(self, terms: Numbers, factor: float | None = None) -> tuple[Numbers, float]:
+    def variance_parts(self, terms: Numbers, factor: float | None = None) -> tuple[Numbers, float]:
         """Splits the variance of one sum into shares.
 
         Returns:

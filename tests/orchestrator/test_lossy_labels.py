@@ -68,7 +68,7 @@ def won(state: SweepState) -> str:
 
 VIEWS: dict[str, Callable[[SweepState], str]] = {
     "report": lambda state: printed(render_report(state, "plimsoll ui")),
-    "page": lambda state: report_page(ReportData(state=state, ground=None, note="")),
+    "page": lambda state: report_page(ReportData(state=state, context=None, note="")),
     "log": started,
     "live": lambda state: printed(dashboard(state, now=BEGAN, width=200, height=60)),
     "explain": won,

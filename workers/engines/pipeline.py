@@ -180,7 +180,7 @@ class PipelineTraining(AbstractTraining):
     """
 
     module: nn.Module  # all stages of this rank
-    conveyor: PipelineRunner
+    runner: PipelineRunner
     tied: TiedWeights | None
     update: Update
     settings: TorchSettings
@@ -198,7 +198,7 @@ class PipelineTraining(AbstractTraining):
             # times `data`: gradients are averaged over ranks, while loss parts add up
             weights = [batch.targets / targets * self.data for batch in batches]
         with watch.during("backward"):
-            parts = self.conveyor.run(batches, weights, self.update)
+            parts = self.runner.run(batches, weights, self.update)
             if self.tied is not None:
                 self.tied.add_up()
         with watch.during("optimizer"):
@@ -210,7 +210,7 @@ class PipelineTraining(AbstractTraining):
         self.module.eval()
         batches = self._to_one_shape(batches)
         weights = [batch.targets / targets for batch in batches]
-        parts = self.conveyor.run(batches, weights, self.update, trains=False)
+        parts = self.runner.run(batches, weights, self.update, trains=False)
         self.module.train()
         return self._sum(parts)
 
@@ -267,7 +267,7 @@ def build_pipeline(
     counted_elsewhere = tied.weights if tied is not None and not is_first else ()
     return PipelineTraining(
         module=module,
-        conveyor=PipelineRunner(
+        runner=PipelineRunner(
             passes,
             pipeline,
             HiddenShape(model.module, stack.blocks[0], stack.form),

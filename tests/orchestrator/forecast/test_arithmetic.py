@@ -65,7 +65,7 @@ def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
     by_engine = {}
     for engine in ("torch", "deepspeed"):
         sized = single_plan_table(a_question(), a_plan(engine=engine), a_footprint, belief)
-        by_engine[engine] = dict(breakdown(sized, 0, belief).memory_doubts)
+        by_engine[engine] = dict(breakdown(sized, 0, belief).memory_variance)
 
     assert by_engine["torch"][MISFIT] > 0.9
     assert by_engine["deepspeed"].get(MISFIT, 0.0) < 0.9

@@ -35,9 +35,9 @@ def every_page() -> dict[str, str]:
     report = hostile(validated((3.0, 2.0, 1.0)))
     nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
     return {
-        "sweep": report_page(ReportData(state=forecasts, ground=a_ground(forecasts))),
-        "validated": report_page(ReportData(state=report, ground=None, note=HOSTILE)),
-        "no answer": report_page(ReportData(state=nothing_fits, ground=None)),
+        "sweep": report_page(ReportData(state=forecasts, context=a_ground(forecasts))),
+        "validated": report_page(ReportData(state=report, context=None, note=HOSTILE)),
+        "no answer": report_page(ReportData(state=nothing_fits, context=None)),
         "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
         "no plan": plan_page((1,), limit_bytes=GIB),
         "regret": regret_page(races()),

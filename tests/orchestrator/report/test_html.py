@@ -71,7 +71,7 @@ def test_the_pages_have_every_chart(pages: dict[str, str]) -> None:
 
 def test_pages_are_small(pages: dict[str, str]) -> None:
     many = a_state(TRIED * 100)
-    long = report_page(ReportData(state=many, ground=a_ground(many)))
+    long = report_page(ReportData(state=many, context=a_ground(many)))
 
     assert len(figures_of(long)["trials"]["data"][1]["x"]) == 400
     assert max(len(page.encode()) for page in (long, *pages.values())) < MOST_BYTES

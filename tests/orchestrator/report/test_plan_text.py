@@ -21,13 +21,13 @@ from orchestrator.report.plan_text import (
     QUANTITY_WORDS,
     TERM_WORDS,
     category_words,
-    doubt_words,
     interval,
     percent,
     planning_note_words,
     significant,
     size_words,
     term_words,
+    variance_words,
     waste_sentence,
 )
 from search_spaces.costs.memory import CATEGORIES
@@ -76,10 +76,10 @@ def test_every_quantity_has_its_words() -> None:
 
 
 def test_every_source_of_uncertainty_has_its_words() -> None:
-    assert doubt_words(COMMON, term_words) == "common to all plans"
-    assert doubt_words(MISFIT, category_words) == "between plans"
-    assert doubt_words("matmul", term_words) == "matmuls"
-    assert doubt_words("optimizer", category_words) == "optimizer states"
+    assert variance_words(COMMON, term_words) == "common to all plans"
+    assert variance_words(MISFIT, category_words) == "between plans"
+    assert variance_words("matmul", term_words) == "matmuls"
+    assert variance_words("optimizer", category_words) == "optimizer states"
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
 
 def test_every_combination_is_counted_once() -> None:
     told = told_of()
-    assert told.ground is not None
-    sized = told.ground.sized
+    assert told.context is not None
+    sized = told.context.sized
     counts = accounting(told)
 
     combinations = len(sized.table) + sum(count for _, count in sized.ruled_out)
@@ -125,7 +125,7 @@ def test_losses_of_the_validation_are_drawn_on_those_of_the_reference() -> None:
 
     assert curves is not None
     assert (curves.ours, curves.theirs, curves.reference) == ((3.0, 2.0, 1.0), (3.0, 2.0, 1.0), 0)
-    page = report_page(ReportData(state=state, ground=None))
+    page = report_page(ReportData(state=state, context=None))
     assert "Trial 1 is best, validated in a fresh worker group" in words_of(page)
     assert len(figures_of(page)["losses"]["data"]) == 2
 
@@ -133,7 +133,7 @@ def test_losses_of_the_validation_are_drawn_on_those_of_the_reference() -> None:
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     state = validated((3.0, 2.5, 1.0))
 
-    words = words_of(report_page(ReportData(state=state, ground=None)))
+    words = words_of(report_page(ReportData(state=state, context=None)))
     assert not words.startswith("Trial 1 is best")
     assert "the validation of trial 1 failed: its losses differ by up to 17 %" in words.replace(
         "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"

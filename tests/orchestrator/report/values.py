@@ -26,8 +26,8 @@ TRIED: tuple[tuple[Plan, Outcome], ...] = (
 def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> ReportData:
     state = a_state(tried)
     if forecasts:
-        return ReportData(state=state, ground=a_ground(state))
-    return ReportData(state=state, ground=None, note="mymodel.py is not there")
+        return ReportData(state=state, context=a_ground(state))
+    return ReportData(state=state, context=None, note="mymodel.py is not there")
 
 
 def validated(losses: tuple[float, ...]) -> SweepState:
