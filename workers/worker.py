@@ -16,7 +16,7 @@ from search_spaces.trial import Outcome
 from workers.memory.cpu import CpuMeter
 from workers.memory.cuda import CudaMeter
 from workers.memory.meter import AbstractMeter
-from workers.memory.snapshot import OomSnapshots
+from workers.memory.oom import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
 
 _WARMUP_SIZE = 64

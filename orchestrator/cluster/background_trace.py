@@ -15,7 +15,7 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
-from workers.tracing.cache import default_folder, digest_of, load
+from workers.tracing.trace import default_folder, digest_of, load
 
 # The trace runs next to starting workers, perhaps next to a trial: at this niceness it gets a
 # third of the CPU time that each of them gets

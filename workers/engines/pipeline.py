@@ -25,11 +25,10 @@ from search_spaces.errors import ModelError
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
-from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.base import AbstractTraining, StateBytes, state_bytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update, make_update
 from workers.engines.stage_module import StageModule, TiedWeights
-from workers.engines.state_bytes import state_bytes
 from workers.engines.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
 from workers.models.function import PROBE_SAMPLES

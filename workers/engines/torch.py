@@ -15,10 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
-from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
+from workers.engines.base import (
+    AbstractTraining,
+    StateBytes,
+    evaluation_loss,
+    require_loss,
+    state_bytes,
+)
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import Update
-from workers.engines.state_bytes import state_bytes
 from workers.engines.stopwatch import AbstractStopwatch
 from workers.parallel.compile import reset_compiler
 

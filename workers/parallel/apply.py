@@ -9,8 +9,7 @@ from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.parallel.checkpoint import checkpoint_blocks
 from workers.parallel.compile import compile_blocks
-from workers.parallel.ddp import replicate
-from workers.parallel.fsdp import shard
+from workers.parallel.data_parallel import replicate, shard
 from workers.parallel.tensor import split_blocks
 from workers.process_groups import Mesh
 

@@ -27,11 +27,11 @@ from workers.probe.rates import (
     adam_rate,
     collective_points,
     copy_bandwidth,
+    drive_rates,
     launch_seconds,
     matmul_points,
     transfer_rates,
 )
-from workers.probe.storage import drive_rates
 
 FINDINGS = TypeAdapter(ProbeResult)
 _POLL_SECONDS = 1.0

@@ -22,7 +22,7 @@ from search_spaces.spec.schema import SweepSpec
 from workers.engines.base import require_loss
 from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
-from workers.parallel.fsdp import shard
+from workers.parallel.data_parallel import shard
 from workers.tracing.footprints import NO_FACTS, traced_attention
 from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.recorder import BatchValues

@@ -7,13 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
+from workers.models.facts import cache_folder, content_digest, model_source, save_file
 from workers.models.user_code import user_code_errors
-from workers.tracing.cache import default_folder, digest_of, load, save
+
+
+def default_folder() -> Path:
+    """Returns the folder of footprints."""
+    return cache_folder("footprints")
+
+
+def digest_of(spec: SweepSpec, device: str) -> str:
+    """Returns the digest of everything that a footprint depends on, except its variants.
+
+    That is the model's configuration or source, the longest sample, adapters, the device,
+    Plimsoll's own code, and the versions of the libraries that run the trace.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    train = spec.train
+    return content_digest(
+        {
+            "device": device,
+            "model": spec.model.model_dump(mode="json"),
+            "source": model_source(spec.model),
+            "data": spec.data.model_dump(mode="json"),
+            "files": [_stamp(Path(file)) for file in (*spec.data.files, spec.data.tokenizer or "")],
+            "sequence_length": train.sequence_length,
+            "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
+        }
+    )
+
+
+def load(folder: Path, digest: str) -> Footprint | None:
+    """Returns the cached footprint, None if there is none or it cannot be read."""
+    try:
+        return _adapter().validate_json((folder / f"{digest}.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def save(folder: Path, footprint: Footprint) -> None:
+    """Saves a footprint; without access to the folder, the next run traces it again."""
+    save_file(folder / f"{footprint.digest}.json", _adapter().dump_json(footprint))
+
+
+@cache
+def _adapter() -> TypeAdapter[Footprint]:
+    return TypeAdapter(Footprint)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.expanduser().stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)  # identifies the file's content
+
 
 Wanted = tuple[Attention, Compute, Split]
 

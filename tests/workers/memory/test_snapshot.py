@@ -10,7 +10,7 @@ import torch
 
 from search_spaces.trial import TrialRequest
 from tests.workers.values import a_plan, a_spec
-from workers.memory.snapshot import OomSnapshots
+from workers.memory.oom import OomSnapshots
 
 GIVES_UP = (0, 2**30, 2**34, 2**20)  # device, asked for, in use, free
 

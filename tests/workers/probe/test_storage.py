@@ -1,4 +1,4 @@
-"""Tests `workers.probe.storage`: the file that it writes, and its time limit."""
+"""Tests `workers.probe.rates`: the file that it writes, and its time limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.probe.storage import CHUNK_BYTES, drive_rates
+from workers.probe.rates import CHUNK_BYTES, drive_rates
 
 
 class Ticking:

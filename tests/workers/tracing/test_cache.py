@@ -10,8 +10,8 @@ import pytest
 
 from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
-from workers.models import content
-from workers.tracing.cache import default_folder, digest_of, load, save
+from workers.models import facts
+from workers.tracing.trace import default_folder, digest_of, load, save
 
 ONE = Extent(fixed=1)
 PART = Part(
@@ -81,13 +81,13 @@ def test_so_does_a_change_of_the_code_that_traces(
 ) -> None:
     (tmp_path / "workers" / "tracing").mkdir(parents=True)
     step = tmp_path / "workers" / "tracing" / "step.py"
-    monkeypatch.setattr(content, "_CODE", tmp_path)
+    monkeypatch.setattr(facts, "_CODE", tmp_path)
     names = []
     for text in ("BYTES = 4\n", "BYTES = 2\n"):
         step.write_text(text)
-        content.code_digest.cache_clear()
+        facts.code_digest.cache_clear()
         names.append(digest_of(spec(), "cpu"))
-    content.code_digest.cache_clear()
+    facts.code_digest.cache_clear()
 
     assert len(set(names)) == 2
 
