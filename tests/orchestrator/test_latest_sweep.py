@@ -20,7 +20,8 @@ from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import save_spec
 from search_spaces.errors import StudyError, UserError
 from search_spaces.spec.load import parse_spec
-from tests.orchestrator.records import make_measured, make_oom, make_spec, make_state
+from tests.orchestrator.records import make_spec, make_state
+from tests.outcomes import make_measured, make_oom
 
 SPEC = parse_spec("model: gpt2\ntrain: {global_batch: 32}", source="demo.yaml")
 

@@ -29,14 +29,8 @@ from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
 from orchestrator.tracking.mlflow_view import view_state
 from tests.orchestrator.export.folders import taken_of
-from tests.orchestrator.records import (
-    BEGAN,
-    make_measured,
-    make_plan,
-    make_space,
-    make_spec,
-    make_state,
-)
+from tests.orchestrator.records import BEGAN, make_plan, make_space, make_spec, make_state
+from tests.outcomes import make_measured
 
 SPEC = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
 

@@ -10,7 +10,7 @@ from orchestrator.api import NO_SPEC_NOTE, find_study
 from orchestrator.workspace import STORAGE_VARIABLE
 from search_spaces.errors import SpecError, StudyError
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.orchestrator.records import make_measured
+from tests.outcomes import make_measured
 
 TRIED = ((a_plan(), make_measured(20.0)),)
 

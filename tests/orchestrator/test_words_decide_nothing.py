@@ -33,7 +33,8 @@ from search_spaces.trial import Crashed, Outcome
 from tests.orchestrator.controller.test_controller import Sweep
 from tests.orchestrator.controller.test_placing import Cluster, Placed
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
-from tests.orchestrator.records import make_measured, make_oom, make_spec
+from tests.orchestrator.records import make_spec
+from tests.outcomes import make_measured, make_oom
 
 _TEXTS = ("str", "Iterator[str]", "tuple[str, ...]", "list[str]")
 _DIED = Crashed(cause="worker_died", rank=1, phase="forward", detail="so")

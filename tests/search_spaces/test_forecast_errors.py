@@ -8,13 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator.core.records import Record, forecast_errors
-from tests.orchestrator.records import (
-    make_expectation,
-    make_measured,
-    make_oom,
-    make_plan,
-    make_record,
-)
+from tests.orchestrator.records import make_plan, make_record
+from tests.outcomes import make_expectation, make_measured, make_oom
 
 RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
 

@@ -9,22 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from search_spaces.trial import (
-    Anatomy,
     Cancelled,
-    Conditions,
-    Costs,
     Crashed,
     Diverged,
     DriverDied,
     Estimate,
     Interruption,
-    Measured,
-    MemoryReading,
     NodesLost,
     NoRoom,
     Outcome,
     OutOfMemory,
-    Phases,
     Refused,
     Stopped,
     TimedOut,
@@ -32,44 +26,10 @@ from search_spaces.trial import (
     outcome_from_json,
     outcome_to_json,
 )
+from tests.outcomes import make_conditions, make_costs, make_measured
 
-COSTS = Costs(build_seconds=0.5, steps_seconds=6.0, total_seconds=7.25, residual_bytes=4096)
-MEASURED = Measured(
-    samples_per_second=Estimate(value=100.0, low=98.0, high=102.0),
-    tokens_per_second=12_800.5,
-    step_seconds=Estimate(value=0.32, low=0.31, high=0.33),
-    phases=Phases(data=0.01, forward=0.1, backward=0.2, optimizer=0.01),
-    mfu=None,
-    flops_per_step=1e12,
-    memory=MemoryReading(
-        rank=1,
-        limit_bytes=2**28,
-        peak_bytes=2**27,
-        reserved_bytes=2**27,
-        allocated_bytes=None,
-        anatomy=Anatomy(
-            weights=1,
-            gradients=2,
-            optimizer_states=3,
-            activations=4,
-            fragmentation=None,
-            outside=6,
-        ),
-    ),
-    conditions=Conditions(
-        host_cpu_percent=99.0,
-        host_memory_percent=10.0,
-        device_utilisation_percent=None,
-        device_power_watts=None,
-        device_memory_bytes=None,
-        throttled=("thermal", "power"),
-    ),
-    warmup_steps=2,
-    measured_steps=6,
-    losses=(7.5, 7.25),
-    seconds_by_step=(0.9, 0.4),
-    costs=COSTS,
-)
+COSTS = make_costs(residual_bytes=4096)
+MEASURED = make_measured(flops_per_step=None, conditions=make_conditions(("thermal", "power")))
 OUT_OF_MEMORY = OutOfMemory(
     where="device",
     wanted_bytes=150,

@@ -11,27 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.trial import (
-    Anatomy,
     Cancelled,
-    Conditions,
-    Costs,
     Crashed,
     Diverged,
-    Estimate,
     Measured,
-    MemoryReading,
     Outcome,
     OutOfMemory,
-    Phases,
     Stopped,
 )
+from tests.outcomes import make_conditions, make_costs, make_measured
 from workers.outcomes import merge_outcomes
-
-
-def costs(residual_bytes: int) -> Costs:
-    return Costs(
-        build_seconds=0.1, steps_seconds=1.0, total_seconds=2.0, residual_bytes=residual_bytes
-    )
 
 
 def out_of_memory(rank: int, wanted_bytes: int | None, residual_bytes: int = 0) -> OutOfMemory:
@@ -42,55 +31,34 @@ def out_of_memory(rank: int, wanted_bytes: int | None, residual_bytes: int = 0) 
         rank=rank,
         phase="forward",
         detail="no room",
-        costs=costs(residual_bytes),
+        costs=make_costs(residual_bytes=residual_bytes),
     )
 
 
 def crashed(rank: int, cause: Any, residual_bytes: int = 0) -> Crashed:
-    return Crashed(cause=cause, rank=rank, phase="forward", detail="x", costs=costs(residual_bytes))
+    return Crashed(
+        cause=cause,
+        rank=rank,
+        phase="forward",
+        detail="x",
+        costs=make_costs(residual_bytes=residual_bytes),
+    )
 
 
 def diverged(residual_bytes: int = 0) -> Diverged:
-    return Diverged(step=3, loss="nan", costs=costs(residual_bytes))
+    return Diverged(step=3, loss="nan", costs=make_costs(residual_bytes=residual_bytes))
 
 
-def measured(rank: int, peak_bytes: int, throttled: tuple[str, ...] = (), **more: Any) -> Measured:
-    value = Estimate(value=1.0 + rank, low=0.5 + rank, high=1.5 + rank)
-    return Measured(
-        samples_per_second=value,
-        tokens_per_second=1.0,
-        step_seconds=value,
-        phases=Phases(data=0.0, forward=0.1, backward=0.2, optimizer=0.1),
-        mfu=None,
-        flops_per_step=None,
-        memory=MemoryReading(
-            rank=rank,
-            limit_bytes=100,
-            peak_bytes=peak_bytes,
-            reserved_bytes=peak_bytes,
-            allocated_bytes=None,
-            anatomy=Anatomy(
-                weights=1,
-                gradients=1,
-                optimizer_states=1,
-                activations=1,
-                fragmentation=None,
-                outside=1,
-            ),
-        ),
-        conditions=Conditions(
-            host_cpu_percent=1.0,
-            host_memory_percent=1.0,
-            device_utilisation_percent=None,
-            device_power_watts=None,
-            device_memory_bytes=None,
-            throttled=throttled,
-        ),
-        warmup_steps=1,
-        measured_steps=6,
-        losses=(2.0, 1.0),
-        costs=costs(more.get("residual_bytes", 0)),
+def measured(
+    rank: int, peak_bytes: int, throttled: tuple[str, ...] = (), residual_bytes: int = 0
+) -> Measured:
+    made = make_measured(
+        1.0 + rank,
+        conditions=make_conditions(throttled),
+        costs=make_costs(residual_bytes=residual_bytes),
     )
+    memory = replace(made.memory, rank=rank, limit_bytes=100, peak_bytes=peak_bytes)
+    return replace(made, memory=memory)
 
 
 BROKEN = crashed(1, "collective")

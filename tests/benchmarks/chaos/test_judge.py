@@ -22,7 +22,7 @@ from benchmarks.chaos.judge import (
 from orchestrator.core.records import Record
 from search_spaces.trial import Outcome, TimedOut
 from tests.orchestrator.core.values import state_after
-from tests.orchestrator.records import make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 TRIALS = state_after([make_measured(10.0), make_measured(20.0), make_oom()]).records
 

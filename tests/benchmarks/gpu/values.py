@@ -8,16 +8,13 @@ from typing import Any
 from orchestrator.core.messages import TrialReport
 from search_spaces.plan import Plan
 from search_spaces.trial import (
-    Anatomy,
-    Conditions,
     Costs,
     Estimate,
     Measured,
-    MemoryReading,
     Outcome,
     OutOfMemory,
-    Phases,
 )
+from tests.outcomes import make_conditions, make_measured
 
 GIB = 2**30
 
@@ -37,41 +34,25 @@ def a_plan(**knobs: Any) -> Plan:
 
 
 def measured(*, seconds: float = 2.0, peak: int = 3 * GIB, flops: float | None = 4e12) -> Measured:
-    return Measured(
-        samples_per_second=Estimate(value=16 / seconds, low=16 / seconds, high=16 / seconds),
-        tokens_per_second=1000.0,
+    rate = Estimate(value=16 / seconds, low=16 / seconds, high=16 / seconds)
+    made = make_measured(
+        16 / seconds,
+        samples_per_second=rate,
         step_seconds=Estimate(value=seconds, low=seconds, high=seconds),
-        phases=Phases(data=0.0, forward=1.0, backward=1.0, optimizer=0.0),
         mfu=0.5,
         flops_per_step=flops,
-        memory=MemoryReading(
-            rank=0,
-            limit_bytes=8 * GIB,
-            peak_bytes=peak,
-            reserved_bytes=peak - GIB,
-            allocated_bytes=None,
-            anatomy=Anatomy(
-                weights=1,
-                gradients=1,
-                optimizer_states=1,
-                activations=1,
-                fragmentation=None,
-                outside=GIB,
-            ),
-        ),
-        conditions=Conditions(
-            host_cpu_percent=None,
-            host_memory_percent=None,
-            device_utilisation_percent=None,
-            device_power_watts=None,
-            device_memory_bytes=peak + 1,
-            throttled=(),
-        ),
-        warmup_steps=1,
-        measured_steps=6,
-        losses=(1.0,),
+        conditions=replace(make_conditions(), device_memory_bytes=peak + 1),
         costs=costs(build=1.0, steps=5.0),
     )
+    memory = replace(
+        made.memory,
+        rank=0,
+        limit_bytes=8 * GIB,
+        peak_bytes=peak,
+        reserved_bytes=peak - GIB,
+        anatomy=replace(made.memory.anatomy, outside=GIB),
+    )
+    return replace(made, memory=memory)
 
 
 def costs(*, build: float = 0.0, steps: float = 0.0, residual: int = 0) -> Costs:

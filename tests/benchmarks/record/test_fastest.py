@@ -9,7 +9,8 @@ from benchmarks.record.rows import Cells
 from benchmarks.record.table import RecordingError
 from search_spaces.trial import Outcome
 from tests.benchmarks.record.values import row
-from tests.orchestrator.records import make_measured, make_oom, make_plan
+from tests.orchestrator.records import make_plan
+from tests.outcomes import make_measured, make_oom
 
 KNOBS = ("micro_batch",)
 PLANS = tuple(make_plan(micro_batch=micro, accumulation=8 // micro) for micro in (1, 2, 4, 8))

@@ -19,13 +19,8 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
 from tests.benchmarks.record.values import row, subject
-from tests.orchestrator.records import (
-    LIMIT_BYTES,
-    every_outcome,
-    make_measured,
-    make_oom,
-    make_plan,
-)
+from tests.orchestrator.records import make_plan
+from tests.outcomes import LIMIT_BYTES, every_outcome, make_measured, make_oom
 
 
 def test_the_columns_are_those_of_published_tables() -> None:

@@ -9,7 +9,8 @@ from benchmarks.record.table import set_id
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
-from tests.orchestrator.records import CPU_FINGERPRINT, LLAMA, make_measured, make_plan, make_spec
+from tests.orchestrator.records import LLAMA, make_plan, make_spec
+from tests.outcomes import CPU_FINGERPRINT, make_measured
 from workers.models.capabilities import ModelShape
 
 SPEC = make_spec(space={"engine": ["torch"], "batching": ["padded"], "micro_batch": [1, 2, 4]})

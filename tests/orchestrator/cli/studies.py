@@ -18,7 +18,8 @@ from search_spaces.plan import Plan
 from search_spaces.spec.load import parse_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
-from tests.orchestrator.records import BEGAN, CPU_FINGERPRINT, make_plan, make_record
+from tests.orchestrator.records import BEGAN, make_plan, make_record
+from tests.outcomes import CPU_FINGERPRINT
 from tests.workers.values import LLAMA
 
 TREE: dict[str, Any] = {

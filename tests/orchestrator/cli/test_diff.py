@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.orchestrator.records import make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 PLANS = (a_plan(), a_plan(micro_batch=2), a_plan(micro_batch=4))
 FIRST = tuple(zip(PLANS, (make_measured(20.0), make_measured(30.0), make_oom()), strict=True))

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.orchestrator.records import LIMIT_BYTES, make_measured, make_oom
+from tests.outcomes import LIMIT_BYTES, make_measured, make_oom
 
 OUTCOMES = (
     (a_plan(), make_measured(20.0, 0.3)),

@@ -16,7 +16,7 @@ from orchestrator.cli.app import app
 from orchestrator.cli.result import JSON_VERSION
 from tests.orchestrator.cli.studies import a_plan, a_study
 from tests.orchestrator.cli.test_sync import swept
-from tests.orchestrator.records import make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 from tests.workers.values import LLAMA
 
 TRIED = (

@@ -29,7 +29,7 @@ from orchestrator.tracking.mlflow_view import sweep_pages
 from orchestrator.workspace import save_spec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
-from tests.orchestrator.records import make_measured, make_records, make_space, make_spec
+from tests.orchestrator.records import make_records, make_space, make_spec
 from tests.orchestrator.tracking.test_mlflow import log
 from tests.orchestrator.tracking.test_mlflow_shared import (
     logged,
@@ -38,6 +38,7 @@ from tests.orchestrator.tracking.test_mlflow_shared import (
     trials_of,
     wait_for,
 )
+from tests.outcomes import make_measured
 from tests.proxies import proxy_to
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -8,7 +8,8 @@ import threading
 import time
 
 from orchestrator.cluster.metrics import RayMetrics
-from tests.orchestrator.records import every_outcome, make_records, make_space, make_spec, sweep
+from tests.orchestrator.records import make_records, make_space, make_spec, sweep
+from tests.outcomes import every_outcome
 
 THREAD = "plimsoll-metrics"
 

@@ -42,16 +42,14 @@ from search_spaces.trial import (
     Stopped,
     WorkersFailed,
 )
-from tests.orchestrator.records import (
-    BEGAN,
+from tests.orchestrator.records import BEGAN, make_space, make_spec
+from tests.outcomes import (
     CPU_FINGERPRINT,
     LIMIT_BYTES,
     every_outcome,
     make_expectation,
     make_measured,
     make_oom,
-    make_space,
-    make_spec,
 )
 
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)

@@ -12,14 +12,9 @@ from orchestrator.core.messages import Assignment, TrialReport
 from orchestrator.study.study import Study, StudyLost
 from orchestrator.sweep import LosableDriver
 from search_spaces.facts import ClusterFacts
-from tests.orchestrator.records import (
-    BEGAN,
-    CPU_FINGERPRINT,
-    LIMIT_BYTES,
-    make_measured,
-    make_space,
-)
+from tests.orchestrator.records import BEGAN, make_space
 from tests.orchestrator.study.values import NAME, open_study, study_spec
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 
 
 def report(given: Assignment) -> TrialReport:

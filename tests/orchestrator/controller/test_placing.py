@@ -16,7 +16,8 @@ from orchestrator.core.reasons import NoPlanForNodes, Retry
 from orchestrator.report.reasons import note_words
 from search_spaces.trial import Cancelled, Crashed, Measured, NodesLost, NoRoom, Outcome
 from tests.orchestrator.controller.test_controller import Sweep
-from tests.orchestrator.records import CPU_FINGERPRINT, make_measured, make_spec
+from tests.orchestrator.records import make_spec
+from tests.outcomes import CPU_FINGERPRINT, make_measured
 
 DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="connection lost")
 

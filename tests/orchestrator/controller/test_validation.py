@@ -16,7 +16,8 @@ from orchestrator.core.reasons import BudgetSpent, Validates
 from orchestrator.study.reader import load_end, load_records, load_validations
 from search_spaces.trial import Cancelled, Crashed, Stopped
 from tests.orchestrator.controller.test_controller import Sweep
-from tests.orchestrator.records import make_measured, make_oom, make_spec
+from tests.orchestrator.records import make_spec
+from tests.outcomes import make_measured, make_oom
 
 Make = Callable[..., Sweep]
 TRIALS = (make_measured(20.0, 0.3), make_measured(40.0, 0.8), make_measured(39.5, 0.5))

@@ -12,7 +12,8 @@ from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotW
 from orchestrator.core.state import advance
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
-from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_plan
+from tests.orchestrator.records import BEGAN, make_plan
+from tests.outcomes import make_measured, make_oom
 
 MINUTE = 60.0
 GOOD, WORSE, TIGHT = make_measured(40.0), make_measured(30.0), make_measured(50.0, 0.97)

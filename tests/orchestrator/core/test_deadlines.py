@@ -13,14 +13,8 @@ from orchestrator.core.budget import trial_deadline_seconds
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from tests.orchestrator.core.values import state_after
-from tests.orchestrator.records import (
-    BEGAN,
-    make_costs,
-    make_expectation,
-    make_measured,
-    make_oom,
-    make_plan,
-)
+from tests.orchestrator.records import BEGAN, make_plan
+from tests.outcomes import make_costs, make_expectation, make_measured, make_oom
 
 ROOMY = {"trial_seconds": 10_000, "minutes": 1_000}
 OBJECTIVE = {"max_seconds": 20}

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.failures import GroupFailure, outcome_of_group_failure
 from search_spaces.trial import Crashed, CrashKind, Diverged, Outcome, OutOfMemory
-from tests.orchestrator.records import make_costs, make_measured, make_oom
+from tests.outcomes import make_costs, make_measured, make_oom
 
 DEATH = GroupFailure(
     doing="running the trial", host_memory=False, rank=1, detail="ActorDiedError: killed"

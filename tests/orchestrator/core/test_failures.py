@@ -35,7 +35,7 @@ from search_spaces.trial import (
     TimedOut,
 )
 from tests.orchestrator.core.values import state_after
-from tests.orchestrator.records import make_costs, make_measured, make_oom
+from tests.outcomes import make_costs, make_measured, make_oom
 
 
 def crash(cause: CrashKind, detail: str = "RuntimeError: so", **changes: object) -> Crashed:

@@ -18,14 +18,8 @@ from orchestrator.report.labels import violation_words
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import numbers
-from tests.orchestrator.records import (
-    make_measured,
-    make_oom,
-    make_plan,
-    make_record,
-    make_spec,
-    make_state,
-)
+from tests.orchestrator.records import make_plan, make_record, make_spec, make_state
+from tests.outcomes import make_measured, make_oom
 
 # a rank costs 2 an hour: samples for 1 are rate x 1800 / ranks
 PRICED: dict[str, Any] = {"price_per_gpu_hour": 2.0}

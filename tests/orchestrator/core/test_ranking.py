@@ -21,16 +21,8 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import numbers
-from tests.orchestrator.records import (
-    every_outcome,
-    make_measured,
-    make_oom,
-    make_plan,
-    make_record,
-    make_records,
-    make_space,
-    make_spec,
-)
+from tests.orchestrator.records import make_plan, make_record, make_records, make_space, make_spec
+from tests.outcomes import every_outcome, make_measured, make_oom
 
 GOAL = Objective(headroom=0.05)
 

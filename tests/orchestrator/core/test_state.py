@@ -23,17 +23,13 @@ from search_spaces.trial import Cancelled, Outcome, Stopped
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import (
     BEGAN,
-    CPU_FINGERPRINT,
-    LIMIT_BYTES,
-    every_outcome,
-    make_measured,
-    make_oom,
     make_plan,
     make_record,
     make_space,
     make_spec,
     some_plans,
 )
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, every_outcome, make_measured, make_oom
 
 
 def test_each_event_changes_what_it_tells_of() -> None:

@@ -16,7 +16,7 @@ from orchestrator.core.validation import COMPARED_STEPS, loss_check
 from orchestrator.report.labels import failure_words
 from search_spaces.trial import Cancelled, Measured, Outcome, Stopped, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
-from tests.orchestrator.records import make_costs, make_measured, make_oom
+from tests.outcomes import make_costs, make_measured, make_oom
 
 ON = {"enabled": True}
 SLOW, FAST, ROOMY = make_measured(20.0), make_measured(40.0, 0.8), make_measured(39.5, 0.5)

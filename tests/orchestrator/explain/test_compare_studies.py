@@ -17,7 +17,7 @@ from orchestrator.report.document import comparison_document
 from search_spaces.plan import Plan
 from search_spaces.trial import Fingerprint, Outcome
 from tests.orchestrator.explain.values import a_plan, a_state, measured, out_of_memory
-from tests.orchestrator.records import CPU_FINGERPRINT
+from tests.outcomes import CPU_FINGERPRINT
 
 PLANS = tuple(
     a_plan(micro_batch=micro, checkpoint_ratio=ratio) for ratio in (0.0, 1.0) for micro in (1, 2, 4)

@@ -34,7 +34,7 @@ from tests.orchestrator.explain.values import (
     measured,
     out_of_memory,
 )
-from tests.orchestrator.records import every_outcome, make_oom
+from tests.outcomes import every_outcome, make_oom
 
 LOST = a_plan(zero_stage=2, micro_batch=4)
 

@@ -15,7 +15,8 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
-from tests.orchestrator.records import make_measured, make_oom, make_record
+from tests.orchestrator.records import make_record
+from tests.outcomes import make_measured, make_oom
 
 LIMIT = 80 * GIB
 SPACE = {

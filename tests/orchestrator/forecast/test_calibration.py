@@ -14,7 +14,8 @@ from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import StudyError
 from search_spaces.trial import Estimate
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
-from tests.orchestrator.records import make_measured, make_oom, make_record
+from tests.orchestrator.records import make_record
+from tests.outcomes import make_measured, make_oom
 
 SLOWER, LARGER = 1.3, 1.1
 

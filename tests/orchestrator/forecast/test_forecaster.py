@@ -25,16 +25,8 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast
-from tests.orchestrator.records import (
-    BEGAN,
-    CPU_FINGERPRINT,
-    LIMIT_BYTES,
-    make_measured,
-    make_oom,
-    make_plan,
-    make_record,
-    make_spec,
-)
+from tests.orchestrator.records import BEGAN, make_plan, make_record, make_spec
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured, make_oom
 from tests.workers.values import LLAMA
 from workers.models.load import describe
 from workers.tracing.trace import trace

@@ -17,7 +17,8 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import LIMIT_BYTES, PROPOSED, make_measured, make_record, make_spec
+from tests.orchestrator.records import PROPOSED, make_record, make_spec
+from tests.outcomes import LIMIT_BYTES, make_measured
 from workers.models.load import describe
 from workers.tracing.trace import trace
 

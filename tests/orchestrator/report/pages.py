@@ -23,8 +23,8 @@ from search_spaces.spec.schema import GIB
 from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts
-from tests.orchestrator.records import every_outcome, make_expectation
 from tests.orchestrator.report.values import ANSWER, START, TRIED, validated
+from tests.outcomes import every_outcome, make_expectation
 
 HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
 

@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.core.state import SweepState
 from orchestrator.report.sweep_text import contention_sentence
-from tests.orchestrator.records import make_measured, make_state
+from tests.orchestrator.records import make_state
+from tests.outcomes import make_measured
 
 
 def after(alone: float, *, apart: bool = False, validated: bool = True) -> SweepState:

@@ -12,11 +12,7 @@ from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import DriveAccess
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
-from tests.orchestrator.records import (
-    make_conditions,
-    make_measured,
-    make_oom,
-)
+from tests.outcomes import make_conditions, make_measured, make_oom
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,6 @@ from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, 
 from orchestrator.report.live import lines as plain_lines_of
 from tests.orchestrator.records import (
     BEGAN,
-    every_outcome,
-    make_expectation,
-    make_measured,
-    make_oom,
     make_plan,
     make_records,
     make_space,
@@ -27,6 +23,7 @@ from tests.orchestrator.records import (
     make_state,
     sweep,
 )
+from tests.outcomes import every_outcome, make_expectation, make_measured, make_oom
 
 
 def busy_state() -> SweepState:

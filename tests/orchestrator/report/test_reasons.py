@@ -64,7 +64,7 @@ from search_spaces.trial import (
     TimedOut,
     WorkersFailed,
 )
-from tests.orchestrator.records import make_measured
+from tests.outcomes import make_measured
 
 DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedError")
 ROOM = NoRoom(ranks=8, ranks_per_node=4, accelerator="H100", minutes=10.0, available=((2, 4, ""),))

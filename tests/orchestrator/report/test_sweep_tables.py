@@ -15,7 +15,8 @@ from orchestrator.report.sweep_tables import (
     progress,
 )
 from search_spaces.trial import Estimate
-from tests.orchestrator.records import BEGAN, make_measured, make_oom, make_state
+from tests.orchestrator.records import BEGAN, make_state
+from tests.outcomes import make_measured, make_oom
 
 
 def test_speedup_is_the_ratio_to_the_baseline() -> None:

@@ -10,18 +10,14 @@ from rich.console import Console
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.state import SweepState, begin
 from orchestrator.report.sweep_text import render_report
-from tests.orchestrator.records import (
+from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
+from tests.outcomes import (
     every_outcome,
     make_conditions,
     make_costs,
     make_expectation,
     make_measured,
     make_oom,
-    make_records,
-    make_space,
-    make_spec,
-    make_state,
-    sweep,
 )
 
 COMMAND = "plimsoll ui demo.yaml"

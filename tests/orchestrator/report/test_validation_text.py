@@ -26,7 +26,8 @@ from tests.orchestrator.core.test_validation import (
     validation_of,
     validation_run,
 )
-from tests.orchestrator.records import BEGAN, make_measured, make_oom
+from tests.orchestrator.records import BEGAN
+from tests.outcomes import make_measured, make_oom
 
 HOLDS = make_measured(39.0, 0.55, validation=validation_run())
 ALL = (

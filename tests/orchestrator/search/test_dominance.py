@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from orchestrator.search.base import drop_dominated
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome, TimedOut
-from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record
+from tests.orchestrator.records import make_plan, make_record
+from tests.outcomes import make_measured, make_oom
 
 FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)
 

@@ -17,8 +17,9 @@ from orchestrator.search.plimsoll import PlimsollProposer
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
 from search_spaces.trial import OutOfMemory
-from tests.orchestrator.records import make_oom, make_record, make_space, make_spec
+from tests.orchestrator.records import make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
+from tests.outcomes import make_oom
 
 HEADROOM = 0.05
 LEARNED = 10  # trials after which a sampler should know better than chance

@@ -13,7 +13,8 @@ from orchestrator.search.plimsoll import search_objective
 from orchestrator.search.surrogate import Prediction
 from search_spaces.plan_table import PlanTable
 from search_spaces.trial import Measured
-from tests.orchestrator.records import make_measured, make_plan, make_record, make_spec
+from tests.orchestrator.records import make_plan, make_record, make_spec
+from tests.outcomes import make_measured
 
 # of 1, 2 and 4 ranks; fast, slow and roomy
 PLANS = tuple(make_plan(data=ranks, replicas=1, accumulation=1) for ranks in (1, 2, 4))

@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.search.observations import observation_of
 from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, Stopped, TimedOut
-from tests.orchestrator.records import make_measured, make_oom, make_plan, make_record, make_spec
+from tests.orchestrator.records import make_plan, make_record, make_spec
+from tests.outcomes import make_measured, make_oom
 
 SPEC = make_spec(objective={"max_seconds": 10})
 

@@ -16,8 +16,9 @@ from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Crashed, Measured
-from tests.orchestrator.records import make_measured, make_oom, make_record, make_space, make_spec
+from tests.orchestrator.records import make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
+from tests.outcomes import make_measured, make_oom
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
 

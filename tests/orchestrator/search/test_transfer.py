@@ -16,8 +16,9 @@ from orchestrator.search.transfer import (
     transfer_std,
 )
 from search_spaces.trial import Fingerprint
-from tests.orchestrator.records import CPU_FINGERPRINT as OURS
-from tests.orchestrator.records import make_measured, make_plan, make_record
+from tests.orchestrator.records import make_plan, make_record
+from tests.outcomes import CPU_FINGERPRINT as OURS
+from tests.outcomes import make_measured
 
 OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))
 FAR = replace(OURS, hosts=2)

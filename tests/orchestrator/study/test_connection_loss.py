@@ -21,8 +21,9 @@ from orchestrator.study.writer import SPOOL_FILE
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied
-from tests.orchestrator.records import PROPOSED, make_measured, make_record, make_space
+from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.outcomes import make_measured
 from tests.proxies import Proxy, proxy_to
 
 AWAY_SECONDS = 3.0  # longer than what is not told of

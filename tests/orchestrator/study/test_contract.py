@@ -18,14 +18,9 @@ from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
-from tests.orchestrator.records import (
-    PROPOSED,
-    every_outcome,
-    make_measured,
-    make_record,
-    make_space,
-)
+from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run
+from tests.outcomes import every_outcome, make_measured
 
 
 def states(spec: SweepSpec) -> list[TrialState]:

@@ -19,14 +19,7 @@ from orchestrator.study.study import Study
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured, Outcome, OutOfMemory
-from tests.orchestrator.records import (
-    PROPOSED,
-    every_outcome,
-    make_measured,
-    make_oom,
-    make_record,
-    make_space,
-)
+from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import (
     NAME,
     open_study,
@@ -35,6 +28,7 @@ from tests.orchestrator.study.values import (
     share_of_limit,
     study_spec,
 )
+from tests.outcomes import every_outcome, make_measured, make_oom
 
 SAMPLERS = ("tpe", "gp", "random")
 GP_THOROUGH = pytest.param("gp", marks=pytest.mark.thorough)  # each of its asks takes long

@@ -20,16 +20,9 @@ from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory
-from tests.orchestrator.records import (
-    CPU_FINGERPRINT,
-    LIMIT_BYTES,
-    PROPOSED,
-    make_measured,
-    make_record,
-    make_space,
-    make_spec,
-)
+from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit, study_spec
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
 OLDER = replace(CPU_FINGERPRINT, versions=(("torch", "2.11.0"),))

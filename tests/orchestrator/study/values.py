@@ -9,14 +9,8 @@ from orchestrator.study.study import Study
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
-from tests.orchestrator.records import (
-    PROPOSED,
-    make_measured,
-    make_oom,
-    make_record,
-    make_space,
-    make_spec,
-)
+from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec
+from tests.outcomes import make_measured, make_oom
 
 NAME = "small"
 

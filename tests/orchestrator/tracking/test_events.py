@@ -27,15 +27,8 @@ from orchestrator.tracking.events import (
 )
 from search_spaces.errors import UserError
 from search_spaces.trial import Crashed, Measured
-from tests.orchestrator.records import (
-    BEGAN,
-    every_outcome,
-    make_expectation,
-    make_records,
-    make_space,
-    make_spec,
-    sweep,
-)
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
+from tests.outcomes import every_outcome, make_expectation
 
 DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
 SPEC = make_spec(tracking={"experiment": "team"})

@@ -33,15 +33,13 @@ from orchestrator.tracking.metrics import (
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import (
     BEGAN,
-    every_outcome,
-    make_measured,
-    make_oom,
     make_record,
     make_space,
     make_spec,
     make_state,
     some_plans,
 )
+from tests.outcomes import every_outcome, make_measured, make_oom
 
 PLANS = some_plans(make_space(make_spec()), 3)
 

@@ -23,18 +23,8 @@ from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts,
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import (
-    BEGAN,
-    LLAMA,
-    every_outcome,
-    make_expectation,
-    make_measured,
-    make_oom,
-    make_records,
-    make_space,
-    make_spec,
-    sweep,
-)
+from tests.orchestrator.records import BEGAN, LLAMA, make_records, make_space, make_spec, sweep
+from tests.outcomes import every_outcome, make_expectation, make_measured, make_oom
 
 
 @pytest.fixture(scope="module")

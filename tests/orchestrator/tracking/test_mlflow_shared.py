@@ -24,7 +24,8 @@ from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import make_measured, make_records, make_space, make_spec, sweep
+from tests.orchestrator.records import make_records, make_space, make_spec, sweep
+from tests.outcomes import make_measured
 from tests.proxies import proxy_to
 
 ROOT = Path(__file__).parents[3]

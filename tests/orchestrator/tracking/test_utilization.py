@@ -11,14 +11,8 @@ from orchestrator.core.reasons import IsBaseline, NoMoreTrials
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.metrics import Utilization, busy_share, utilization
 from search_spaces.trial import Cancelled, NodesLost
-from tests.orchestrator.records import (
-    BEGAN,
-    make_measured,
-    make_record,
-    make_space,
-    make_spec,
-    some_plans,
-)
+from tests.orchestrator.records import BEGAN, make_record, make_space, make_spec, some_plans
+from tests.outcomes import make_measured
 
 SPEC = make_spec()
 SPACE = make_space(SPEC)
