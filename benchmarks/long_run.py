@@ -31,8 +31,8 @@ from search_spaces.spec.schema import SweepSpec
 NAME = "long"
 MIB = 2**20
 TITLES = (  # of Ray's processes, beside the driver
-    *("ray::RayTrainWorker", "ray::TrainController", "ray::ResourceTrainable", "ray::Mailbox"),
-    *("ray::Desk", "raylet", "gcs_server"),
+    *("ray::RayTrainWorker", "ray::TrainController", "ray::ResourceTrainable", "ray::GroupChannel"),
+    *("ray::AssignmentQueue", "raylet", "gcs_server"),
 )
 
 

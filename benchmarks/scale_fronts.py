@@ -10,8 +10,8 @@ from typing import Any, final
 from benchmarks.naps import BATCH, LIMIT_BYTES, Nap, NapReport, SleepingDriver, Told
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
 from benchmarks.virtual import AbstractFront, Clock
-from orchestrator.cluster.channels import Order
-from orchestrator.cluster.loop import AbstractDesk
+from orchestrator.cluster.channels import GroupCommand
+from orchestrator.cluster.loop import AbstractSupervisor
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.controller import PlacingDriver
 from orchestrator.core.events import SweepStarted
@@ -86,16 +86,16 @@ class StandingNodes(AbstractNodes):
 
 
 @final
-class _Desk(AbstractDesk):
+class _Supervisor(AbstractSupervisor):
     """Keeps what groups are given."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
 
-    def put(self, group: str, given: Assignment | Order) -> None:
+    def put(self, group: str, given: Assignment | GroupCommand) -> None:
         self.given[group] = given
 
-    def bury(self, group: str) -> tuple[str, ...]:
+    def clean_up(self, group: str) -> tuple[str, ...]:
         return ()
 
 
@@ -132,20 +132,20 @@ class PlimsollFront(AbstractFront):
             wait_seconds=60,
             clock=clock,
         )
-        self._desk, self._clock, self._tune_seconds = _Desk(), clock, tune_seconds
-        self._searcher = PlanSearcher(placing, self._desk)
+        self._supervisor, self._clock, self._tune_seconds = _Supervisor(), clock, tune_seconds
+        self._searcher = PlanSearcher(placing, self._supervisor)
 
     def ask(self, group: int) -> float | None:
         name = str(group)
-        if name not in self._desk.given:
+        if name not in self._supervisor.given:
             with self._clock:
                 self._searcher.suggest(name)
-        given = self._desk.given.get(name)
+        given = self._supervisor.given.get(name)
         return given.seconds if isinstance(given, Nap) else None
 
     def tell(self, group: int, began: float, ended: float) -> None:
         """Tells, and asks for the same group at once: so does Ray Tune's result."""
-        given = self._desk.given.pop(str(group))
+        given = self._supervisor.given.pop(str(group))
         report = NapReport(
             number=given.request.number,
             outcome=given.outcome,

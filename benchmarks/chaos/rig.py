@@ -18,8 +18,8 @@ import psutil
 from benchmarks.chaos.settings import Setting
 
 RANKS = "ray::RayTrainWorker"
-ACTORS = (  # of a group, and the desk that all groups have
-    *("ray::Mailbox", "ray::ResourceTrainable", "ray::Desk"),
+ACTORS = (  # of a group, and the queue that all groups have
+    *("ray::GroupChannel", "ray::ResourceTrainable", "ray::AssignmentQueue"),
     *("ray::TrainController", "ray::SynchronizationActor"),
 )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerProcess:
     """Process of one rank, and the node that it runs on."""
 
     worker: ActorHandle
@@ -32,7 +32,7 @@ class Seat:
     devices: tuple[tuple[str, int], ...] = ()  # its group's GPUs there: UUID, bytes in use before
 
 
-class Order(Enum):
+class GroupCommand(Enum):
     """Instruction to a worker group that gets no trial."""
 
     LEAVE = "leave"  # end: there are no more trials
@@ -40,22 +40,26 @@ class Order(Enum):
     WAIT = "wait"  # nothing was decided yet: ask again
 
 
-class Desk:
+class AssignmentQueue:
     """Queues of assignments for worker groups, and the heartbeats of their runners."""
 
     def __init__(self) -> None:
-        self._queues: defaultdict[str, asyncio.Queue[Assignment | Order]] = defaultdict(
+        self._queues: defaultdict[str, asyncio.Queue[Assignment | GroupCommand]] = defaultdict(
             asyncio.Queue
         )
         self._heartbeats: dict[str, tuple[float, ActorHandle]] = {}
-        self._seats: dict[str, Sequence[Seat]] = {}
+        self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
 
-    async def beat(self, group: str, runner: ActorHandle, seats: Sequence[Seat] = ()) -> None:
+    async def beat(
+        self, group: str, runner: ActorHandle, worker_processes: Sequence[WorkerProcess] = ()
+    ) -> None:
         """Records a heartbeat of a group's runner, and where its workers run."""
         self._heartbeats[group] = time.monotonic(), runner
-        self._seats[group] = seats
+        self._worker_processes[group] = worker_processes
 
-    async def look(self, seconds: float) -> tuple[list[ActorHandle], dict[str, Sequence[Seat]]]:
+    async def silent_runners(
+        self, seconds: float
+    ) -> tuple[list[ActorHandle], dict[str, Sequence[WorkerProcess]]]:
         """Finds runners without a heartbeat.
 
         Args:
@@ -66,21 +70,21 @@ class Desk:
         """
         now = time.monotonic()
         silent = [group for group, (last, _) in self._heartbeats.items() if now - last > seconds]
-        return [self._heartbeats.pop(group)[1] for group in silent], self._seats
+        return [self._heartbeats.pop(group)[1] for group in silent], self._worker_processes
 
-    async def put(self, group: str, given: Assignment | Order) -> None:
-        """Queues an assignment or an order for a group."""
+    async def put(self, group: str, given: Assignment | GroupCommand) -> None:
+        """Queues an assignment or a command for a group."""
         self._queues[group].put_nowait(given)
 
-    async def take(self, group: str, seconds: float) -> Assignment | Order:
-        """Returns what is queued for a group; `Order.WAIT` if nothing comes within `seconds`."""
+    async def take(self, group: str, seconds: float) -> Assignment | GroupCommand:
+        """Returns what is queued for a group; WAIT if nothing comes within `seconds`."""
         try:
             return await asyncio.wait_for(self._queues[group].get(), seconds)
         except TimeoutError:
-            return Order.WAIT
+            return GroupCommand.WAIT
 
 
-class Mailbox:
+class GroupChannel:
     """Requests to the ranks of one group, and their answers. Lives as long as its group."""
 
     def __init__(self, world_size: int) -> None:
@@ -89,16 +93,16 @@ class Mailbox:
         self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self._announced: dict[int, Outcome] = {}
         self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
-        self._seats: list[Seat] = []
+        self._worker_processes: list[WorkerProcess] = []
         self._oom_kills: dict[str, int] = {}
 
-    async def sit(self, seat: Seat) -> None:
+    async def register(self, process: WorkerProcess) -> None:
         """Records that a rank's process runs; it has yet to load what it needs."""
-        self._seats.append(seat)
+        self._worker_processes.append(process)
 
-    async def seats(self) -> list[Seat]:
+    async def worker_processes(self) -> list[WorkerProcess]:
         """Returns the processes of the ranks that have started so far."""
-        return self._seats
+        return self._worker_processes
 
     async def count(self, node: str, oom_kills: int) -> None:
         """Records how many processes the kernel's OOM killer had killed on a node so far."""
@@ -108,7 +112,7 @@ class Mailbox:
         """Returns the counts of all nodes when their last trial began, by the node's id."""
         return self._oom_kills
 
-    async def enter(self, worker: ActorHandle, seen: Fingerprint) -> None:
+    async def set_ready(self, worker: ActorHandle, seen: Fingerprint) -> None:
         """Records that a rank is ready for trials."""
         await self._ready.put((worker, seen))
 

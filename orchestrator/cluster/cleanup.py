@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.cluster.channels import Seat
+from orchestrator.cluster.channels import WorkerProcess
 from orchestrator.cluster.ray_private import actors_of_job, is_alive, placement_groups_of
 from orchestrator.host import kill_leftovers, oom_kills, wait_for_release
 
@@ -42,20 +42,22 @@ def session_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def end_worker_processes(seats: Sequence[Seat]) -> tuple[str, ...]:
+def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]:
     """Ends all processes of workers on their nodes, and waits until their GPUs are free.
 
     Args:
-        seats: Of the workers.
+        worker_processes: Of the workers.
 
     Returns:
         What is still running or still holds memory, a sentence each.
     """
     this_node = ray.get_runtime_context().get_node_id()
     faults: list[str] = []
-    for node in sorted({seat.node for seat in seats}):
-        leaders = [seat.pid for seat in seats if seat.node == node]
-        devices = dict(pair for seat in seats if seat.node == node for pair in seat.devices)
+    for node in sorted({process.node for process in worker_processes}):
+        leaders = [process.pid for process in worker_processes if process.node == node]
+        devices = dict(
+            pair for process in worker_processes if process.node == node for pair in process.devices
+        )
         survivors: tuple[int, ...] = ()
         unfreed: tuple[str, ...] = ()
         if node == this_node:
@@ -112,13 +114,13 @@ def remove_abandoned_placement_groups() -> None:
         remove_placement_group(PlacementGroup(ray.PlacementGroupID(group)))
 
 
-def clean_up_group(seats: Sequence[Seat]) -> tuple[str, ...]:
+def clean_up_group(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]:
     """Cleans up after the runner of a group has died. Call it on the node where the runner was.
 
     Ray ends the processes that the runner started within seconds, unless they hang as well.
 
     Args:
-        seats: Of the group's workers.
+        worker_processes: Of the group's workers.
 
     Returns:
         What is still running or still holds memory, a sentence each.
@@ -126,7 +128,7 @@ def clean_up_group(seats: Sequence[Seat]) -> tuple[str, ...]:
     actors = actors_of_job()
     dead = {_worker_id(actor.address) for actor in actors if not is_alive(actor)}
     _end_controllers_of(dead, actors)
-    faults = end_worker_processes(seats)
+    faults = end_worker_processes(worker_processes)
     remove_abandoned_placement_groups()
     return faults
 

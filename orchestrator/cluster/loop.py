@@ -26,7 +26,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.tune.search import Searcher
 
 from orchestrator.cluster import ray_private
-from orchestrator.cluster.channels import Desk, Order, Seat
+from orchestrator.cluster.channels import AssignmentQueue, GroupCommand, WorkerProcess
 from orchestrator.cluster.cleanup import clean_up_group, session_folder
 from orchestrator.cluster.nodes import HEAD_RESOURCE
 from orchestrator.cluster.runtime import is_own_ray
@@ -42,25 +42,25 @@ _METRIC = "ended"
 _TAKE_SECONDS = 5.0  # after which an idle group reports that it is idle
 _HEARTBEAT_SECONDS = 5.0
 SILENT_SECONDS = 120.0  # before a runner is killed: no machine is too busy for that long
-_MAX_DESKS = 3  # one after the other, before the sweep fails
-_DESK, _GROUP, _REPORT = "desk", "group", "report"
+_MAX_QUEUES = 3  # one after the other, before the sweep fails
+_QUEUE, _GROUP, _REPORT = "queue", "group", "report"
 
 
-class DeskLost(Exception):
-    """The desk died or hangs: groups can get no more trials."""
+class QueueLost(Exception):
+    """The queue died or hangs: groups can get no more trials."""
 
 
-class AbstractDesk(ABC):
+class AbstractSupervisor(ABC):
     """Interface through which the searcher assigns trials to groups, and cleans up after them."""
 
     actor: ActorHandle  # groups take their assignments from it
 
     @abstractmethod
-    def put(self, group: str, given: Assignment | Order) -> None:
-        """Queues an assignment or an order for a group."""
+    def put(self, group: str, given: Assignment | GroupCommand) -> None:
+        """Queues an assignment or a command for a group."""
 
     @abstractmethod
-    def bury(self, group: str) -> tuple[str, ...]:
+    def clean_up(self, group: str) -> tuple[str, ...]:
         """Cleans up after a group whose runner died.
 
         Returns:
@@ -69,7 +69,7 @@ class AbstractDesk(ABC):
 
 
 @final
-class FrontDesk(AbstractDesk):
+class GroupSupervisor(AbstractSupervisor):
     """Assigns trials to groups through an actor, kills silent runners, and cleans up after them.
 
     Runners enforce the deadlines of trials and starts. This class enforces one for the runners: if
@@ -83,37 +83,40 @@ class FrontDesk(AbstractDesk):
         Args:
             silent_seconds: Longest silence of a runner, and of the actor.
         """
-        self.actor = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(Desk).remote()
+        self.actor = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(AssignmentQueue).remote()
         self.lost = False
         self._seconds = silent_seconds
-        self._seats: dict[str, Sequence[Seat]] = {}  # of each group's workers, as last reported
+        # of each group, as last reported
+        self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
         self._next_check = self._last_answer = time.monotonic()
 
-    def put(self, group: str, given: Assignment | Order) -> None:
+    def put(self, group: str, given: Assignment | GroupCommand) -> None:
         self._answer(self.actor.put.remote(group, given), self._seconds)
 
-    def look(self) -> None:
+    def check_heartbeats(self) -> None:
         """Kills runners that are silent. Call it often.
 
         Raises:
-            DeskLost: If the actor died or hangs.
+            QueueLost: If the actor died or hangs.
         """
         now = time.monotonic()
         if not self.lost and now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
-            answer = self._answer(self.actor.look.remote(self._seconds), _CHECK_SECONDS)
+            answer = self._answer(self.actor.silent_runners.remote(self._seconds), _CHECK_SECONDS)
             if answer is not None:
-                silent, self._seats = answer
+                silent, self._worker_processes = answer
                 for runner in silent:
                     ray.kill(runner)
         if self.lost:
-            raise DeskLost
+            raise QueueLost
 
-    def bury(self, group: str) -> tuple[str, ...]:
-        seats = self._seats.pop(group, ())
+    def clean_up(self, group: str) -> tuple[str, ...]:
+        worker_processes = self._worker_processes.pop(group, ())
         task = ray.remote(num_cpus=0, max_retries=0, resources=HEAD_RESOURCE)(clean_up_group)
         try:
-            faults: tuple[str, ...] = ray.get(task.remote(seats), timeout=_CLEANUP_SECONDS)
+            faults: tuple[str, ...] = ray.get(
+                task.remote(worker_processes), timeout=_CLEANUP_SECONDS
+            )
         except RayError as error:
             name = type(error).__name__
             return (f"cleanup after a worker group failed, its processes may still run: {name}",)
@@ -140,7 +143,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def setup(self, config: dict[str, Any]) -> None:
         """Starts without workers: the first trial determines how many it needs."""
-        self._desk: ActorHandle = config[_DESK]
+        self._queue: ActorHandle = config[_QUEUE]
         self._name: str = config[_GROUP]
         self._group = WarmGroup()
         self._ended = threading.Event()
@@ -149,29 +152,29 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 
     def _send_heartbeats(self) -> None:
         while True:
-            self._desk.beat.remote(self._name, self._actor, self.seats())
+            self._queue.beat.remote(self._name, self._actor, self.worker_processes())
             if self._ended.wait(_HEARTBEAT_SECONDS):
                 return
 
     def step(self) -> dict[str, Any]:
         """Waits for a trial, runs it and reports its outcome."""
         try:
-            assigned = ray.get(self._desk.take.remote(self._name, _TAKE_SECONDS))
-        except RayActorError:  # the next desk starts groups of its own
-            assigned = Order.LEAVE
+            assigned = ray.get(self._queue.take.remote(self._name, _TAKE_SECONDS))
+        except RayActorError:  # the next queue starts groups of its own
+            assigned = GroupCommand.LEAVE
         if isinstance(assigned, Assignment):
             return {_REPORT: self.run(assigned), _METRIC: 1}
-        if assigned is Order.RELEASE:
+        if assigned is GroupCommand.RELEASE:
             self._group.stop()
-        return {_METRIC: 0, "done": assigned is Order.LEAVE}
+        return {_METRIC: 0, "done": assigned is GroupCommand.LEAVE}
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs one trial."""
         return self._group.run(given)
 
-    def seats(self) -> Sequence[Seat]:
+    def worker_processes(self) -> Sequence[WorkerProcess]:
         """Returns the processes of the group's workers."""
-        return self._group.seats
+        return self._group.worker_processes
 
     def cleanup(self) -> None:
         """Stops the workers."""
@@ -182,24 +185,26 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Does nothing: the study holds all results."""
 
 
-class Watch(tune.Callback):  # type: ignore[misc]  # Ray is untyped
-    """Checks the desk and the runners while Tune runs."""
+class HealthCallback(tune.Callback):  # type: ignore[misc]  # Ray is untyped
+    """Checks the queue and the runners while Tune runs."""
 
-    def __init__(self, desk: FrontDesk) -> None:
-        self._desk = desk
+    def __init__(self, supervisor: GroupSupervisor) -> None:
+        self._supervisor = supervisor
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         """Checks them. Tune calls this several times a second, and ends if it raises."""
-        self._desk.look()
+        self._supervisor.check_heartbeats()
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     """Asks the driver for trials, assigns them to groups and passes their reports to the driver."""
 
-    def __init__(self, driver: AbstractDriver | None, desk: AbstractDesk | None) -> None:
+    def __init__(
+        self, driver: AbstractDriver | None, supervisor: AbstractSupervisor | None
+    ) -> None:
         super().__init__(metric=_METRIC, mode="max")
         self._driver = driver
-        self._desk = desk
+        self._supervisor = supervisor
         self._numbers: dict[str, int] = {}  # of the trial that each busy group runs
         self._idle: list[str] = []  # groups that wait for a trial
         self._placements: dict[str, Placement] = {}  # of each group's workers
@@ -215,7 +220,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         Returns:
             None if there is nothing to run now, `Searcher.FINISHED` if the sweep is over.
         """
-        assert self._desk is not None
+        assert self._supervisor is not None
         proposed = self._next_assignment()
         if proposed is None:
             self._dismiss_idle()
@@ -227,7 +232,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
             self._assign(proposed)
             return None
         self._assign(proposed, trial_id)
-        return {_DESK: self._desk.actor, _GROUP: trial_id}
+        return {_QUEUE: self._supervisor.actor, _GROUP: trial_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Passes a report to the driver, and assigns trials to idle groups.
@@ -255,8 +260,8 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     ) -> None:
         """Forgets a group that ended. If it ran a trial, its runner died."""
         assert self._driver is not None
-        assert self._desk is not None
-        faults = self._desk.bury(trial_id) if error else ()
+        assert self._supervisor is not None
+        faults = self._supervisor.clean_up(trial_id) if error else ()
         self._placements.pop(trial_id, None)
         if trial_id in self._idle:
             self._idle.remove(trial_id)
@@ -279,7 +284,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         The best has its workers where the trial runs. Next best is a group that loses its workers
         to the trial, then one without workers.
         """
-        assert self._desk is not None
+        assert self._supervisor is not None
         placement_of = self._placements.get
         evicted = [group for group in self._idle if placement_of(group) in assignment.evicted]
         in_place = [group for group in self._idle if placement_of(group) == assignment.placement]
@@ -288,18 +293,18 @@ class PlanSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         for other in evicted:
             del self._placements[other]
             if other != group:
-                self._desk.put(other, Order.RELEASE)
+                self._supervisor.put(other, GroupCommand.RELEASE)
         if new_group is None:
             self._idle.remove(group)
         self._numbers[group] = assignment.request.number
         if assignment.placement is not None:
             self._placements[group] = assignment.placement
-        self._desk.put(group, assignment)
+        self._supervisor.put(group, assignment)
 
     def _dismiss_idle(self) -> None:
-        assert self._desk is not None
+        assert self._supervisor is not None
         for group in self._idle:
-            self._desk.put(group, Order.LEAVE)
+            self._supervisor.put(group, GroupCommand.LEAVE)
         self._idle.clear()
 
     def save(self, checkpoint_path: str) -> None:
@@ -329,19 +334,19 @@ def run_trials(
     # Tune logs a traceback for a runner that died; the sweep reports what happens to its trial
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
     _limit_environment()
-    for _ in range(_MAX_DESKS):
-        desk = FrontDesk(silent_seconds)
-        searcher = PlanSearcher(driver, desk)
+    for _ in range(_MAX_QUEUES):
+        supervisor = GroupSupervisor(silent_seconds)
+        searcher = PlanSearcher(driver, supervisor)
         try:
-            with contextlib.suppress(DeskLost):
-                _run_tune(searcher, desk, at_once, runner)
+            with contextlib.suppress(QueueLost):
+                _run_tune(searcher, supervisor, at_once, runner)
         finally:
-            desk.close()
-        if not desk.lost:
+            supervisor.close()
+        if not supervisor.lost:
             return
         searcher.lose_all()
     raise ClusterError(
-        f"the actor that hands trials to worker groups died or hung {_MAX_DESKS} times on the head"
+        f"the actor that hands trials to worker groups died or hung {_MAX_QUEUES} times on the head"
         " node: check what ends processes there; the same command resumes the sweep"
     )
 
@@ -359,7 +364,7 @@ def _limit_environment() -> None:
 
 
 def _run_tune(
-    searcher: PlanSearcher, desk: FrontDesk, at_once: int, runner: type[tune.Trainable]
+    searcher: PlanSearcher, supervisor: GroupSupervisor, at_once: int, runner: type[tune.Trainable]
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="plimsoll-tune-", dir=session_folder()) as folder:
         tune.Tuner(
@@ -368,6 +373,9 @@ def _run_tune(
                 search_alg=searcher, num_samples=-1, max_concurrent_trials=at_once
             ),
             run_config=tune.RunConfig(
-                storage_path=folder, name="trials", verbose=0, callbacks=[Watch(desk)]
+                storage_path=folder,
+                name="trials",
+                verbose=0,
+                callbacks=[HealthCallback(supervisor)],
             ),
         ).fit()

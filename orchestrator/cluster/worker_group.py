@@ -1,8 +1,8 @@
 """Groups of warm workers: one `fit()` of Ray Train whose workers run trial after trial.
 
 Workers of Ray Train take seconds to start, while a trial on running workers starts within
-milliseconds. So the training function is a loop that takes requests from a mailbox, and a group
-lives until it cannot be trusted any more. Outcomes travel through the mailbox as well: Ray Train
+milliseconds. So the training function is a loop that takes requests from a channel, and a group
+lives until it cannot be trusted any more. Outcomes travel through the channel as well: Ray Train
 reports metrics only with checkpoints, and when its controller polls.
 
 No other module but `trainer` uses Ray Train.
@@ -31,7 +31,7 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
 
-from orchestrator.cluster.channels import Mailbox, Seat
+from orchestrator.cluster.channels import GroupChannel, WorkerProcess
 from orchestrator.cluster.cleanup import (
     end_controllers,
     end_worker_processes,
@@ -123,18 +123,22 @@ def worker_loop(config: dict[str, Any]) -> None:
     from workers.worker import Worker
 
     _enter_folder(config["folder"])
-    mailbox: ActorHandle = config["mailbox"]
+    channel: ActorHandle = config["channel"]
     rank = get_context().get_world_rank()
 
     def announce(outcome: Outcome) -> None:
-        ray.get(mailbox.announce.remote(rank, outcome))
+        ray.get(channel.announce.remote(rank, outcome))
 
     context = ray.get_runtime_context()
     actor, node = context.current_actor, context.get_node_id()
-    mailbox.count.remote(node, oom_kills())
+    channel.count.remote(node, oom_kills())
     has_gpu = context.get_accelerator_ids().get("GPU")
     devices = tuple(visible_gpu_bytes_in_use().items()) if has_gpu else ()
-    ray.get(mailbox.sit.remote(Seat(worker=actor, node=node, pid=os.getpid(), devices=devices)))
+    ray.get(
+        channel.register.remote(
+            WorkerProcess(worker=actor, node=node, pid=os.getpid(), devices=devices)
+        )
+    )
     worker = Worker.start(config["spec"], announce)
     warm_up(config["spec"], worker)
     gc.enable()
@@ -146,12 +150,12 @@ def worker_loop(config: dict[str, Any]) -> None:
         python=platform.python_version(),
         versions=package_versions(),
     )
-    ray.get(mailbox.enter.remote(actor, fingerprint))
-    while (request := ray.get(mailbox.next.remote(rank))) is not None:
-        mailbox.count.remote(node, oom_kills())
+    ray.get(channel.set_ready.remote(actor, fingerprint))
+    while (request := ray.get(channel.next.remote(rank))) is not None:
+        channel.count.remote(node, oom_kills())
         outcome = run_trial(request, worker)
         if rank == 0:
-            ray.get(mailbox.post.remote(outcome))
+            ray.get(channel.post.remote(outcome))
 
 
 def _enter_folder(folder: str) -> None:
@@ -188,23 +192,23 @@ class WorkerGroup:
             GroupFailed: If a worker dies, or not all are up after `cluster.start_minutes`.
         """
         self.processes = processes
-        self._mailbox = (
-            ray.remote(Mailbox)
+        self._channel = (
+            ray.remote(GroupChannel)
             .options(num_cpus=0, max_concurrency=1000)
             .remote(processes.world_size)
         )
         self._ended = threading.Event()
         self._error: Exception | None = None
-        self.seats: Sequence[Seat] = ()  # of the ranks, once they are up
+        self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
         self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=session_folder())
-        config = {"spec": spec, "mailbox": self._mailbox, "folder": folder}
+        config = {"spec": spec, "channel": self._channel, "folder": folder}
         trainer = _trainer(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         start_seconds = 60 * spec.cluster.start_minutes
-        members = self._wait(self._mailbox.members.remote(), start_seconds, _STARTING, addresses)
+        members = self._wait(self._channel.members.remote(), start_seconds, _STARTING, addresses)
         self.fingerprint: Fingerprint = members[0][1]
-        self.seats = self._ask(self._mailbox.seats.remote()) or ()
+        self.worker_processes = self._ask(self._channel.worker_processes.remote()) or ()
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:
         """Runs a trial on all ranks.
@@ -212,14 +216,14 @@ class WorkerGroup:
         Raises:
             GroupFailed: If a worker dies or the deadline passes; holds the outcome.
         """
-        outcome: Outcome = self._wait(self._mailbox.run.remote(request), deadline_seconds, _RUNNING)
+        outcome: Outcome = self._wait(self._channel.run.remote(request), deadline_seconds, _RUNNING)
         return outcome
 
     def stop(self) -> None:
         """Dismisses the workers, and kills those that are still there after `STOP_SECONDS`."""
         if not self._ended.is_set():
             with contextlib.suppress(RayError):
-                ray.get(self._mailbox.dismiss.remote(), timeout=_POLL_SECONDS)
+                ray.get(self._channel.dismiss.remote(), timeout=_POLL_SECONDS)
             self._ended.wait(STOP_SECONDS)
         self.kill()
 
@@ -229,15 +233,17 @@ class WorkerGroup:
         Returns:
             What is still running or still holds memory, a sentence each.
         """
-        self.seats = self.seats or self._ask(self._mailbox.seats.remote()) or ()
+        self.worker_processes = (
+            self.worker_processes or self._ask(self._channel.worker_processes.remote()) or ()
+        )
         if not self._ended.is_set():
-            for seat in self.seats:
-                ray.kill(seat.worker)
+            for process in self.worker_processes:
+                ray.kill(process.worker)
             if not self._ended.wait(STOP_SECONDS):  # Ray Train itself hangs
                 end_controllers()
                 self._ended.wait(STOP_SECONDS)
-        ray.kill(self._mailbox)
-        faults = end_worker_processes(self.seats)
+        ray.kill(self._channel)
+        faults = end_worker_processes(self.worker_processes)
         remove_abandoned_placement_groups()
         shutil.rmtree(self._folder, ignore_errors=True)
         return faults
@@ -275,9 +281,9 @@ class WorkerGroup:
                 self._ended.wait(STOP_SECONDS)  # Ray Train sees the same error in the ranks
                 self._error = self._error or error
                 break
-        # the mailbox may have been on a lost node
-        announced = self._ask(self._mailbox.announced.remote()) or []
-        kills_before = self._ask(self._mailbox.oom_kills.remote()) or {}
+        # the channel may have been on a lost node
+        announced = self._ask(self._channel.announced.remote()) or []
+        kills_before = self._ask(self._channel.oom_kills.remote()) or {}
         faults = self.kill()
         failure = group_failure(self._error, doing)
         if not failure.host_memory and oom_killed(kills_before):
@@ -286,8 +292,8 @@ class WorkerGroup:
         raise GroupFailed(outcome_of_group_failure(failure, tuple(announced)), faults)
 
     def _timed_out(self, outcome: TimedOut, doing: str) -> GroupFailed:
-        """Kills the group. Blames the trial only if one ran and the mailbox answers."""
-        is_silent = self._ask(self._mailbox.announced.remote()) is None
+        """Kills the group. Blames the trial only if one ran and the channel answers."""
+        is_silent = self._ask(self._channel.announced.remote()) is None
         if not is_silent and doing == _RUNNING:
             return GroupFailed(outcome, self.kill())
         late = f"{outcome.detail} within {outcome.deadline_seconds:.0f} s"
@@ -296,7 +302,7 @@ class WorkerGroup:
         return GroupFailed(outcome_of_group_failure(failure, ()), self.kill())
 
     def _ask(self, reference: Any) -> Any:
-        """Returns the mailbox's answer, or None if it does not answer."""
+        """Returns the channel's answer, or None if it does not answer."""
         try:
             return ray.get(reference, timeout=STOP_SECONDS)
         except RayError:
@@ -343,9 +349,9 @@ class WarmGroup:
         self._group: WorkerGroup | None = None
 
     @property
-    def seats(self) -> Sequence[Seat]:
+    def worker_processes(self) -> Sequence[WorkerProcess]:
         """Processes of the workers; empty without workers."""
-        return self._group.seats if self._group else ()
+        return self._group.worker_processes if self._group else ()
 
     def run(self, given: Assignment) -> TrialReport:
         """Runs a trial, after starting the workers that it needs unless they are up."""

@@ -34,7 +34,7 @@ def test_sixty_trials_on_a_group_leave_nothing_open() -> None:
     assert {name.split()[0] for name in found["processes"]} >= {
         "driver",
         "RayTrainWorker",
-        "Mailbox",
+        "GroupChannel",
     }
     for name, process in found["processes"].items():
         assert process["handles_at_last"] <= process["handles_at_first"] + 2, (name, process)

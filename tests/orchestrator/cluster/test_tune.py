@@ -131,11 +131,11 @@ def test_a_trial_that_waits_for_others_runs_when_they_have_ended(driver: Countin
 
 
 class Treacherous(GroupRunner):
-    """Kills the desk in the middle of one trial."""
+    """Kills the queue in the middle of one trial."""
 
     def run(self, given: Assignment) -> TrialReport:
         if given.request.number == DEADLY:
-            ray.kill(self._desk)
+            ray.kill(self._queue)
             time.sleep(600)  # it is ended
         return _report(given)
 
@@ -151,10 +151,10 @@ def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object) -> None
 
 
 class Doomed(GroupRunner):
-    """Kills the desk in every trial."""
+    """Kills the queue in every trial."""
 
     def run(self, given: Assignment) -> TrialReport:
-        ray.kill(self._desk)
+        ray.kill(self._queue)
         time.sleep(600)
         raise AssertionError
 
