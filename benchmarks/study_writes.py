@@ -47,13 +47,13 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
         study, told = Study(spec, name, space), Told(space.table)
         counted.clear()
         for plan in list(space.candidates)[: 97 * trials : 97]:
-            asked = _timed(taken["ask"], partial(study.ask, plan, IsBaseline()))
-            request = TrialRequest(number=asked.number, plan=plan, spec=spec)
+            number = _timed(taken["ask"], partial(study.ask, plan, IsBaseline()))
+            request = TrialRequest(number=number, plan=plan, spec=spec)
             nap = told.nap(
                 Assignment(request=request, device="cuda", deadline_seconds=60, folder="")
             )
             record = Record(
-                number=asked.number,
+                number=number,
                 plan=plan,
                 outcome=nap.outcome,
                 reason=IsBaseline(),

@@ -159,11 +159,11 @@ class Driver(AbstractDriver):
         retry_of: int | None = None,
         ask_seconds: float | None = None,
     ) -> Assignment:
-        trial = self._study.ask(plan, reason, retry_of=retry_of)
+        number = self._study.ask(plan, reason, retry_of=retry_of)
         forecast = self._forecast(plan)
         deadline_seconds = trial_deadline_seconds(self.state, now, plan, forecast)
         started = TrialStarted(
-            number=trial.number,
+            number=number,
             plan=plan,
             reason=reason,
             deadline_seconds=deadline_seconds,
@@ -174,7 +174,7 @@ class Driver(AbstractDriver):
         )
         self._emit(started)
         request = TrialRequest(
-            number=trial.number,
+            number=number,
             plan=plan,
             spec=self.state.for_workers,
             incumbent=incumbent(self.state, plan),

@@ -110,14 +110,6 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedTrial:
-    """Trial that the study has opened."""
-
-    number: int
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedTrial:
     """Trial that was running when its driver died."""
 
@@ -258,8 +250,8 @@ class Study:
             return 1.0
         return self._proposer.regret_bound(self._search_state(prior))
 
-    def ask(self, plan: Plan, reason: TrialReason, retry_of: int | None = None) -> OpenedTrial:
-        """Opens a trial of a plan."""
+    def ask(self, plan: Plan, reason: TrialReason, retry_of: int | None = None) -> int:
+        """Opens a trial of a plan, and returns its number."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
         if retry_of is not None:
             attributes[_RETRY] = retry_of
@@ -272,7 +264,7 @@ class Study:
             trial = self._writer.open(attributes, template)
         self._mark_tried(plan)
         self._open[trial.number] = trial, plan
-        return OpenedTrial(number=trial.number, plan=plan)
+        return int(trial.number)
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record.

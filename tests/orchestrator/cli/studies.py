@@ -68,7 +68,7 @@ def _tell(
 ) -> None:
     study = Study(spec, name, model_and_space(spec, 2)[1])
     for plan, outcome in tried:
-        asked = study.ask(plan, Sampled(sampler="random"))
-        made = make_record(asked.number, plan, outcome)
+        number = study.ask(plan, Sampled(sampler="random"))
+        made = make_record(number, plan, outcome)
         study.tell(replace(made, fingerprint=CPU_FINGERPRINT))
     study.keep_end(SweepEnded(reason=ended, at=BEGAN + 1000.0))

@@ -37,9 +37,10 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
     space = sweep_space(spec, describe(spec.model, spec.train), CLUSTER)
     study = Study(spec, "slow", space)
     for _ in range(2):
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         outcome = make_measured(16 / 3600)
-        study.tell(make_record(asked.number, asked.plan, outcome))
+        study.tell(make_record(number, plan, outcome))
     Path("slow.yaml").write_text(spec_to_yaml(spec))
     return spec
 

@@ -79,11 +79,12 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         running.stop()
         thread = comes_back(running, AWAY_SECONDS)
 
-        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        study.tell(make_record(number, plan, make_measured(30.0)))
         run(study, 2)
         thread.join()
 
@@ -104,14 +105,17 @@ def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     hours = Hours()
     study = Study(spec, NAME, make_space(spec), clock=hours.clock)
     run(study, 1)
-    first, second = (study.ask(study.propose().plan, PROPOSED) for _ in range(2))
+    first = study.propose().plan
+    first_number = study.ask(first, PROPOSED)
+    second = study.propose().plan
+    second_number = study.ask(second, PROPOSED)
     running.stop()
 
     with pytest.raises(StudyLost) as caught:
-        study.tell(make_record(first.number, first.plan, make_measured(30.0)))
+        study.tell(make_record(first_number, first, make_measured(30.0)))
     waited = hours.now
     with pytest.raises(StudyLost):  # the other group's trial, which ended later: nobody waits again
-        study.tell(make_record(second.number, second.plan, make_measured(31.0)))
+        study.tell(make_record(second_number, second, make_measured(31.0)))
 
     message = str(caught.value)
     assert message.startswith("study.storage postgresql://127.0.0.1:")
@@ -145,14 +149,15 @@ def test_a_server_that_hangs_is_away(
     """The server accepts data but does not answer; its sessions survive until it continues."""
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         before = session_with_lock(postgres)
         monkeypatch.setattr("orchestrator.study.postgres.ANSWER_SECONDS", AWAY_SECONDS)
         postgres.suspend()
         thread = threading.Timer(2 * AWAY_SECONDS, postgres.resume)
         thread.start()
 
-        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        study.tell(make_record(number, plan, make_measured(30.0)))
         thread.join()
 
         assert session_with_lock(postgres) != before  # whose answer was not waited for
@@ -167,12 +172,13 @@ def test_a_session_that_the_server_has_not_ended_yet_is_our_own(
     with exclusive_driver(through, NAME) as lock:
         study = Study(through, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         line.cut_clients()
         thread = threading.Timer(AWAY_SECONDS, line.cut_servers)
         thread.start()
 
-        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        study.tell(make_record(number, plan, make_measured(30.0)))
         thread.join()
 
     assert [record.number for record in load_records(spec, NAME)] == [0]
@@ -183,22 +189,21 @@ def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
     spec: SweepSpec, running: Server
 ) -> None:
     study = Study(spec, NAME, make_space(spec), clock=Hours().clock)
-    asked = study.ask(study.propose().plan, PROPOSED)
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
     running.stop()
     with pytest.raises(StudyLost):
-        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+        study.tell(make_record(number, plan, make_measured(30.0)))
     running.start()
     elsewhere = spec.model_copy(
         update={"study": spec.study.model_copy(update={"folder": f"{spec.study.folder}-2"})}
     )
     other = open_study(elsewhere)  # a driver on another machine, which has no such file
-    other.abandon(asked.number)
-    again = other.ask(
-        asked.plan, Retry(trial=asked.number, cause=DriverDied()), retry_of=asked.number
-    )
-    other.tell(make_record(again.number, again.plan, make_measured(28.0)))
+    other.abandon(number)
+    again = other.ask(plan, Retry(trial=number, cause=DriverDied()), retry_of=number)
+    other.tell(make_record(again, plan, make_measured(28.0)))
 
-    assert [record.number for record in open_study(spec).records()] == [again.number]
+    assert [record.number for record in open_study(spec).records()] == [again]
 
 
 @pytest.fixture
@@ -221,10 +226,11 @@ def test_a_commit_whose_answer_was_lost_tells_once(
 ) -> None:
     """Any of the commits of a result may be lost, and the first of the next trial."""
     study = open_study(through)
-    asked = study.ask(study.propose().plan, PROPOSED)
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
     line.swallow(b"COMMIT", commits)
 
-    study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+    study.tell(make_record(number, plan, make_measured(30.0)))
     run(study, 1)
 
     assert line.swallowed == 1
@@ -240,12 +246,13 @@ def test_a_trial_whose_opening_was_not_answered_is_opened_once(
     study = open_study(through)
     line.swallow(b"COMMIT")
 
-    asked = study.ask(study.propose().plan, PROPOSED)
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
 
     assert line.swallowed == 1
-    assert [number for number, state in kept(spec) if state == TrialState.RUNNING] == [asked.number]
+    assert [number for number, state in kept(spec) if state == TrialState.RUNNING] == [number]
     run(study, 1)
-    assert open_study(spec).interrupted()[0].number == asked.number
+    assert open_study(spec).interrupted()[0].number == number
     assert len(open_study(spec).interrupted()) == 1
 
 
@@ -254,14 +261,15 @@ def test_a_lock_that_was_lost_and_taken_by_another_ends_the_first(
 ) -> None:
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
         with (
             exclusive_driver(spec, NAME),
             pytest.raises(StudyError, match="by another driver") as said,
         ):
-            study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))
+            study.tell(make_record(number, plan, make_measured(30.0)))
 
         assert "process" in str(said.value)
-        study.tell(make_record(asked.number, asked.plan, make_measured(30.0)))  # free again
+        study.tell(make_record(number, plan, make_measured(30.0)))  # free again
     assert len(load_records(spec, NAME)) == 1

@@ -33,8 +33,9 @@ def states(spec: SweepSpec) -> list[TrialState]:
 def test_every_outcome_comes_back_as_it_was_told(spec: SweepSpec) -> None:
     study = open_study(spec)
     for outcome in every_outcome():
-        asked = study.ask(study.propose().plan, PROPOSED)
-        study.tell(make_record(asked.number, asked.plan, outcome))
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        study.tell(make_record(number, plan, outcome))
 
     assert [record.outcome for record in load_records(spec, NAME)] == list(every_outcome())
     measured, failed, ran_out = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
@@ -58,26 +59,28 @@ def test_a_study_goes_on_where_it_stopped(sampler: str, spec: SweepSpec) -> None
 
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: SweepSpec) -> None:
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, PROPOSED)  # and the driver is gone
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)  # and the driver is gone
 
     second = open_study(spec)
     (left,) = second.interrupted()
-    assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
+    assert (left.number, left.plan, left.retry_of) == (number, plan, None)
     second.abandon(left.number)
     second.ask(
         left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
     )  # and gone again
 
     (again,) = open_study(spec).interrupted()
-    assert (again.plan, again.retry_of) == (lost.plan, lost.number)
+    assert (again.plan, again.retry_of) == (plan, number)
 
 
 def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) -> None:
     study = open_study(spec)
-    asked = study.ask(study.propose().plan, PROPOSED)
-    record = make_record(asked.number, asked.plan, make_measured(30.0))
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
+    record = make_record(number, plan, make_measured(30.0))
     with opened_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
-        number = storage.get_trial_id_from_study_id_trial_number(1, asked.number)
+        number = storage.get_trial_id_from_study_id_trial_number(1, number)
         storage.set_trial_user_attr(number, "record", record_to_json(record))
 
     again = open_study(spec)

@@ -44,8 +44,9 @@ def stored(spec: SweepSpec) -> list[FrozenTrial]:
 
 def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
     study = open_study(spec)
-    asked = study.ask(study.propose().plan, PROPOSED)
-    study.tell(make_record(asked.number, asked.plan, outcome))
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
+    study.tell(make_record(number, plan, outcome))
     return stored(spec)[-1]
 
 
@@ -97,8 +98,9 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for speed, share in ((20.0, 0.94), (44.0, 0.96)):
-        asked = study.ask(study.propose().plan, PROPOSED)
-        study.tell(make_record(asked.number, asked.plan, make_measured(speed, share)))
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        study.tell(make_record(number, plan, make_measured(speed, share)))
 
     below, above = stored(spec)
     assert below.constraints["memory"] < 0 < above.constraints["memory"]
@@ -113,12 +115,13 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
 def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    asked = study.ask(make_space(spec).baseline, IsBaseline())
+    plan = make_space(spec).baseline
+    study.ask(plan, IsBaseline())
 
     (trial,) = stored(spec)
     assert trial.state == TrialState.RUNNING
-    assert trial.params["micro_batch"] == asked.plan.micro_batch == 1
-    assert trial.user_attrs["plan"] == asked.plan.as_dict()
+    assert trial.params["micro_batch"] == plan.micro_batch == 1
+    assert trial.user_attrs["plan"] == plan.as_dict()
     assert trial.user_attrs["reason"] == {"kind": "baseline"}
 
 
@@ -152,9 +155,10 @@ def test_plans_of_failed_trials_are_not_asked_again(tmp_path: Path) -> None:
     outcomes = (every_outcome() * 2)[: len(space.candidates)]
     plans = []
     for outcome in outcomes:
-        asked = study.ask(study.propose().plan, PROPOSED)
-        study.tell(make_record(asked.number, asked.plan, outcome))
-        plans.append(asked.plan)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        study.tell(make_record(number, plan, outcome))
+        plans.append(plan)
 
     assert len(set(plans)) == len(plans) == len(space.candidates)
 
@@ -362,11 +366,12 @@ def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, PROPOSED)  # and the driver is gone
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)  # and the driver is gone
 
     second = open_study(spec)
     (left,) = second.interrupted()
-    assert (left.number, left.plan, left.retry_of) == (lost.number, lost.plan, None)
+    assert (left.number, left.plan, left.retry_of) == (number, plan, None)
     second.abandon(left.number)
     second.ask(
         left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
@@ -374,20 +379,21 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: P
 
     third = open_study(spec)
     (again,) = third.interrupted()
-    assert (again.plan, again.retry_of) == (lost.plan, lost.number)
+    assert (again.plan, again.retry_of) == (plan, number)
     assert third.records() == ()
 
 
 def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
-    lost = study.ask(study.propose().plan, PROPOSED)
+    plan = study.propose().plan
+    number = study.ask(plan, PROPOSED)
     study = open_study(spec)
     crashed = every_outcome()[5]
 
-    study.abandon(lost.number, make_record(lost.number, lost.plan, crashed))
+    study.abandon(number, make_record(number, plan, crashed))
 
-    assert lost.plan not in study.untried()
+    assert plan not in study.untried()
     assert [record.outcome for record in open_study(spec).records()] == [crashed]
 
 
@@ -403,11 +409,12 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
     spec = study_spec(tmp_path)
     study = open_study(spec)
     for _ in range(2):
-        asked = study.ask(study.propose().plan, PROPOSED)
-        outcome = make_oom(1.5) if asked.number else make_measured(30.0)
-        record = make_record(asked.number, asked.plan, outcome)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        outcome = make_oom(1.5) if number else make_measured(30.0)
+        record = make_record(number, plan, outcome)
         # what `tell` does first
-        trial, _ = study._open[asked.number]
+        trial, _ = study._open[number]
         trial.set_user_attr("record", record_to_json(record))
 
     again = open_study(spec)
@@ -436,8 +443,9 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
     study = open_study(study_spec(tmp_path, objective=asked))
     outcomes = [make_measured(40.0, 0.6), make_oom(1.5)]
     for outcome in outcomes:
-        asked_for = study.ask(study.propose().plan, PROPOSED)
-        study.tell(make_record(asked_for.number, asked_for.plan, outcome))
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        study.tell(make_record(number, plan, outcome))
 
     measured, ran_out = optuna.load_study(
         study_name=NAME, storage=storage_url(study_spec(tmp_path), NAME)

@@ -137,9 +137,10 @@ def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
         "mine": ours,
     }.items():
         study = Study(spec, name, make_space(spec))
-        asked = study.ask(study.propose().plan, PROPOSED)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
         outcome = make_measured(1.0)
-        study.tell(record(asked.number, asked.plan, outcome, CPU_FINGERPRINT))
+        study.tell(record(number, plan, outcome, CPU_FINGERPRINT))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "study.db").write_text("no database")
 

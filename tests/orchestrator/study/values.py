@@ -52,7 +52,8 @@ def run(study: Study, trials: int) -> list[Plan]:
     """Runs that number of trials; returns their plans."""
     plans = []
     for _ in range(trials):
-        asked = study.ask(study.propose().plan, PROPOSED)
-        study.tell(make_record(asked.number, asked.plan, outcome_of(asked.plan)))
-        plans.append(asked.plan)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        study.tell(make_record(number, plan, outcome_of(plan)))
+        plans.append(plan)
     return plans
