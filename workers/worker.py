@@ -13,9 +13,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Device
 from search_spaces.trial import Outcome
-from workers.memory.cpu import CpuMeter
-from workers.memory.cuda import CudaMeter
-from workers.memory.meter import AbstractMeter
+from workers.memory.meter import AbstractMeter, CpuMeter, CudaMeter
 from workers.memory.oom import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
 

@@ -1,11 +1,18 @@
-"""Interface of memory meters: limit, peak and residual of a trial on one rank."""
+"""Memory meters of CPU and CUDA: limit, peak and residual of a trial on one rank."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import resource
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
 
 NEARLY_FULL = 0.8  # share of the limit above which a vague error counts as out of memory
 
@@ -91,3 +98,150 @@ class AbstractMeter(ABC):
     @abstractmethod
     def close(self) -> int:
         """Releases free memory; returns the residual since `open`, in bytes."""
+
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_MACHINE_SHARE = 0.9  # of the free memory if there is no budget; the rest is for the system
+
+
+class CpuMeter(AbstractMeter):
+    """Meters resident memory above the worker's baseline, under a budget."""
+
+    def __init__(self, budget_bytes: int | None, local_world_size: int) -> None:
+        """Sets the limit and takes the baseline.
+
+        Args:
+            budget_bytes: Bytes that a trial may use; None for an equal share of the free memory.
+            local_world_size: Ranks on this machine.
+        """
+        free = int(psutil.virtual_memory().available * _MACHINE_SHARE / local_world_size)
+        self._budget_bytes = min(budget_bytes, free) if budget_bytes else free
+        gc.collect()
+        self.open()
+
+    def open(self) -> None:
+        _trim()  # freed memory must not count in the baseline
+        self._baseline_data_bytes = _status("VmData")
+        self._baseline_resident_bytes = _status("VmRSS")
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._budget_bytes
+
+    def _enforce(self) -> None:
+        _release_host()
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+        _set_soft_limit(self._baseline_data_bytes + self._budget_bytes)
+
+    def _lift(self) -> None:
+        _set_soft_limit(None)
+
+    def bytes_in_use(self) -> int:
+        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
+
+    def nearly_full(self) -> bool:
+        # an allocation fails at the limit of address space, which need not be resident
+        used = _status("VmData") - self._baseline_data_bytes
+        return used > NEARLY_FULL * self.limit_bytes or super().nearly_full()
+
+    def peak(self) -> MemoryPeak:
+        resident = max(_status("VmHWM") - self._baseline_resident_bytes, 0)
+        return MemoryPeak(
+            held_bytes=resident,
+            reserved_bytes=resident,
+            allocated_bytes=None,
+            outside_bytes=self._baseline_resident_bytes,
+        )
+
+    def close(self) -> int:
+        _release_host()
+        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
+
+
+def _set_soft_limit(limit_bytes: int | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard if limit_bytes is None else limit_bytes
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _status(field: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024  # the file has KiB
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def _release_host() -> None:
+    gc.collect()
+    _trim()
+
+
+def _trim() -> None:
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+class CudaMeter(AbstractMeter):
+    """Meters reserved memory plus context and communication buffers on one CUDA device."""
+
+    def __init__(self, budget_bytes: int | None, device: torch.device) -> None:
+        """Sets the limit.
+
+        Args:
+            budget_bytes: Bytes of the device that this rank may use; None for all of them.
+            device: A CUDA device with an index.
+        """
+        self._device = device
+        _, total = torch.cuda.mem_get_info(device)
+        self._total_bytes = total
+        self._budget_bytes = min(budget_bytes or total, total)
+        self._baseline_bytes = 0
+
+    def open(self) -> None:
+        self._baseline_bytes = torch.cuda.memory_allocated(self._device)
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._budget_bytes
+
+    def _enforce(self) -> None:
+        torch.cuda.synchronize(self._device)
+        _release_cuda()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        # memory outside the allocator counts too, so the allocator gets the rest of the budget
+        share = max(self._budget_bytes - self._outside(), 1) / self._total_bytes
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self._device)
+
+    def bytes_in_use(self) -> int:
+        return torch.cuda.memory_reserved(self._device) + self._outside()
+
+    def peak(self) -> MemoryPeak:
+        torch.cuda.synchronize(self._device)
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        outside = self._outside()
+        return MemoryPeak(
+            held_bytes=reserved + outside,
+            reserved_bytes=reserved,
+            allocated_bytes=torch.cuda.max_memory_allocated(self._device),
+            outside_bytes=outside,
+        )
+
+    def _lift(self) -> None:
+        torch.cuda.set_per_process_memory_fraction(1.0, self._device)
+
+    def close(self) -> int:
+        _release_cuda()
+        return max(torch.cuda.memory_allocated(self._device) - self._baseline_bytes, 0)
+
+    def _outside(self) -> int:
+        # context, NCCL and other processes
+        free, total = torch.cuda.mem_get_info(self._device)
+        return max(total - free - torch.cuda.memory_reserved(self._device), 0)
+
+
+def _release_cuda() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()

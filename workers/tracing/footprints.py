@@ -6,8 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 
 from search_spaces.costs.footprint import Compute, Footprint, Split, Variant
 from search_spaces.errors import ModelError
@@ -16,12 +22,11 @@ from search_spaces.plan import Attention, Plan
 from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
+from workers.models.config import one_sentence
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks
-from workers.tracing.pass_costs import part_costs, tied_parameters
-from workers.tracing.shape_fit import Grid
+from workers.tracing.pass_costs import Grid, part_costs, tied_parameters
 from workers.tracing.step import StepFailedError, TracedStep, trace_step
-from workers.tracing.trace_errors import untraceable
 from workers.tracing.traced_model import (
     Splitter,
     TracedModel,
@@ -40,6 +45,45 @@ from workers.tracing.variants import (
     longest_spec,
     pass_plan,
 )
+
+_USERS_REMEDY = (
+    'register a fake implementation with torch.library.register_fake("{name}"), see'
+    " https://docs.pytorch.org/docs/stable/library.html"
+)
+_TORCHS_REMEDY = (
+    "wrap the code that calls it in a custom operator (torch.library.custom_op) and register a"
+    " fake implementation of that (torch.library.register_fake)"
+)
+_NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+def untraceable(name: str, failed: StepFailedError) -> ModelError:
+    """Makes the error for the user of model `name`, with the operator and a remedy."""
+    cause = failed.__cause__
+    assert cause is not None
+    operator = getattr(cause, "func", None) or failed.operator
+    if operator is None:
+        return ModelError(f"{name} cannot be traced: its code raises {_summary(cause)}")
+    label = str(operator).removesuffix(".default")
+    is_users = getattr(operator, "namespace", "aten") not in ("aten", "prims", "_c10d_functional")
+    if isinstance(cause, _NEEDS_VALUES):
+        reason = "has a result that depends on values, and a trace has none"
+    elif is_users or isinstance(cause, UnsupportedOperatorException | NotImplementedError):
+        reason = "cannot run without values"
+    else:
+        return ModelError(f"{name} cannot be traced: operator {label} raises {_summary(cause)}")
+    remedy = _USERS_REMEDY.format(name=_qualified_name(operator)) if is_users else _TORCHS_REMEDY
+    return ModelError(f"{name} cannot be traced: operator {label} {reason}; {remedy}")
+
+
+def _summary(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {one_sentence(cause)}"
+
+
+def _qualified_name(operator: Any) -> str:
+    schema = getattr(operator, "_schema", None)
+    return str(schema.name) if schema is not None else str(operator)
+
 
 Wanted = tuple[Attention, Compute, Split]
 

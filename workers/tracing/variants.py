@@ -20,9 +20,8 @@ from workers.data.dataset import load_dataset
 from workers.models.built import BuiltModel, seeded
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 from workers.tracing.operators import FusedCall, Product
-from workers.tracing.pass_costs import PartCosts, PassCosts
+from workers.tracing.pass_costs import Grid, PartCosts, PassCosts, as_extent
 from workers.tracing.recorder import EMBEDDING, HEAD
-from workers.tracing.shape_fit import Grid, as_extent
 
 Run = dict[int, PartCosts]
 Call = TypeVar("Call", Product, FusedCall)

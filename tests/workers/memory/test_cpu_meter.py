@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.workers.launch import Group
-from workers.memory.cpu import CpuMeter
-from workers.memory.meter import OverLimit
+from workers.memory.meter import CpuMeter, OverLimit
 from workers.worker import Worker
 
 MIB = 2**20

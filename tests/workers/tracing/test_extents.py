@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from search_spaces.costs.footprint import Extent
-from workers.tracing.shape_fit import Grid
+from workers.tracing.pass_costs import Grid
 
 WHOLE = Grid(micro_batches=(2, 4))
 SPLIT = Grid(micro_batches=(2, 4), degrees=(2, 4))
