@@ -14,9 +14,16 @@ import numpy as np
 from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import calibrated
-from search_spaces.costs.calibration import Z_95, Calibration
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import Forecasts, SearchPrior, forecast, join_priors, search_prior
+from search_spaces.costs.forecast import (
+    Forecasts,
+    SearchPrior,
+    estimate,
+    forecast,
+    join_priors,
+    search_prior,
+)
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
 from search_spaces.costs.workload import workload_of
 from search_spaces.errors import UserError
@@ -128,7 +135,7 @@ def _plan_forecast(
 ) -> PlanForecast | None:
     """Converts the only row; None if a value is not finite, since records cannot store that."""
     rate, step, peak = (
-        _estimate(float(values[0]), float(deviations[0]))
+        _finite_estimate(float(values[0]), float(deviations[0]))
         for values, deviations in (
             (forecasts.samples_per_second, forecasts.step_deviation),
             (forecasts.step_seconds, forecasts.step_deviation),
@@ -152,12 +159,9 @@ def _plan_forecast(
     )
 
 
-def _estimate(value: float, deviation: float) -> Estimate | None:
-    factor = float(np.exp(Z_95 * deviation))
-    low, high = value / factor, value * factor
-    if not (math.isfinite(high) and low <= value <= high):
-        return None
-    return Estimate(value=value, low=low, high=high)
+def _finite_estimate(value: float, deviation: float) -> Estimate | None:
+    made = estimate(value, deviation) if math.isfinite(value + deviation) else None
+    return made if made is not None and math.isfinite(made.high) else None
 
 
 class AbstractForecasts(ABC):

@@ -11,9 +11,9 @@ from orchestrator.forecast.request import (
     PlanningRequest,
     TraceVariants,
 )
-from search_spaces.costs.calibration import Z_95, Calibration, probability_below
+from search_spaces.costs.calibration import Calibration, probability_below
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import Forecasts, forecast
+from search_spaces.costs.forecast import Forecasts, estimate, forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
@@ -250,13 +250,13 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         key=plan.key,
         plan=plan,
         world_size=plan.world_size,
-        samples_per_second=_estimate(
+        samples_per_second=estimate(
             forecast_row.samples_per_second[0], forecast_row.step_deviation[0]
         ),
         tokens_per_second_per_device=float(forecast_row.tokens_per_second_per_device[0]),
         mfu=float(forecast_row.mfu[0]),
-        step_seconds=_estimate(forecast_row.step_seconds[0], forecast_row.step_deviation[0]),
-        peak_bytes=_estimate(forecast_row.peak_bytes[0], forecast_row.peak_deviation[0]),
+        step_seconds=estimate(forecast_row.step_seconds[0], forecast_row.step_deviation[0]),
+        peak_bytes=estimate(forecast_row.peak_bytes[0], forecast_row.peak_deviation[0]),
         fits=float(fits_within(forecast_row, limit)[0]),
         keeps_headroom=bool(sized.keeps_headroom[row]),
         limited_by=forecast_row.limited_by(0),
@@ -269,8 +269,3 @@ def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -
         equivalent_plans=len(equal_rows(forecasts, row)),
         lossy=lossy_knobs(plan, sized.spec),
     )
-
-
-def _estimate(value: float, deviation: float) -> Estimate:
-    factor = float(np.exp(Z_95 * deviation))
-    return Estimate(value=float(value), low=float(value) / factor, high=float(value) * factor)

@@ -16,10 +16,17 @@ from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
+from search_spaces.trial import Estimate
 
 _THREADS = 2  # more would be limited by memory bandwidth
 _CHUNK = 1 << 16  # plans at a time: smaller chunks cost more calls, larger ones more memory
 _TINY = 1e-30
+
+
+def estimate(value: float, deviation: float) -> Estimate:
+    """Returns a value with its 95 % interval, from the standard deviation of its logarithm."""
+    factor = float(np.exp(Z_95 * deviation))
+    return Estimate(value=float(value), low=float(value) / factor, high=float(value) * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,12 +57,6 @@ class Forecasts:
     def take(self, rows: NDArray[Any]) -> Self:
         """Returns the forecasts of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    def interval(self, row: int) -> tuple[float, float]:
-        """Returns the 95 % confidence interval of a plan's samples per second."""
-        rate = float(self.samples_per_second[row])
-        factor = float(np.exp(Z_95 * self.step_deviation[row]))
-        return rate / factor, rate * factor
 
     def by_term(self, row: int) -> dict[str, float]:
         """Returns the seconds of a plan's step by term."""

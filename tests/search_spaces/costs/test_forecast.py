@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import lognorm
 
 from search_spaces.costs.calibration import (
     calibration_from_json,
     calibration_to_json,
     shipped_calibration,
 )
-from search_spaces.costs.forecast import forecast, model_flops
+from search_spaces.costs.forecast import estimate, forecast, model_flops
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import concatenate_workloads
@@ -32,8 +33,14 @@ def test_terms_and_categories_add_up() -> None:
         assert sum(found.by_category(row).values()) == pytest.approx(found.peak_bytes[row])
         assert set(found.by_term(row)) == set(TERMS)
         assert set(found.by_category(row)) == set(CATEGORIES)
-        low, high = found.interval(row)
-        assert low < found.samples_per_second[row] < high
+
+
+def test_an_interval_holds_95_percent_of_a_lognormal_distribution() -> None:
+    made = estimate(50.0, 0.1)
+
+    assert (made.low, made.high) == pytest.approx(
+        lognorm(s=0.1, scale=50.0).interval(0.95), rel=1e-4
+    )
 
 
 def test_model_flops_leave_out_recomputation() -> None:
