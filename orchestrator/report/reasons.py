@@ -81,12 +81,25 @@ def reason_words(reason: TrialReason) -> str:
             return "baseline"
         case Sampled(sampler=sampler):
             return f"proposed by {sampler}"
-        case Retry(trial=trial, cause=cause):
-            return f"retry of trial {trial}: {interruption_words(cause)}"
+        case Retry():
+            return _retry(reason)
         case Validates(trial=trial):
             return f"validation of trial {trial}"
         case Promising():
             return "; ".join(_promise(reason))
+
+
+def _retry(reason: Retry) -> str:
+    trial, cause = reason.trial, reason.cause
+    match cause:
+        case DriverDied():
+            return f"trial {trial} was running when its driver died"
+        case NodesLost():
+            return f"{interruption_words(cause)} during trial {trial}"
+        case WorkersFailed(outcome=outcome):
+            return f"trial {trial} {outcome_sentence(outcome)}"
+        case NoRoom() | Stopped():
+            return f"retry of trial {trial}: {interruption_words(cause)}"
 
 
 def _promise(reason: Promising) -> Iterator[str]:
@@ -196,7 +209,9 @@ def replacement_words(reason: ReplacementReason) -> str:
             return f"the next plan needs {plural(needed, 'rank')}, the group has {present}"
         case OtherEnvironment(environment=environment):
             settings = " ".join(f"{name}={value}" for name, value in environment)
-            return f"the next plan needs processes with {settings or 'no allocator settings'}"
+            return (
+                f"the next plan needs processes started with {settings or 'no allocator settings'}"
+            )
         case OtherNodes():
             return "the next plan runs on other nodes"
         case FreshWorkers():
