@@ -15,6 +15,7 @@ from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
 from orchestrator.core.messages import Assignment
+from orchestrator.core.notes import GroupReplaced
 from search_spaces.trial import Crashed, Measured, TimedOut, TrialRequest
 
 QUICK: dict[str, Any] = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.2, "interval": 0.1}
@@ -61,7 +62,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced(asked: Asked) -> None:
         given = Assignment(request=request, device="cpu", deadline_seconds=1.0, folder=".")
         late = group.run(given)
         assert isinstance(late.outcome, TimedOut)
-        assert any("the worker is replaced" in note for note in late.notes)
+        assert any(isinstance(note, GroupReplaced) for note in late.notes)
         assert group.pid is None
 
         group.here(spec)

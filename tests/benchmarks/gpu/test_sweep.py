@@ -153,7 +153,7 @@ def test_under_ray_it_is_what_users_run(asked: Asked) -> None:
     assert set(kinds) <= {"measured", "out_of_memory"}
     assert mine.best is not None
     assert mine.best["tokens_per_second"] > 0
-    # Optuna draws its first plans at random, and none of them may fit
-    assert {ending.kind for ending in theirs.endings} <= {"measured", "out_of_memory"}
+    # Optuna draws its first plans at random: none of them may fit, or be legal
+    assert {ending.kind for ending in theirs.endings} <= {"measured", "out_of_memory", "refused"}
     assert all(ending.rate > 0 for ending in theirs.endings if ending.kind == "measured")
     assert theirs.endings

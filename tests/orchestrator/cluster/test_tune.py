@@ -20,6 +20,7 @@ from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGrou
 from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
 from orchestrator.core.notes import Message, Note
 from orchestrator.core.placement import Placement, Processes
+from orchestrator.report.reasons import note_words
 from search_spaces.errors import ClusterError
 from search_spaces.trial import Cancelled, Crashed, Stopped, TrialRequest
 from tests.orchestrator.records import make_plan, make_spec
@@ -55,7 +56,7 @@ class Counting(AbstractDriver):
     def conclude(self, report: TrialReport) -> None:
         self.running.remove(report.number)
         assert report.number not in self.processes
-        self.processes[report.number] = report.notes[0]
+        self.processes[report.number] = note_words(report.notes[0])
 
     def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         self.running.remove(number)
@@ -230,7 +231,7 @@ class Crowded(AbstractDriver):
 
     def conclude(self, report: TrialReport) -> None:
         self.running.remove(report.number)
-        self.ended[report.number] = report.notes
+        self.ended[report.number] = tuple(map(note_words, report.notes))
 
     def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
         raise AssertionError(number)
