@@ -39,8 +39,8 @@ def record_from_json(kept: Any) -> Record:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise StudyError(
-            f"another version of Plimsoll wrote the study's records: this one cannot"
-            f" read {where}; choose another study.name, or use the version that wrote it"
+            "another version of Plimsoll wrote the study's records: this one cannot read"
+            f" {where}; choose another study.name, or use the version that wrote it"
         ) from error
 
 
@@ -87,11 +87,18 @@ def keep_end(study: optuna.Study, ended: SweepEnded) -> None:
 
 
 def kept_end(study: optuna.Study) -> SweepEnded | None:
-    """Returns the stored end of a sweep; None if there is none, or a trial has ended since."""
+    """Returns the stored end of a sweep.
+
+    None if there is none, another version wrote it, or a trial has ended since.
+    """
     stored = study.user_attrs.get(_ENDED)
     if stored is None or stored[_TRIALS] != len(ended_trials(study)):
         return None
-    return _ENDS.validate_python({name: value for name, value in stored.items() if name != _TRIALS})
+    ended = {name: value for name, value in stored.items() if name != _TRIALS}
+    try:
+        return _ENDS.validate_python(ended)
+    except ValidationError:
+        return None
 
 
 def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:

@@ -25,9 +25,10 @@ def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
     """
     studies = []
     for study in _same_jobs(spec, exclude=name):
-        records = tuple(record for record in records_of(study) if record.fingerprint)
-        if records:
-            studies.append(EarlierStudy(name=study.study_name, records=records))
+        with contextlib.suppress(StudyError):  # another version wrote it
+            records = tuple(record for record in records_of(study) if record.fingerprint)
+            if records:
+                studies.append(EarlierStudy(name=study.study_name, records=records))
     return tuple(studies)
 
 

@@ -81,7 +81,7 @@ class Device:
     nvme_read_bytes_per_second: Quantity
     nvme_write_bytes_per_second: Quantity
     drive_access: DriveAccess | None = None
-    """How these two were measured; None if they were not, or by a version that did not keep it."""
+    """Access to the drive while its rates were measured; None if unknown or not measured."""
     launch_seconds: Quantity
     """Time between kernels when eager PyTorch is the bottleneck."""
     context_bytes: Annotated[int, Field(ge=0, strict=True)]

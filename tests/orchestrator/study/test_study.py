@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import optuna
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import text
 
 from orchestrator.core.objective import Objective, best
 from orchestrator.core.reasons import IsBaseline, Retry
-from orchestrator.study.reader import load_records
+from orchestrator.study.reader import load_end, load_records
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
+from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured, Outcome, OutOfMemory
@@ -469,3 +472,34 @@ def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path)
     least = min(share_of_limit(plan) for plan in space.candidates if rate(plan) >= 40.0)
     assert top is not None
     assert share_of_limit(top.plan) <= least + (0.02 if sampler == "plimsoll" else 0.15)
+
+
+# ---------------------------------------------------------------- another version
+
+
+def written_by_another_version(spec: SweepSpec) -> None:
+    """Gives the records of a study, and its end, the form that they had before."""
+    storage = optuna.storages.RDBStorage(storage_url(spec, NAME))
+    study = optuna.load_study(study_name=NAME, storage=storage)
+    for trial in study.trials:
+        kept = dict(trial.user_attrs["record"])
+        kept["why"] = kept.pop("reason")["kind"]
+        with storage.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE trial_user_attributes SET value_json = :kept WHERE key = 'record'"),
+                {"kept": json.dumps(kept)},
+            )
+    study.set_user_attr("ended", {"reason": "enough", "at": 1.0, "left": 1.0, "trials": 1})
+    storage.engine.dispose()
+
+
+def test_a_study_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    run(open_study(spec), 1)
+    written_by_another_version(spec)
+
+    for read in (lambda: load_records(spec, NAME), lambda: open_study(spec)):
+        with pytest.raises(StudyError, match=r"another version .* cannot read reason; choose"):
+            read()
+    assert load_end(spec, NAME) is None
+    assert earlier_studies(spec, "another") == ()  # a search can do without it
