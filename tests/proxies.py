@@ -19,13 +19,18 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._kept: list[socket.socket] = []  # ends at the server whose clients are cut
         self._word, self._left = b"", 0
+        self._strands = False
         self.port: int = self._listener.getsockname()[1]
         self.swallowed = 0
         self._away = False
 
     def swallow(self, word: bytes, which: int = 1) -> None:
         """Lets a message with a word through, by number from now on, and loses its answer."""
-        self._word, self._left = word, which
+        self._word, self._left, self._strands = word, which, False
+
+    def strand(self, word: bytes) -> None:
+        """Does as `swallow`, and lets the server believe that the client is still there."""
+        self._word, self._left, self._strands = word, 1, True
 
     def leave(self) -> None:
         """Cuts all that is there, and everybody who calls, as a server does that is killed."""
@@ -86,6 +91,10 @@ class Proxy:
                     if ready is client and self._is_swallowed(data):
                         server.recv(65536)  # it was done
                         self.swallowed += 1
+                        if self._strands:
+                            with self._lock:
+                                self._kept.append(server)
+                            return _cut(client)
                         return _cut(client, server)
         return self._end(client, server)
 

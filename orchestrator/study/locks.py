@@ -30,6 +30,7 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 
 _WAIT_SECONDS = 120.0  # while another process creates tables
+_NOBODY = 0  # no session has this id
 _HOLDER = """
 SELECT pid, replace(application_name, 'plimsoll ', '') AS name
 FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -131,23 +132,25 @@ class PostgresLock(AbstractLock):
         self._engine = open_engine(url)
         self._name = name
         self._connection: Connection | None = None
-        self._session: int | None = None  # the last one of this process with the lock
+        self._sessions: set[int] = set()  # those of this lock that the server may not have ended
 
     def take(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
+            session: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            self._sessions.add(session)  # before the next query, whose answer may be lost
             key = {"key": self._key(connection)}
-            query = "SELECT pg_try_advisory_lock(:key), pg_backend_pid()"
-            has_lock, session = connection.execute(text(query), key).one()
+            has_lock = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar()
         except SQLAlchemyError:
             connection.close()
             raise
         if has_lock:
-            self._connection, self._session = connection, session
+            self._connection, self._sessions = connection, {session}
         else:
             connection.close()
+            self._sessions.discard(session)
         return bool(has_lock)
 
     def holder(self) -> str:
@@ -161,15 +164,18 @@ class PostgresLock(AbstractLock):
         except SQLAlchemyError:
             self.release()
         try:
-            has_lock = self.take()
-            is_stale = not has_lock and self._holding_session()[0] == self._session
+            if self.take():
+                return True
+            holder, _ = self._holding_session()
         except SQLAlchemyError as error:
             if is_unavailable(error):
                 raise Unavailable(reason(error)) from error
             raise
-        if is_stale:  # the server hung, or the network was cut: it has not noticed yet
+        if holder in self._sessions:  # the server hung, or the network was cut: it has not noticed
             raise Unavailable("it has not ended the session of the lost connection yet")
-        return has_lock
+        if holder == _NOBODY:  # that session has ended meanwhile
+            raise Unavailable("the lock was released a moment ago")
+        return False
 
     def release(self) -> None:
         if self._connection is not None:
@@ -181,12 +187,12 @@ class PostgresLock(AbstractLock):
             self._connection = None
 
     def _holding_session(self) -> tuple[int, str]:
-        """Returns id and name of the session that has the lock; 0 if none has."""
+        """Returns id and name of the session that has the lock; `_NOBODY` if none has."""
         with self._engine.connect() as connection:
             key = self._key(connection) % 2**64
             halves = {"high": key >> 32, "low": key % 2**32}
             row = connection.execute(text(_HOLDER), halves).first()
-            return (0, "") if row is None else (row.pid, str(row.name))
+            return (_NOBODY, "") if row is None else (row.pid, str(row.name))
 
     def _key(self, connection: Connection) -> int:
         """Returns the lock's key, from schema and study: locks belong to the whole database."""

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.reasons import Retry
-from orchestrator.study.locks import exclusive_driver
+from orchestrator.study.locks import PostgresLock, exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
 from orchestrator.study.storage import opened_storage, storage_url
@@ -161,6 +161,50 @@ def test_a_server_that_hangs_is_away(
         thread.join()
 
         assert session_with_lock(postgres) != before  # whose answer was not waited for
+    assert [record.number for record in load_records(spec, NAME)] == [0]
+
+
+def test_a_lock_that_its_holder_releases_meanwhile_is_taken_again(
+    spec: SweepSpec, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is held while it is asked for, and no longer when its holder is looked up."""
+    with exclusive_driver(spec, NAME) as lock:
+        study = Study(spec, NAME, make_space(spec), lock=lock)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
+        take = PostgresLock.take
+        other = PostgresLock(storage_url(spec, NAME), NAME)
+        assert take(other)
+
+        def take_then_release(lock: PostgresLock) -> bool:
+            has_lock = take(lock)
+            other.release()
+            return has_lock
+
+        monkeypatch.setattr(PostgresLock, "take", take_then_release)
+        study.tell(make_record(number, plan, make_measured(30.0)))
+        assert lock.hold()
+    assert len(load_records(spec, NAME)) == 1
+
+
+def test_a_lock_whose_answer_was_lost_is_our_own(
+    spec: SweepSpec, postgres: Server, through: SweepSpec, line: Proxy
+) -> None:
+    """The server gives the lock to a session whose client is cut off before it learns of it."""
+    with exclusive_driver(through, NAME) as lock:
+        study = Study(through, NAME, make_space(spec), lock=lock)
+        plan = study.propose().plan
+        number = study.ask(plan, PROPOSED)
+        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype='advisory'")
+        line.strand(b"pg_try_advisory_lock")
+        thread = threading.Timer(AWAY_SECONDS, line.cut_servers)
+        thread.start()
+
+        study.tell(make_record(number, plan, make_measured(30.0)))
+        thread.join()
+
+    assert line.swallowed == 1
     assert [record.number for record in load_records(spec, NAME)] == [0]
 
 
