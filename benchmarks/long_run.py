@@ -32,7 +32,7 @@ NAME = "long"
 MIB = 2**20
 TITLES = (  # of Ray's processes, beside the driver
     *("ray::RayTrainWorker", "ray::TrainController", "ray::ResourceTrainable", "ray::GroupChannel"),
-    *("ray::AssignmentQueue", "raylet", "gcs_server"),
+    *("ray::GroupQueues", "raylet", "gcs_server"),
 )
 
 

@@ -21,12 +21,11 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from benchmarks.naps import Told
+from benchmarks.naps import nap_of
 from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
-from orchestrator.core.messages import Assignment
-from orchestrator.core.reasons import NoMoreTrials, Promising
+from orchestrator.core.reasons import BudgetSpent, Promising
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.mlflow_reachability import configure_mlflow
@@ -34,7 +33,7 @@ from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_writer import StudyWriter
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, TrialRequest
+from search_spaces.trial import Measured
 
 _STEPS = 30
 _SHOWN = 100  # runs that a page of MLflow's table asks for
@@ -108,7 +107,6 @@ def _provenance() -> Provenance:
 def _states(spec: SweepSpec, trials: int) -> Iterator[SweepState]:
     """The sweep before its first trial, after each, and when it has ended."""
     space, began = space_of(spec, cluster_of(1)), time.time()
-    told = Told(space.table)
     state = begin(
         SweepStarted(
             study="mlflow-size",
@@ -122,9 +120,7 @@ def _states(spec: SweepSpec, trials: int) -> Iterator[SweepState]:
     yield state
     apart = len(space.candidates) // trials
     for number, plan in enumerate(islice(space.candidates, 0, apart * trials, apart)):
-        request = TrialRequest(number=number, plan=plan, spec=spec)
-        asked = Assignment(request=request, device="cuda", deadline_seconds=60, folder="")
-        outcome = told.nap(asked).outcome
+        outcome = nap_of(plan).outcome
         if isinstance(outcome, Measured):
             step = outcome.step_seconds.value
             outcome = replace(
@@ -143,7 +139,8 @@ def _states(spec: SweepSpec, trials: int) -> Iterator[SweepState]:
         )
         state = advance(state, TrialEnded(record=record, at=record.ended_at))
         yield state
-    yield advance(state, SweepEnded(reason=NoMoreTrials(), at=began + 60 * trials))
+    spent = BudgetSpent(limit="trials", amount=trials)
+    yield advance(state, SweepEnded(reason=spent, at=began + 60 * trials))
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from orchestrator.controller import Driver
-from orchestrator.core.events import SweepStarted
-from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.placement import Placement
+from orchestrator.core.events import Event, TrialStarted
+from orchestrator.core.inputs import DriverStarted, Input, PlanProposed, TrialFinished
+from orchestrator.core.instructions import Instruction, Run
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
-from orchestrator.study.study import Study
 from search_spaces.costs.forecast import SearchPrior
-from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.trial import (
@@ -41,40 +37,52 @@ _START_SECONDS, _STEPS = 15.0, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nap(Assignment):
-    """A trial that sleeps, and what it then tells."""
+class Nap:
+    """A trial that sleeps, and what it then reports."""
 
     seconds: float
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NapReport(TrialReport):
-    """What a sleeper tells; `group` says which one it is."""
-
-    group: int
+def nap_of(plan: Plan) -> Nap:
+    """The trial of a plan, as forecast."""
+    rate, share = _rate_and_share(
+        plan.micro_batch, plan.checkpoint_ratio, plan.attention == "eager"
+    )
+    seconds = _START_SECONDS + _STEPS * BATCH / rate * (share <= 1)
+    return Nap(seconds=seconds, outcome=_outcome(BATCH / rate, share))
 
 
 def sleeper() -> type[Any]:
     """Who stands where a group of workers would run trials."""
     from orchestrator.cluster.loop import GroupRunner
+    from orchestrator.cluster.worker_group import WarmGroup
+
+    class Sleeping(WarmGroup):
+        def run(self, run: Run) -> TrialFinished:
+            nap, began = nap_of(run.request.plan), time.time()
+            time.sleep(nap.seconds)
+            return report_of(run, nap.outcome, began, time.time())
 
     class Sleeper(GroupRunner):
-        def run(self, given: Assignment) -> NapReport:
-            assert isinstance(given, Nap)
-            began = time.time()
-            time.sleep(given.seconds)
-            return NapReport(
-                number=given.request.number,
-                outcome=given.outcome,
-                fingerprint=None,
-                notes=(),
-                started_at=began,
-                ended_at=time.time(),
-                group=os.getpid(),
-            )
+        def setup(self, config: dict[str, Any]) -> None:
+            super().setup(config)
+            self._group = Sleeping()
 
     return Sleeper
+
+
+def report_of(run: Run, outcome: Outcome, began: float, ended: float) -> TrialFinished:
+    """A report on a trial without workers."""
+    return TrialFinished(
+        group=run.group,
+        number=run.request.number,
+        validation=run.request.validation,
+        outcome=outcome,
+        fingerprint=None,
+        started_at=began,
+        ended_at=ended,
+    )
 
 
 class Told(AbstractForecasts):
@@ -86,10 +94,10 @@ class Told(AbstractForecasts):
     @cached_property
     def _all(self) -> SearchPrior:
         table = self._table
-        micro, ratio = table.column("micro_batch"), table.column("checkpoint_ratio")
-        slow = 1 + 0.33 * ratio + 0.4 * table.is_value("attention", "eager")
-        rate = 300 * micro / (micro + 6) / slow
-        share = 0.25 + 0.02 * micro * (1 - 0.8 * ratio) * (1 + table.is_value("attention", "eager"))
+        ratio = table.column("checkpoint_ratio")
+        rate, share = _rate_and_share(
+            table.column("micro_batch"), ratio, table.is_value("attention", "eager")
+        )
         parts = np.stack([np.full(len(table), 0.2), 0.1 * ratio], axis=1)
         return SearchPrior(
             log_rate=np.log(rate),
@@ -111,63 +119,51 @@ class Told(AbstractForecasts):
         """None."""
         return None
 
-    def nap(self, given: Assignment) -> Nap:
-        """The trial of a plan, as forecast."""
-        row = int(self._table.rows_of(given.request.plan)[0])
-        step, share = self._all.step_seconds[row], float(np.exp(self._all.log_share[row]))
-        seconds = _START_SECONDS + _STEPS * step * (share <= 1)
-        return Nap(
-            request=given.request,
-            device=given.device,
-            deadline_seconds=given.deadline_seconds,
-            folder=given.folder,
-            placement=given.placement,
-            seconds=float(seconds),
-            outcome=_outcome(float(step), share),
-        )
 
+class Watch(AbstractCallback):
+    """Keeps when a controller was asked for trials, handed them out and had their reports."""
 
-class SleepingDriver(Driver):
-    """The driver, whose trials sleep; keeps when each was handed out, slept and was told."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Starts with nothing.
 
-    def __init__(
-        self,
-        told: Told,
-        study: Study,
-        cluster: ClusterFacts,
-        callbacks: Sequence[AbstractCallback],
-        begun: SweepStarted,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(study, cluster, callbacks, begun, clock, forecasts=told)
-        self._told_of = told
-        self.slept: list[NapReport] = []
-        self.asks: list[float] = []
+        Args:
+            clock: The controller's.
+        """
+        self.slept: list[TrialFinished] = []
+        self.asks: list[float] = []  # seconds for a choice, the study's write included
         self.handed: list[float] = []
         self.waits: list[float] = []  # from a trial's end until the driver knows of it
-        self._handed_of: dict[int, float] = {}
         self.begins: list[float] = []  # from when a trial is handed out until it sleeps
+        self._clock = clock
+        self._handed_of: dict[int, float] = {}
+        self._asked_at = 0.0
 
-    def propose(
-        self, idle: Sequence[Placement] = (), kinds: Collection[str] | None = None
-    ) -> Assignment | Later | None:
-        """The next nap."""
-        began = time.time()
-        given = super().propose(idle, kinds)
-        if not isinstance(given, Assignment):
-            return given
-        self.handed.append(time.time())
-        self.asks.append(self.handed[-1] - began)
-        self._handed_of[given.request.number] = self.handed[-1]
-        return self._told_of.nap(given)
+    def decided(self, given: DriverStarted | Input, instructions: Sequence[Instruction]) -> None:
+        """Keeps when a plan was asked for, and reports."""
+        match given:
+            case PlanProposed():
+                self._asked_at = given.at - (given.ask_seconds or 0.0)
+            case TrialFinished():
+                self.slept.append(given)
+                self.waits.append(given.at - given.ended_at)
+                self.begins.append(given.started_at - self._handed_of.pop(given.number))
 
-    def conclude(self, report: TrialReport) -> None:
-        """Keeps when it slept."""
-        assert isinstance(report, NapReport)
-        self.slept.append(report)
-        self.waits.append(time.time() - report.ended_at)
-        self.begins.append(report.started_at - self._handed_of.pop(report.number))
-        super().conclude(report)
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Keeps when a trial was handed out."""
+        if isinstance(event, TrialStarted):
+            now = self._handed_of[event.number] = self._clock()
+            self.handed.append(now)
+            if event.ask_seconds is not None:
+                self.asks.append(now - self._asked_at)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+def _rate_and_share(micro: Any, ratio: Any, eager: Any) -> tuple[Any, Any]:
+    """Samples per second, and the share of the memory: of one plan, or of the rows of a table."""
+    rate = 300 * micro / (micro + 6) / (1 + 0.33 * ratio + 0.4 * eager)
+    return rate, 0.25 + 0.02 * micro * (1 - 0.8 * ratio) * (1 + eager)
 
 
 def _outcome(step: float, share: float) -> Outcome:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale [--nodes N] [--trials N] [--clock cpu] [--out FILE]
 
-Real: the driver, whole (searcher, placement, search, study in SQLite, events, metrics), with as
+Real: the driver, whole (decisions, placement, search, study in SQLite, events, metrics), with as
 many groups as there are nodes of 8 GPUs, and Ray's OptunaSearch (TPE, its default) on the same
 plans; what each ask and tell takes. Simulated: nodes, workers and time; a trial takes the seconds
 that its forecast says, and the clock moves on by them and by what the driver takes. Measured
@@ -50,8 +50,8 @@ def ours(nodes: int, trials: int, clock: Clock, tune_seconds: float) -> dict[str
         return {
             **found,
             "candidates": len(space.table),
-            "ask_ms_median": _median_ms(front.driver.asks),
-            "ask_ms_of_the_last_hundred": _median_ms(front.driver.asks[-100:]),
+            "ask_ms_median": _median_ms(front.watch.asks),
+            "ask_ms_of_the_last_hundred": _median_ms(front.watch.asks[-100:]),
             "memory_mib_before_and_at_most": (before, _resident_mib()),
         }
 

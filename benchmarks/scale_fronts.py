@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.naps import BATCH, LIMIT_BYTES, Nap, NapReport, SleepingDriver, Told
+from benchmarks.naps import BATCH, LIMIT_BYTES, Told, Watch, nap_of, report_of
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
+from benchmarks.starting import driver_started
 from benchmarks.virtual import AbstractFront, Clock
-from orchestrator.cluster.channels import GroupCommand
-from orchestrator.cluster.loop import AbstractSupervisor
 from orchestrator.cluster.metrics import RayMetrics
-from orchestrator.controller import PlacingDriver
-from orchestrator.core.events import SweepStarted
-from orchestrator.core.messages import Assignment
-from orchestrator.core.placement import AbstractNodes, CapacityRequest, Node, Shortfall
+from orchestrator.controller import Controller
+from orchestrator.core.cluster import AbstractCluster
+from orchestrator.core.instructions import Dismiss, Release, Run
+from orchestrator.core.placement import CapacityRequest, Node, Shortfall
 from orchestrator.study.study import Study
 from orchestrator.tracking.events import EventFile
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, TrialRequest
+from search_spaces.trial import Measured
 from workers.models.load import describe
 
 GPUS = 8  # of a node; a trial takes them all
@@ -72,36 +71,34 @@ def space_of(spec: SweepSpec, cluster: ClusterFacts) -> Space:
 
 
 @final
-class StandingNodes(AbstractNodes):
-    """So many nodes that stay up."""
+class StandingCluster(AbstractCluster):
+    """So many nodes that stay up, and groups that keep what they are given."""
 
     def __init__(self, count: int) -> None:
         self._nodes = tuple(Node(id=f"node-{at:05}", slots=GPUS) for at in range(count))
+        self.groups: list[str] = []
+        self.given: dict[str, Run] = {}
 
-    def up(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         return self._nodes
 
     def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         assert not any(need.bundles for need in needs), "there is room for every group"
 
+    def start_group(self, group: str) -> None:
+        self.groups.append(group)
 
-@final
-class _Supervisor(AbstractSupervisor):
-    """Keeps what groups are given."""
+    def send(self, group: str, message: Run | Release | Dismiss) -> None:
+        if isinstance(message, Run):
+            self.given[group] = message
 
-    def __init__(self) -> None:
-        self.given: dict[str, Any] = {}
-
-    def put(self, group: str, given: Assignment | GroupCommand) -> None:
-        self.given[group] = given
-
-    def clean_up(self, group: str) -> tuple[str, ...]:
-        return ()
+    def kill(self, group: str) -> None:
+        raise AssertionError(f"{group} is overdue")
 
 
 @final
 class PlimsollFront(AbstractFront):
-    """All of a sweep's driver but Ray: searcher, placement, search, study, events and metrics.
+    """All of a sweep's driver but Ray: decisions, placement, search, study, events and metrics.
 
     What Ray Tune itself does with a result is measured apart and passed to `tune_seconds`.
     """
@@ -109,55 +106,49 @@ class PlimsollFront(AbstractFront):
     def __init__(
         self, spec: SweepSpec, space: Space, nodes: int, clock: Clock, tune_seconds: float
     ) -> None:
-        from orchestrator.cluster.loop import PlanSearcher
-
         study = Study(spec, "naps", space)
-        begun = SweepStarted(
-            study="naps",
-            spec=spec,
-            space=space,
-            records=(),
-            memory_limit_bytes=LIMIT_BYTES,
+        started = driver_started(
+            study,
+            "naps",
+            spec,
+            space,
+            cluster_of(nodes),
+            CapacityRequest(groups=nodes, ranks=GPUS),
             at=clock(),
-            groups=nodes,
         )
+        self.watch = Watch(clock)
         self._listeners = (EventFile(Path(spec.study.folder, "events.jsonl"), print), RayMetrics())
-        self.driver = SleepingDriver(
-            Told(space.table), study, cluster_of(nodes), self._listeners, begun, clock
+        self._cluster, self._clock, self._tune_seconds = StandingCluster(nodes), clock, tune_seconds
+        self._controller = Controller(
+            started,
+            study,
+            self._cluster,
+            (*self._listeners, self.watch),
+            Told(space.table),
+            clock,
+            self.watch.decided,
         )
-        placing = PlacingDriver(
-            self.driver,
-            StandingNodes(nodes),
-            wanted=[CapacityRequest(groups=nodes, ranks=GPUS)],
-            wait_seconds=60,
-            clock=clock,
-        )
-        self._supervisor, self._clock, self._tune_seconds = _Supervisor(), clock, tune_seconds
-        self._searcher = PlanSearcher(placing, self._supervisor)
 
     def ask(self, group: int) -> float | None:
-        name = str(group)
-        if name not in self._supervisor.given:
+        """The trial that the group has by now; the first tick gives one to every group."""
+        run = self._run_of(group)
+        if run is None:
             with self._clock:
-                self._searcher.suggest(name)
-        given = self._supervisor.given.get(name)
-        return given.seconds if isinstance(given, Nap) else None
+                self._controller.tick()
+            run = self._run_of(group)
+        return None if run is None else nap_of(run.request.plan).seconds
 
     def tell(self, group: int, began: float, ended: float) -> None:
-        """Tells, and asks for the same group at once: so does Ray Tune's result."""
-        given = self._supervisor.given.pop(str(group))
-        report = NapReport(
-            number=given.request.number,
-            outcome=given.outcome,
-            fingerprint=None,
-            notes=(),
-            started_at=began,
-            ended_at=ended,
-            group=group,
-        )
+        """Reports, which gives the group its next trial at once: so does Ray Tune's result."""
+        run = self._cluster.given.pop(self._cluster.groups[group])
+        report = report_of(run, nap_of(run.request.plan).outcome, began, ended)
         with self._clock:
-            self._searcher.on_trial_result(str(group), {"report": report})
+            self._controller.receive(report)
         self._clock.pass_by(self._tune_seconds)
+
+    def _run_of(self, group: int) -> Run | None:
+        names = self._cluster.groups
+        return self._cluster.given.get(names[group]) if group < len(names) else None
 
     def close(self) -> None:
         """Ends what listens."""
@@ -177,8 +168,7 @@ class OptunaFront(AbstractFront):
         from ray import tune
         from ray.tune.search.optuna import OptunaSearch
 
-        self._spec, self._space, self._clock = spec, space, clock
-        self._told = Told(space.table)
+        self._space, self._clock = space, clock
         self._left = spec.budget.trials
         self._tune_seconds = tune_seconds
         self._rates: dict[int, float] = {}
@@ -210,13 +200,11 @@ class OptunaFront(AbstractFront):
             self.refused += 1
             self._rates[group] = WORTHLESS
             return REFUSED_SECONDS
-        request = TrialRequest(number=0, plan=plan, spec=self._spec)
-        nap = self._told.nap(
-            Assignment(request=request, device="cuda", deadline_seconds=0, folder="")
+        nap = nap_of(plan)
+        measured = nap.outcome
+        self._rates[group] = (
+            measured.samples_per_second.value if isinstance(measured, Measured) else WORTHLESS
         )
-        told = nap.outcome
-        rate = told.samples_per_second.value if isinstance(told, Measured) else WORTHLESS
-        self._rates[group] = rate
         return nap.seconds
 
 

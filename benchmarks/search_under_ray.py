@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.naps import BATCH, LIMIT_BYTES, NapReport, SleepingDriver, Told, sleeper
+from benchmarks.naps import BATCH, LIMIT_BYTES, Told, Watch, sleeper
 from benchmarks.output import write
+from benchmarks.starting import driver_started
 from orchestrator.cluster.runtime import configure_ray
-from orchestrator.core.events import SweepStarted
+from orchestrator.controller import Controller, steady_clock
+from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.placement import CapacityRequest
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
@@ -31,16 +33,16 @@ from search_spaces.spec.schema import SweepSpec
 from workers.models.load import describe
 
 
-def busy_share(slept: Sequence[NapReport], handed: Sequence[float]) -> float:
+def busy_share(slept: Sequence[TrialFinished], handed: Sequence[float]) -> float:
     """The share of the groups' time in which a trial slept, between the two moments."""
     first, last = all_up(slept), max(handed)
     within = sum(max(min(nap.ended_at, last) - max(nap.started_at, first), 0.0) for nap in slept)
     return within / len({nap.group for nap in slept}) / (last - first)
 
 
-def all_up(slept: Sequence[NapReport]) -> float:
+def all_up(slept: Sequence[TrialFinished]) -> float:
     """When the last group had its first trial."""
-    begun: dict[int, float] = {}
+    begun: dict[str, float] = {}
     for nap in slept:
         begun[nap.group] = min(nap.started_at, begun.get(nap.group, nap.started_at))
     return max(begun.values())
@@ -51,7 +53,7 @@ def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
     return SweepSpec.model_validate(
         {
             "model": "gpt2",
-            "cluster": {"device": "cpu", "workers": 1, "groups": groups},
+            "cluster": {"device": "cpu", "workers": 1, "groups": groups, "share_nodes": True},
             "train": {"global_batch": BATCH, "sequence_length": 1024},
             "space": {
                 "micro_batch": [1, 2, 4, 8, 16, 32, 64, 128],
@@ -73,23 +75,18 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
     configure_ray()
     import ray
 
-    from orchestrator.cluster.loop import run_trials
+    from orchestrator.cluster.loop import TuneCluster, run_groups
+    from orchestrator.cluster.nodes import RayNodes
 
     with tempfile.TemporaryDirectory() as folder:
         spec = spec_for(folder, groups, trials)
-        cluster = ClusterFacts(device="cpu", slots=groups, memory_limit_bytes=LIMIT_BYTES)
-        space = _space(spec, cluster)
-        told = Told(space.table)
+        facts = ClusterFacts(device="cpu", slots=groups, memory_limit_bytes=LIMIT_BYTES)
+        space = _space(spec, facts)
         study = Study(spec, "naps", space)
-        begun = SweepStarted(
-            study="naps",
-            spec=spec,
-            space=space,
-            records=(),
-            memory_limit_bytes=LIMIT_BYTES,
-            at=time.time(),
-        )
-        driver = SleepingDriver(told, study, cluster, (), begun)
+        clock = steady_clock()
+        watch = Watch(clock)
+        request = CapacityRequest(groups=groups, ranks=1, share=True)
+        started = driver_started(study, "naps", spec, space, facts, request, at=clock())
         ray.init(
             num_cpus=groups,
             include_dashboard=False,
@@ -98,7 +95,11 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
             logging_level="ERROR",
         )
         try:
-            run_trials(driver, groups, sleeper())
+            cluster = TuneCluster(RayNodes("cpu", 1, joined=False))
+            controller = Controller(
+                started, study, cluster, (watch,), Told(space.table), clock, watch.decided
+            )
+            run_groups(controller, cluster, groups, sleeper())
         finally:
             ray.shutdown()
         plans = [record.plan for record in study.records()]
@@ -107,15 +108,15 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
         "trials": len(plans),
         "plans_tried_twice": len(plans) - len(set(plans)),
         "candidates": len(space.table),
-        "groups_seen": len({nap.group for nap in driver.slept}),
-        "seconds_until_all_are_up": round(all_up(driver.slept) - min(driver.handed), 1),
+        "groups_seen": len({nap.group for nap in watch.slept}),
+        "seconds_until_all_are_up": round(all_up(watch.slept) - min(watch.handed), 1),
         "trial_seconds_mean": round(
-            float(np.mean([nap.ended_at - nap.started_at for nap in driver.slept])), 1
+            float(np.mean([nap.ended_at - nap.started_at for nap in watch.slept])), 1
         ),
-        "ask_ms_median": _median_ms(driver.asks),
-        "end_to_driver_ms_median": _median_ms(driver.waits),
-        "driver_to_begin_ms_median": _median_ms(driver.begins),
-        "busy_share": round(busy_share(driver.slept, driver.handed), 3),
+        "ask_ms_median": _median_ms(watch.asks),
+        "end_to_driver_ms_median": _median_ms(watch.waits),
+        "driver_to_begin_ms_median": _median_ms(watch.begins),
+        "busy_share": round(busy_share(watch.slept, watch.handed), 3),
     }
 
 

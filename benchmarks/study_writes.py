@@ -22,14 +22,12 @@ import numpy as np
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from benchmarks.naps import Told
+from benchmarks.naps import nap_of
 from benchmarks.output import write
 from benchmarks.scale_fronts import cluster_of, space_of, spec_for
-from orchestrator.core.messages import Assignment
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.records import Record
 from orchestrator.study.study import Study
-from search_spaces.trial import TrialRequest
 
 
 def measure(storage: str | None, trials: int) -> dict[str, Any]:
@@ -44,18 +42,14 @@ def measure(storage: str | None, trials: int) -> dict[str, Any]:
         if storage is not None:
             kept = spec.study.model_copy(update={"storage": storage})
             spec = spec.model_copy(update={"study": kept})
-        study, told = Study(spec, name, space), Told(space.table)
+        study = Study(spec, name, space)
         counted.clear()
         for plan in list(space.candidates)[: 97 * trials : 97]:
             number = _timed(taken["ask"], partial(study.ask, plan, IsBaseline()))
-            request = TrialRequest(number=number, plan=plan, spec=spec)
-            nap = told.nap(
-                Assignment(request=request, device="cuda", deadline_seconds=60, folder="")
-            )
             record = Record(
                 number=number,
                 plan=plan,
-                outcome=nap.outcome,
+                outcome=nap_of(plan).outcome,
                 reason=IsBaseline(),
                 started_at=time.time(),
                 ended_at=time.time(),

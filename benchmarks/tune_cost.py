@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.notes import Note
-from search_spaces.trial import Stopped
+from benchmarks.naps import report_of
+from orchestrator.core.cluster import AbstractCluster
+from orchestrator.core.controller_state import Phase
+from orchestrator.core.inputs import GroupsEnded, Input, TrialFinished
+from orchestrator.core.instructions import Dismiss, Run
+from search_spaces.trial import Cancelled, Stopped
 
 _AT_ONCE = 4
 _SHARE = {"node:__internal_head__": 0.001}
@@ -90,43 +94,59 @@ def _counted(within: list[float], call: Callable[..., Any], *given: Any, **named
 
 def plimsoll_seconds(trials: int) -> float:
     """The same where a Tune trial is the life of a group, and each plan one more result."""
-    from orchestrator.cluster.loop import GroupRunner, run_trials
-    from orchestrator.core.messages import AbstractDriver
-    from search_spaces.trial import Cancelled
+    from orchestrator.cluster.loop import GroupRunner, TuneCluster, run_groups
+    from orchestrator.cluster.nodes import RayNodes
+    from orchestrator.cluster.worker_group import WarmGroup
 
-    class Nothing(GroupRunner):
-        def run(self, given: Assignment) -> TrialReport:
+    class Nothing(WarmGroup):
+        def run(self, run: Run) -> TrialFinished:
             now = time.time()
-            return TrialReport(
-                number=given.request.number,
-                outcome=Cancelled(cause=Stopped(by="the benchmark")),
-                fingerprint=None,
-                notes=(),
-                started_at=now,
-                ended_at=now,
-            )
+            return report_of(run, Cancelled(cause=Stopped(by="the benchmark")), now, now)
 
-    class Driver(AbstractDriver):
-        def __init__(self) -> None:
-            self.left = trials
-
-        def propose(self, idle: Any = ()) -> Assignment | Later | None:
-            if not self.left:
-                return None
-            self.left -= 1
-            return Assignment(
-                request=_request(self.left), device="cpu", deadline_seconds=0, folder=""
-            )
-
-        def conclude(self, report: TrialReport) -> None:
-            """Nothing to keep."""
-
-        def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
-            raise AssertionError(f"the runner of trial {number} died")
+    class Runner(GroupRunner):
+        def setup(self, config: dict[str, Any]) -> None:
+            super().setup(config)
+            self._group = Nothing()
 
     began = time.process_time()
-    run_trials(Driver(), _AT_ONCE, Nothing)
+    cluster = TuneCluster(RayNodes("cpu", 1, joined=False))
+    handing: Any = _Handing(cluster, trials)
+    run_groups(handing, cluster, _AT_ONCE, Runner)
     return (time.process_time() - began) / trials
+
+
+class _Handing:
+    """Stands where a controller decides, and hands out trials without a study or a search."""
+
+    def __init__(self, cluster: AbstractCluster, trials: int) -> None:
+        self.state = SimpleNamespace(phase=Phase.SEARCHING, groups={})
+        self._cluster, self._left = cluster, trials
+
+    def tick(self) -> None:
+        """Starts all groups, once."""
+        for number in range(_AT_ONCE - len(self.state.groups)):
+            group = f"group-{number}"
+            self.state.groups[group] = None
+            self._cluster.start_group(group)
+            self._hand(group)
+
+    def receive(self, given: Input) -> None:
+        """Hands the group that reports its next trial."""
+        match given:
+            case TrialFinished(group=group):
+                self._hand(group)
+            case GroupsEnded(groups=groups):
+                assert self.state.phase is Phase.DONE, f"the runner of {groups} died"
+
+    def _hand(self, group: str) -> None:
+        if self._left:
+            self._left -= 1
+            request = _request(self._left)
+            run = Run(group=group, request=request, device="cpu", folder="", deadline_seconds=0)
+            self._cluster.send(group, run)
+        else:
+            self.state.phase = Phase.DONE
+            self._cluster.send(group, Dismiss(group=group))
 
 
 def _request(number: int) -> Any:

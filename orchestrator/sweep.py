@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import final
 
 from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import connected
-from orchestrator.controller import Driver, PlacingDriver
-from orchestrator.core.events import SweepStarted
-from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
-from orchestrator.core.notes import Message, Note
+from orchestrator.controller import Controller
+from orchestrator.core.inputs import DriverStarted, StopRequested
+from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
     CapacityRequest,
     Node,
-    Placement,
     capacities,
     nodes_with_accelerator,
     room_for_groups,
 )
-from orchestrator.core.reasons import NoMoreTrials
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import TracedForecasts
+from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.mlflow_callback import MlflowCallback
+from orchestrator.tracking.decisions import DecisionLog, decisions_file
+from orchestrator.tracking.events import LineFile
+from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import save_spec, study_storage
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
-from search_spaces.errors import Fault, SpecError, StudyError
+from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import ClusterFacts, ModelFacts, Provenance, split_by_accelerator
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
@@ -98,45 +95,55 @@ def run_sweep(
         connected(spec) as connection,
         termination_as_interrupt() as termination,  # not before: Ray sets a handler of its own
     ):
-        cluster, nodes = connection.facts, connection.nodes
-        space = planned.get(cluster) or sweep_space(spec, model, cluster)
+        facts, nodes = connection.facts, connection.nodes
+        space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
         requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        begun = _started(study, spec, name, space, cluster, groups)
-        tracing = BackgroundTrace(spec, variants_of(space.table), cluster.device)
-        forecasts = TracedForecasts(
-            spec, model, cluster, calibration or shipped_calibration(), tracing.poll
-        )
+        started = _started(study, spec, name, space, facts, groups, requests)
         callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
+        tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
+        calibration = calibration or shipped_calibration()
+        forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
+        warnings = tuple(_warnings(spec, nodes, groups, head_groups))
+        decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
         try:
-            driver = Driver(study, cluster, callbacks, begun, forecasts=forecasts)
-            warnings = _warnings(spec, nodes, groups, head_groups)
-            driver.note(*(Message(text=warning) for warning in warnings))
-            study.say_through(lambda text: driver.note(Message(text=text)))
-            _run(driver, study, nodes, requests, groups, termination)
+            return _run(
+                started, study, nodes, callbacks, forecasts, warnings, termination, decisions
+            )
         except KeyboardInterrupt:
             raise SweepStopped(termination.signum) from None
         finally:
             tracing.stop()
+            decisions.close()
             for callback in reversed(callbacks):
                 callback.close()
-    return driver.state
 
 
 def _started(
-    study: Study, spec: SweepSpec, name: str, space: Space, cluster: ClusterFacts, groups: int
-) -> SweepStarted:
-    return SweepStarted(
+    study: Study,
+    spec: SweepSpec,
+    name: str,
+    space: Space,
+    cluster: ClusterFacts,
+    groups: int,
+    requests: tuple[CapacityRequest, ...],
+) -> DriverStarted:
+    return DriverStarted(
         study=name,
         spec=spec,
         space=space,
         records=study.records(),
-        memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
-        at=time.time(),
         validations=study.validations(),
-        groups=groups,
+        interrupted=study.interrupted(),
+        untried=tuple(study.untried_counts().items()),
+        memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
+        device=cluster.device,
+        folder=str(Path.cwd()),
+        max_groups=groups,
+        requests=requests,
+        at=time.time(),
     )
 
 
@@ -260,59 +267,26 @@ def _request_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec)
 
 
 def _run(
-    driver: Driver,
+    started: DriverStarted,
     study: Study,
     nodes: RayNodes,
-    requests: Sequence[CapacityRequest],
-    groups: int,
+    callbacks: Sequence[AbstractCallback],
+    forecasts: AbstractForecasts,
+    warnings: Sequence[str],
     termination: Termination,
-) -> None:
-    from orchestrator.cluster.loop import run_trials
+    decisions: DecisionLog,
+) -> SweepState:
+    from orchestrator.cluster.loop import TuneCluster, run_groups
 
-    wait_seconds = driver.state.spec.cluster.wait_minutes * 60
-    placing = PlacingDriver(driver, nodes, wanted=requests, wait_seconds=wait_seconds)
-    driver.repair()
-    losable = LosableDriver(placing)
+    cluster = TuneCluster(nodes)
+    controller = Controller(started, study, cluster, callbacks, forecasts, decided=decisions.write)
+    controller.note(*(Message(text=warning) for warning in warnings))
     try:
-        run_trials(losable, groups)
+        run_groups(controller, cluster, started.max_groups)
     except KeyboardInterrupt:
         study.stop_retrying()
-        driver.cancel(Stopped(by=str(termination)))
+        controller.receive(StopRequested(cause=Stopped(by=str(termination)), at=time.time()))
         raise
-    if losable.lost is not None:
-        raise losable.lost
-    driver.end(NoMoreTrials())
-
-
-@final
-class LosableDriver(AbstractDriver):
-    """Keeps the first study error of a driver, and proposes no trial after it.
-
-    Raised inside Ray Tune, the error would become a long traceback. Running trials still end;
-    their results go to the study if the storage is back by then, or else to a file next to it.
-    """
-
-    def __init__(self, driver: AbstractDriver) -> None:
-        self._driver = driver
-        self.lost: StudyError | None = None
-
-    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
-        if self.lost is None:
-            with self._keep_error():
-                return self._driver.propose(idle)
-        return None
-
-    def conclude(self, report: TrialReport) -> None:
-        with self._keep_error():
-            self._driver.conclude(report)
-
-    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
-        with self._keep_error():
-            self._driver.lose(number, notes)
-
-    @contextlib.contextmanager
-    def _keep_error(self) -> Iterator[None]:
-        try:
-            yield
-        except StudyError as error:
-            self.lost = self.lost or error
+    if controller.error is not None:
+        raise controller.error
+    return controller.sweep

@@ -222,7 +222,8 @@ def test_any_name_is_a_study_or_a_sentence(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
         find_study(name)
-    says_where(caught.value, "neither a specification nor a study", "does not exist")
+    places = ("neither a specification nor a study", "does not exist", "study.storage")
+    says_where(caught.value, *places)  # the latter of an address, which has "://"
     assert listing(tmp_path) == []
 
 

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from orchestrator.core.records import Record
 from search_spaces.trial import Estimate, Measured
@@ -59,16 +58,6 @@ def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | No
     Study.tell = told  # type: ignore[method-assign, assignment]
 
 
-def _skip_deadline() -> None:
-    """Trials have none."""
-    from orchestrator import controller
-
-    def never(*_: Any) -> float:
-        return 1e6
-
-    controller.trial_deadline_seconds = never  # type: ignore[attr-defined, assignment]
-
-
 def _leave_process() -> None:
     """A worker starts something that is no part of its group."""
     from ray import get_runtime_context, is_initialized
@@ -80,7 +69,6 @@ def _leave_process() -> None:
 PLANTS: Mapping[str, Callable[[], None]] = {
     "drop_record": _drop_record,
     "invent": _invent,
-    "skip_deadline": _skip_deadline,
     "leave_process": _leave_process,
 }
 

@@ -19,7 +19,7 @@ from benchmarks.chaos.settings import Setting
 
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the queue that all groups have
-    *("ray::GroupChannel", "ray::ResourceTrainable", "ray::AssignmentQueue"),
+    *("ray::GroupChannel", "ray::ResourceTrainable", "ray::GroupQueues"),
     *("ray::TrainController", "ray::SynchronizationActor"),
 )
 

@@ -22,7 +22,7 @@ from benchmarks.gpu.plain_run import plain_rate
 from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import print_line
-from orchestrator.core.messages import TrialReport
+from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.records import Record
 from orchestrator.export.bundle import write_bundle
@@ -125,7 +125,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     }
 
 
-def taken_from(spec: SweepSpec, plan: Plan, report: TrialReport) -> ExportSource:
+def taken_from(spec: SweepSpec, plan: Plan, report: TrialFinished) -> ExportSource:
     """A trial as it is exported, without the study that it would else come from.
 
     Raises:

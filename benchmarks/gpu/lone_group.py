@@ -1,6 +1,6 @@
 """A worker in a process of its own, without Ray: kept while it serves, replaced when it must be.
 
-It does for one rank what `KeptGroup` of `orchestrator.cluster.worker_group` does for many, by the
+It does for one rank what `WarmGroup` of `orchestrator.cluster.worker_group` does for many, by the
 same decisions (`orchestrator.core`), so that a GPU can be measured where Ray is not installed.
 """
 
@@ -17,8 +17,8 @@ from benchmarks.gpu.environment import variables
 from benchmarks.gpu.serving import serve
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.failures import GroupFailure, failure_decision, outcome_of_group_failure
-from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.core.notes import GroupReplaced, Message, Note
+from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes, reason_to_replace
 from orchestrator.host import gpu_bytes_in_use, oom_kills, wait_for_release
 from search_spaces.errors import ClusterError
@@ -61,39 +61,36 @@ class LoneGroup:
         """Hardware and software of the worker, which is started if need be."""
         return self._child_for(spec).seen
 
-    def run(self, given: Assignment) -> TrialReport:
+    def run(self, run: Run) -> TrialFinished:
         """Runs a trial in the process that it needs, which is started if it is not there.
 
         Raises:
             ClusterError: If no worker comes up.
         """
-        started_at, before = time.time(), self.started
-        request = given.request
-        child = self._child_for(
-            request.spec, Processes.of(request.plan, given.device), fresh=given.fresh
-        )
-        notes: list[Note] = []
-        if self.started > before:
-            notes.append(Message(text="a worker was started for it"))
+        started_at, request = time.time(), run.request
+        needed = Processes.of(request.plan, run.device)
+        child = self._child_for(request.spec, needed, fresh=run.fresh)
         ready_at = time.time()
-        outcome = child.run(request, given.deadline_seconds)
-        if reason := failure_decision(outcome).replace:
-            notes.append(GroupReplaced(reason=reason))
-            notes += [Message(text=fault) for fault in self.stop()]
-        return TrialReport(
+        outcome = child.run(request, run.deadline_seconds)
+        faults = self.stop() if failure_decision(outcome).replace else ()
+        return TrialFinished(
+            group=run.group,
             number=request.number,
+            validation=request.validation,
             outcome=outcome,
             fingerprint=child.seen,
-            notes=tuple(notes),
             started_at=started_at,
             ended_at=time.time(),
             workers_seconds=ready_at - started_at,
+            workers_ended=self._child is None,
+            faults=faults,
         )
 
-    def measure(self, spec: SweepSpec, plan: Plan, *, number: int = 0) -> TrialReport:
+    def measure(self, spec: SweepSpec, plan: Plan, *, number: int = 0) -> TrialFinished:
         """Runs one plan as a trial of the specification, on the device that it names."""
         return self.run(
-            Assignment(
+            Run(
+                group="alone",
                 request=TrialRequest(number=number, plan=plan, spec=spec.for_workers),
                 device="cuda" if spec.cluster.device == "cuda" else "cpu",
                 deadline_seconds=spec.budget.trial_seconds,

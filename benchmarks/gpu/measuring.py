@@ -14,7 +14,7 @@ from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
 from orchestrator.cli.console import print_line
-from orchestrator.core.messages import TrialReport
+from orchestrator.core.inputs import TrialFinished
 from orchestrator.report.labels import brief_outcome, plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -91,7 +91,7 @@ def _measure(
         yield row_of(case.name, plan, report)
 
 
-def row_of(model: str, plan: Plan, report: TrialReport) -> dict[str, Any]:
+def row_of(model: str, plan: Plan, report: TrialFinished) -> dict[str, Any]:
     """A trial as a row; what nobody knows has no cell. Bytes and seconds, as columns say."""
     outcome, seen = report.outcome, report.fingerprint
     told: dict[str, Any] = {

@@ -21,7 +21,6 @@ from benchmarks.gpu.lone_group import LoneGroup
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import print_line
 from orchestrator.core.failures import RESIDUAL_FLOOR_BYTES, RESIDUAL_SHARE
-from orchestrator.core.notes import GroupReplaced
 from orchestrator.host import gpu_bytes_in_use
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
@@ -110,7 +109,7 @@ def _row(group: LoneGroup, spec: SweepSpec, plan: Plan, number: int) -> dict[str
         "wanted_bytes": out and out.wanted_bytes,
         "limit_bytes": out and out.limit_bytes,
         "residual_bytes": costs and costs.residual_bytes,
-        "replaced": any(isinstance(note, GroupReplaced) for note in report.notes),
+        "replaced": report.workers_ended,
         "process": group.started,
         "device_used_bytes": sum(gpu_bytes_in_use().values()) or None,
         "seconds": report.ended_at - report.started_at,

@@ -19,7 +19,7 @@ from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
-from orchestrator.core.messages import TrialReport
+from orchestrator.core.inputs import TrialFinished
 from orchestrator.report.labels import plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -56,7 +56,7 @@ def _row(way: str, asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     return row_of(way, plan, asked.group.measure(spec, plan))
 
 
-def row_of(way: str, plan: Plan, report: TrialReport) -> dict[str, Any]:
+def row_of(way: str, plan: Plan, report: TrialFinished) -> dict[str, Any]:
     """Seconds of a trial, from its plan to its result."""
     seconds, outcome = report.ended_at - report.started_at, report.outcome
     told: dict[str, Any] = {"way": way, "plan": plan_words(plan), "outcome": outcome.kind}

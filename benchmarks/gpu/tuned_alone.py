@@ -1,20 +1,24 @@
-"""A sweep without Ray: the driver of `plimsoll tune`, its study and forecasts, on a lone worker."""
+"""A sweep without Ray: the controller of `plimsoll tune`, study and forecasts, on a lone worker."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from typing import final
 
 from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
-from orchestrator.controller import Driver
-from orchestrator.core.events import SweepStarted
-from orchestrator.core.messages import Later
+from benchmarks.starting import driver_started
+from orchestrator.controller import Controller
+from orchestrator.core.cluster import AbstractCluster
+from orchestrator.core.controller_state import Phase
+from orchestrator.core.instructions import Dismiss, Release, Run
+from orchestrator.core.placement import CapacityRequest, Node, Shortfall
 from orchestrator.core.records import Record
 from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.study.locks import exclusive_driver
@@ -44,22 +48,44 @@ def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:
         _tracing(spec, variants_of(space.table), here.device) as poll,
     ):
         study = Study(spec, name, space, (), lock)
-        begun = SweepStarted(
-            study=name,
-            spec=spec,
-            space=space,
-            records=study.records(),
-            memory_limit_bytes=here.memory_limit_bytes,
-            at=began,
-            validations=study.validations(),
-        )
+        started = driver_started(study, name, spec, space, here, CapacityRequest(ranks=1), began)
         forecasts = TracedForecasts(spec, model, here, shipped_calibration(), poll)
-        driver = Driver(study, here, (), begun, forecasts=forecasts)
-        driver.repair()
-        while (given := driver.propose()) is not None:
-            assert not isinstance(given, Later), "nothing is under way that could be waited for"
-            driver.conclude(group.run(given))
-    return driver.state.records
+        cluster = _LoneCluster(group)
+        controller = Controller(started, study, cluster, forecasts=forecasts)
+        controller.tick()
+        while controller.state.phase is not Phase.DONE:
+            controller.receive(group.run(cluster.given.pop()))
+    if controller.error is not None:
+        raise controller.error
+    return controller.sweep.records
+
+
+@final
+class _LoneCluster(AbstractCluster):
+    """This machine, with room for one rank and its group."""
+
+    def __init__(self, group: LoneGroup) -> None:
+        self._group = group
+        self.given: list[Run] = []  # one at a time
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (Node(id="here", slots=1),)
+
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+        """There is no more."""
+
+    def start_group(self, group: str) -> None:
+        """Its process starts with its first trial."""
+
+    def send(self, group: str, message: Run | Release | Dismiss) -> None:
+        match message:
+            case Run():
+                self.given.append(message)
+            case Release():
+                self._group.stop()
+
+    def kill(self, group: str) -> None:
+        raise AssertionError("each trial is awaited")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.record.order import Turn
-from orchestrator.core.messages import TrialReport
+from orchestrator.core.inputs import TrialFinished
 from orchestrator.report.format import duration
 from orchestrator.report.labels import brief_outcome, plan_words
 
@@ -32,7 +32,7 @@ class Progress:
         self._count, self._left, self._say, self._clock = count, left, say, clock
         self._began, self._ended = clock(), 0
 
-    def ended(self, turn: Turn, report: TrialReport) -> None:
+    def ended(self, turn: Turn, report: TrialFinished) -> None:
         """A measurement has its row."""
         self._left -= 1
         self._ended += 1
@@ -41,5 +41,5 @@ class Progress:
             f"[{self._count - self._left:,} of {self._count:,}] {plan_words(turn.plan)}:"
             f" {brief_outcome(report.outcome)} [about {duration(seconds)} left]"
         )
-        for note in report.notes:
-            self._say(f"note: {note}")
+        for fault in report.faults:
+            self._say(f"note: {fault}")

@@ -13,7 +13,10 @@ from benchmarks.record.progress import Progress
 from benchmarks.record.rows import Subject, row_of, varying_knobs
 from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
 from orchestrator.cluster.runtime import connected
-from orchestrator.core.messages import Assignment, TrialReport
+from orchestrator.core.failures import failure_decision
+from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.instructions import Run
+from orchestrator.core.placement import Processes, reason_to_replace
 from orchestrator.host import termination_as_interrupt
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.errors import ClusterError
@@ -131,10 +134,10 @@ def _measure(
 ) -> None:
     from orchestrator.cluster.worker_group import WarmGroup
 
-    group = WarmGroup()
+    group = _Group(WarmGroup(), subject.spec, cluster.device)
     try:
         for turn in left:
-            report = _run(group, turn, len(table.rows), subject.spec, cluster)
+            report = group.measure(turn.plan, len(table.rows))
             seen = report.fingerprint
             assert seen is not None
             row = row_of(subject, turn.plan, turn.repeat, report.outcome, seen, knobs)
@@ -144,22 +147,43 @@ def _measure(
         group.stop()
 
 
-def _run(
-    group: WarmGroup, turn: Turn, number: int, spec: SweepSpec, cluster: ClusterFacts
-) -> TrialReport:
-    """A trial's report; what happens before its workers are up says nothing of its plan.
+class _Group:
+    """A worker group whose workers are replaced when they cannot be used, as a sweep does it."""
 
-    Raises:
-        ClusterError: If no group comes up.
-    """
-    given = Assignment(
-        request=TrialRequest(number=number, plan=turn.plan, spec=spec.for_workers),
-        device=cluster.device,
-        deadline_seconds=spec.budget.trial_seconds,
-        folder=str(Path.cwd()),
-    )
-    for _ in range(_STARTS):
-        report = group.run(given)
-        if report.fingerprint is not None:
-            return report
-    raise ClusterError(f"the workers do not come up: {outcome_sentence(report.outcome)}")
+    def __init__(self, group: WarmGroup, spec: SweepSpec, device: str) -> None:
+        self._group, self._spec, self._device = group, spec, device
+        self._present: Processes | None = None
+
+    def measure(self, plan: Plan, number: int) -> TrialFinished:
+        """A trial's report; what happens before its workers are up says nothing of its plan.
+
+        Raises:
+            ClusterError: If no workers come up.
+        """
+        for _ in range(_STARTS):
+            report = self._run(plan, number)
+            if report.fingerprint is not None:
+                return report
+        raise ClusterError(f"the workers do not come up: {outcome_sentence(report.outcome)}")
+
+    def _run(self, plan: Plan, number: int) -> TrialFinished:
+        needed, present = Processes.of(plan, self._device), self._present
+        report = self._group.run(
+            Run(
+                group="recording",
+                request=TrialRequest(number=number, plan=plan, spec=self._spec.for_workers),
+                device=self._device,
+                folder=str(Path.cwd()),
+                deadline_seconds=self._spec.budget.trial_seconds,
+                fresh=present is not None and reason_to_replace(needed, present) is not None,
+            )
+        )
+        self._present = None if report.workers_ended else needed
+        if failure_decision(report.outcome).replace:
+            self.stop()
+        return report
+
+    def stop(self) -> None:
+        """Stops the workers."""
+        self._group.stop()
+        self._present = None

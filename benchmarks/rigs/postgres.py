@@ -79,12 +79,14 @@ class Server:
     def suspend(self) -> None:
         """Lets none of its processes run: connections are taken by the kernel, and not answered."""
         for process in self._processes():
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a session may end meanwhile
+                process.suspend()
 
     def resume(self) -> None:
         """Lets them run again."""
         for process in self._processes():
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def _processes(self) -> list[psutil.Process]:
         """The first first, so that none is made that is not known; each leads a session."""

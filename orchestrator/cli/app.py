@@ -21,6 +21,7 @@ from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
+from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
 from orchestrator.cli.result import as_command
 from orchestrator.cli.schema import schema
@@ -53,6 +54,7 @@ for command in (
     diff,
     export,
     verify,
+    replay,
     sync,
     ui,
     models,

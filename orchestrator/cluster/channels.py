@@ -1,4 +1,4 @@
-"""Ray actors that carry messages: assignments to worker groups, requests to ranks, and outcomes.
+"""Ray actors that carry messages: instructions to worker groups, requests to ranks, and outcomes.
 
 Ray starts a process for each actor and imports this module there, so the module imports almost
 nothing. With Ray Tune and Ray Train, each actor took three seconds of a core before the first
@@ -12,13 +12,12 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-    from orchestrator.core.messages import Assignment
+    from orchestrator.core.instructions import Dismiss, Release, Run
     from search_spaces.trial import Fingerprint, Outcome, TrialRequest
 
 
@@ -32,22 +31,15 @@ class WorkerProcess:
     devices: tuple[tuple[str, int], ...] = ()  # its group's GPUs there: UUID, bytes in use before
 
 
-class GroupCommand(Enum):
-    """Instruction to a worker group that gets no trial."""
-
-    LEAVE = "leave"  # end: there are no more trials
-    RELEASE = "release"  # stop the workers, since other groups need their nodes, and stay
-    WAIT = "wait"  # nothing was decided yet: ask again
-
-
-class AssignmentQueue:
-    """Queues of assignments for worker groups, and the heartbeats of their runners."""
+class GroupQueues:
+    """Queues of messages for worker groups, and the heartbeats of their runners."""
 
     def __init__(self) -> None:
-        self._queues: defaultdict[str, asyncio.Queue[Assignment | GroupCommand]] = defaultdict(
+        self._queues: defaultdict[str, asyncio.Queue[Run | Release | Dismiss]] = defaultdict(
             asyncio.Queue
         )
         self._heartbeats: dict[str, tuple[float, ActorHandle]] = {}
+        self._expired: set[str] = set()
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
 
     async def beat(
@@ -66,22 +58,31 @@ class AssignmentQueue:
             seconds: Longest time between two heartbeats.
 
         Returns:
-            Runners that are silent for longer, each reported once; the workers of all groups.
+            Runners that are silent for longer or whose group expired, each reported once for a
+            heartbeat; the workers of all groups.
         """
         now = time.monotonic()
-        silent = [group for group, (last, _) in self._heartbeats.items() if now - last > seconds]
+        silent = [
+            group
+            for group, (last, _) in self._heartbeats.items()
+            if group in self._expired or now - last > seconds
+        ]
         return [self._heartbeats.pop(group)[1] for group in silent], self._worker_processes
 
-    async def put(self, group: str, given: Assignment | GroupCommand) -> None:
-        """Queues an assignment or a command for a group."""
-        self._queues[group].put_nowait(given)
+    async def expire(self, group: str) -> None:
+        """Lets a group's runner count as silent from now on, even one that has yet to start."""
+        self._expired.add(group)
 
-    async def take(self, group: str, seconds: float) -> Assignment | GroupCommand:
-        """Returns what is queued for a group; WAIT if nothing comes within `seconds`."""
+    async def put(self, group: str, message: Run | Release | Dismiss) -> None:
+        """Queues a message for a group."""
+        self._queues[group].put_nowait(message)
+
+    async def take(self, group: str, seconds: float) -> Run | Release | Dismiss | None:
+        """Returns the next message for a group; None if none comes within `seconds`."""
         try:
             return await asyncio.wait_for(self._queues[group].get(), seconds)
         except TimeoutError:
-            return GroupCommand.WAIT
+            return None
 
 
 class GroupChannel:

@@ -12,7 +12,6 @@ from typing import Any, final
 
 from orchestrator.cluster import ray_private
 from orchestrator.core.placement import (
-    AbstractNodes,
     CapacityRequest,
     Node,
     Shortfall,
@@ -124,7 +123,7 @@ class Autoscaler:
 
 
 @final
-class RayNodes(AbstractNodes):
+class RayNodes:
     """The nodes of the cluster that this process is connected to."""
 
     def __init__(
@@ -145,6 +144,7 @@ class RayNodes(AbstractNodes):
         self._kind: str | None = None  # of the sweep's GPUs, once a node is up
 
     def up(self) -> tuple[Node, ...]:
+        """Returns the nodes that are up and have room for a rank, of the kinds that are used."""
         if self._accelerators:
             return tuple(node for node in self.all_up() if node.kind in self._accelerators)
         nodes = nodes_of_one_kind(self.all_up(), self._kind)
@@ -172,6 +172,10 @@ class RayNodes(AbstractNodes):
         return int(sum(each.get("memory", 0) for each in resources if _HEAD in each))
 
     def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+        """Keeps nodes up and requests the missing ones; replaces all earlier requests.
+
+        A request expires: call this often.
+        """
         if self._autoscaler is None:
             return
         self._autoscaler.keep({node for need in needs for node in need.nodes}, ID_LABEL)

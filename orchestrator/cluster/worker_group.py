@@ -42,16 +42,10 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
-from orchestrator.core.failures import (
-    GroupFailure,
-    failure_decision,
-    may_be_node_loss,
-    outcome_of_group_failure,
-)
-from orchestrator.core.messages import Assignment, TrialReport
-from orchestrator.core.notes import GroupReplaced, Message, Note
-from orchestrator.core.placement import Processes, reason_to_replace
-from orchestrator.core.reasons import WorkersGone
+from orchestrator.core.failures import GroupFailure, may_be_node_loss, outcome_of_group_failure
+from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.instructions import Run
+from orchestrator.core.placement import Processes
 from orchestrator.host import oom_kills, package_versions, visible_gpu_bytes_in_use
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
@@ -342,7 +336,7 @@ def _selectors(processes: Processes) -> list[dict[str, str]] | None:
 
 
 class WarmGroup:
-    """Runs one trial after the other on a worker group, which it replaces when it has to."""
+    """Runs one trial after the other on a worker group, which it replaces when it is told to."""
 
     def __init__(self) -> None:
         """Starts without workers: the first trial determines how many it needs."""
@@ -353,41 +347,35 @@ class WarmGroup:
         """Processes of the workers; empty without workers."""
         return self._group.worker_processes if self._group else ()
 
-    def run(self, given: Assignment) -> TrialReport:
+    def run(self, run: Run) -> TrialFinished:
         """Runs a trial, after starting the workers that it needs unless they are up."""
-        notes: list[Note] = []
-        started_at = time.time()
+        started_at, began = time.time(), time.monotonic()
         fingerprint: Fingerprint | None = None
         lost_nodes: tuple[str, ...] = ()
-        ready_at: float | None = None
+        faults: tuple[str, ...] = ()
+        workers_seconds: float | None = None
         try:
-            group = self._group_for(given, notes)
-            ready_at = time.time()
+            group = self._group_for(run)
+            workers_seconds = time.monotonic() - began
             fingerprint = group.fingerprint
-            outcome = group.run(given.request, given.deadline_seconds)
-            if reason := failure_decision(outcome).replace:
-                notes.append(GroupReplaced(reason=reason))
-                self._group = None
-                group.stop()
+            outcome = group.run(run.request, run.deadline_seconds)
         except GroupFailed as failed:
-            outcome, self._group = failed.outcome, None
-            reason = failure_decision(outcome).replace or WorkersGone()
-            notes += [
-                GroupReplaced(reason=reason),
-                *(Message(text=fault) for fault in failed.faults),
-            ]
+            outcome, faults, self._group = failed.outcome, failed.faults, None
             if may_be_node_loss(outcome):
-                lost_nodes = unreachable_nodes(given.addresses)
-        ended_at = time.time()
-        return TrialReport(
-            number=given.request.number,
+                lost_nodes = unreachable_nodes(run.addresses)
+        seconds = time.monotonic() - began
+        return TrialFinished(
+            group=run.group,
+            number=run.request.number,
+            validation=run.request.validation,
             outcome=outcome,
             fingerprint=fingerprint,
-            notes=tuple(notes),
             started_at=started_at,
-            ended_at=ended_at,
-            lost=lost_nodes,
-            workers_seconds=(ended_at if ready_at is None else ready_at) - started_at,
+            ended_at=started_at + seconds,
+            workers_seconds=seconds if workers_seconds is None else workers_seconds,
+            workers_ended=self._group is None,
+            lost_nodes=lost_nodes,
+            faults=faults,
         )
 
     def stop(self) -> None:
@@ -396,16 +384,16 @@ class WarmGroup:
             self._group.stop()
             self._group = None
 
-    def _group_for(self, assignment: Assignment, notes: list[Note]) -> WorkerGroup:
-        request = assignment.request
-        needed = Processes.of(request.plan, assignment.device, assignment.placement)
-        group = self._group
-        if group and (reason := reason_to_replace(needed, group.processes, fresh=assignment.fresh)):
-            notes.append(GroupReplaced(reason=reason))
+    def _group_for(self, run: Run) -> WorkerGroup:
+        if run.fresh:
             self.stop()
         if self._group is None:
-            spec = request.spec.on(request.plan.accelerator)
+            plan = run.request.plan
             self._group = WorkerGroup(
-                spec, needed, assignment.device, assignment.folder, assignment.addresses
+                run.request.spec.on(plan.accelerator),
+                Processes.of(plan, run.device, run.placement),
+                run.device,
+                run.folder,
+                run.addresses,
             )
         return self._group

@@ -46,6 +46,13 @@ RUNNER_DIED = Crashed(
     detail="the actor running the trial died without a report",
 )
 
+GROUP_OVERDUE = Crashed(
+    cause="worker_died",
+    rank=None,
+    phase="running the trial",
+    detail="its worker group did not report within its deadline",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDecision:

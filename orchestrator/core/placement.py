@@ -5,7 +5,6 @@ Tensor ranks share a node; groups do not share nodes unless the specification al
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -275,18 +274,6 @@ def _missing_bundles(
     ranks = request.tensor if request.share else max(largest, request.tensor)
     for _ in range(missing):
         yield from [ranks] * -(-request.ranks // ranks)
-
-
-class AbstractNodes(ABC):
-    """Interface to the nodes of a cluster."""
-
-    @abstractmethod
-    def up(self) -> tuple[Node, ...]:
-        """Returns the nodes that are up and have room for a rank."""
-
-    @abstractmethod
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        """Keeps nodes up and requests the missing ones; replaces all earlier requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,13 +126,6 @@ class NoPlanForNodes:
     kind: Literal["no_plan_for_nodes"] = "no_plan_for_nodes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoMoreTrials:
-    """The loop that runs trials ended without another reason."""
-
-    kind: Literal["no_more_trials"] = "no_more_trials"
-
-
 StopReason = (
     BudgetSpent
     | NotWorthIt
@@ -142,7 +135,6 @@ StopReason = (
     | NoPlanForNodes
     | NoRoom
     | Stopped
-    | NoMoreTrials
 )
 
 

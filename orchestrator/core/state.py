@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from orchestrator.core.events import (
     Event,
@@ -27,11 +28,13 @@ from orchestrator.core.validation import (
     passed_validation,
     slowness,
 )
+from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
+Result = TypeVar("Result")
 ValidationState = Literal["off", "open", "validated", "failed"]
 
 
@@ -85,7 +88,7 @@ class SweepState:
     @property
     def ties(self) -> list[Record]:
         """The best trials, statistically equal, in the order in which they are validated."""
-        return candidates(self.records, self.failed_validations, self.objective)
+        return list(_ties(self.records, self.validations, self.space.baseline, self.spec))
 
     @property
     def validated(self) -> Record | None:
@@ -95,7 +98,7 @@ class SweepState:
     @property
     def failed_validations(self) -> Mapping[int, ValidationFailure]:
         """Reasons of failed validations, by trial number."""
-        return failures(self.validations, self.records, self.space.baseline, self.spec)
+        return _failed(self.records, self.validations, self.space.baseline, self.spec)
 
     def validation_failure(self, validation: Record) -> ValidationFailure | None:
         """Returns the reason why this validation failed, even if its repeat passed; else None.
@@ -113,6 +116,40 @@ class SweepState:
     def next_to_validate(self) -> Record | None:
         """The trial whose plan is validated next, None if no validation is due."""
         return next_validation(self.records, self.validations, self.space.baseline, self.spec)
+
+
+def _last_result(compute: Callable[..., Result]) -> Callable[..., Result]:
+    """Keeps the last result of a pure function, for the very same arguments.
+
+    Several callbacks derive the same after each event. Comparing thousands of records, as
+    `functools.lru_cache` does, would take longer than that.
+    """
+    last: list[tuple[tuple[object, ...], Result]] = []
+
+    def computed(*arguments: object) -> Result:
+        for known, result in last:
+            if all(map(operator.is_, known, arguments)):
+                return result
+        result = compute(*arguments)
+        last[:] = [(arguments, result)]
+        return result
+
+    return computed
+
+
+@_last_result
+def _failed(
+    records: tuple[Record, ...], validations: tuple[Record, ...], baseline: Plan, spec: SweepSpec
+) -> Mapping[int, ValidationFailure]:
+    return failures(validations, records, baseline, spec)
+
+
+@_last_result
+def _ties(
+    records: tuple[Record, ...], validations: tuple[Record, ...], baseline: Plan, spec: SweepSpec
+) -> list[Record]:
+    failed = _failed(records, validations, baseline, spec)
+    return candidates(records, failed, Objective.of(spec))
 
 
 def begin(event: SweepStarted) -> SweepState:

@@ -23,7 +23,6 @@ from orchestrator.core.reasons import (
     IsBaseline,
     MemoryNotReleased,
     NoImprovement,
-    NoMoreTrials,
     NoPlanForNodes,
     NotWorthIt,
     OtherEnvironment,
@@ -184,8 +183,6 @@ def stop_words(reason: StopReason) -> str:
             return _same_failure(reason)
         case NoPlanForNodes():
             return "no untried plan is left for the available nodes"
-        case NoMoreTrials():
-            return "Ray Tune has no more trials"
         case NoRoom() | Stopped():
             return interruption_words(reason)
 

@@ -40,7 +40,13 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 
 
 class AbstractLock(ABC):
-    """Lock of a driver that writes a study. Readers need none."""
+    """Lock of a driver that writes a study. Readers need none.
+
+    Attributes:
+        times_taken: How often it was taken; more than once if it was lost in between.
+    """
+
+    times_taken = 0
 
     @abstractmethod
     def take(self) -> bool:
@@ -148,6 +154,7 @@ class PostgresLock(AbstractLock):
             raise
         if has_lock:
             self._connection, self._sessions = connection, {session}
+            self.times_taken += 1
         else:
             connection.close()
             self._sessions.discard(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.samplers import RandomSampler
-from optuna.storages import RDBStorage
-from optuna.trial import Trial, TrialState
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.inputs import InterruptedTrial
 from orchestrator.core.notes import TrialsTransferred
 from orchestrator.core.objective import Objective, score
 from orchestrator.core.reasons import TrialReason
@@ -80,7 +81,7 @@ def check_study(spec: SweepSpec, name: str) -> None:
         study_in(storage, spec, name)
 
 
-def study_in(storage: RDBStorage, spec: SweepSpec, name: str) -> optuna.Study:
+def study_in(storage: BaseStorage, spec: SweepSpec, name: str) -> optuna.Study:
     """Returns the study, which is created if it does not exist.
 
     Raises:
@@ -109,15 +110,6 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
             study.set_metric_names(names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterruptedTrial:
-    """Trial that was running when its driver died."""
-
-    number: int
-    plan: Plan
-    retry_of: int | None  # number of the trial that it repeated
-
-
 class StudyLost(StudyError):
     """The storage became unavailable during the sweep, for longer than `study.wait_minutes`."""
 
@@ -137,6 +129,7 @@ class Study:
         earlier: Sequence[EarlierStudy] = (),
         lock: AbstractLock | None = None,
         clock: Clock | None = None,
+        storage: BaseStorage | None = None,
     ) -> None:
         """Opens the study, or creates it.
 
@@ -147,6 +140,7 @@ class Study:
             earlier: Other studies of the same job, for transfer.
             lock: This driver's lock; None if there can be no other driver.
             clock: Times the retries of an unavailable storage.
+            storage: Optuna's storage; None: opens the one that the specification names.
 
         Raises:
             StudyError: If the storage cannot be opened, or the study measures another job.
@@ -159,16 +153,17 @@ class Study:
         self._spool_file = spool_file(spec, name)
         self._retry = RetryPolicy("the study's storage", 60 * self._wait_minutes, clock)
         with storage_errors(self._url), self._storage_loss():
-            storage = open_storage(self._url)
+            storage = storage or open_storage(self._url)
             self._study = study_in(storage, spec, name)
             self._writer = StudyWriter(storage, self._study, self._retry, lock)
+            self._writer.claim()
             self._close_recorded()
             self._write_spooled()
             self._records = list(records_of(self._study))
         self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
         for record in self._records:
             self._mark_tried(record.plan)
-        self._open: dict[int, tuple[Trial, Plan]] = {}
+        self._open: dict[int, tuple[int, Plan]] = {}  # Optuna's id and the plan, by number
         # each driver of a study draws other random numbers, but a repeated sweep draws the same
         seed = (spec.study.seed + len(self._records)) % 2**32
         self._proposer = _proposer(space, spec, seed, earlier)
@@ -219,6 +214,14 @@ class Study:
         """
         return Candidates(self._space.table.take(self._free & self._is_on(kinds)))
 
+    def untried_counts(self) -> dict[str, int]:
+        """Returns the number of candidates without a finished or running trial, by accelerator."""
+        table = self._space.table
+        return {
+            kind: int(np.count_nonzero(self._free & table.is_value("accelerator", kind)))
+            for kind in table.values["accelerator"]
+        }
+
     def propose(
         self, prior: SearchPrior | None = None, kinds: Collection[str] | None = None
     ) -> Proposal:
@@ -261,10 +264,10 @@ class Study:
             "distributions": None if params is None else self._distributions,
         }
         with self._storage_loss():
-            trial = self._writer.open(attributes, template)
+            number, trial_id = self._writer.open(attributes, template)
         self._mark_tried(plan)
-        self._open[trial.number] = trial, plan
-        return int(trial.number)
+        self._open[number] = trial_id, plan
+        return number
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record.
@@ -272,9 +275,9 @@ class Study:
         A trial that ran out of memory has no value and a violated constraint: samplers ignore
         failed trials. Outcomes that say nothing about the plan are failures.
         """
-        trial, _ = self._open[record.number]
+        trial_id, _ = self._open[record.number]
         with self._storage_loss(record):
-            self._writer.close(trial._trial_id, self._entry(record))
+            self._writer.close(trial_id, self._entry(record))
         del self._open[record.number]
         self._records.append(record)
 
@@ -285,8 +288,9 @@ class Study:
         return tuple(
             InterruptedTrial(
                 number=trial.number,
-                plan=Plan.from_dict(trial.user_attrs[_PLAN]),
+                plan=(plan := Plan.from_dict(trial.user_attrs[_PLAN])),
                 retry_of=trial.user_attrs.get(_RETRY),
+                in_space=plan in self._space.candidates,
             )
             for trial in running
             if trial.number not in self._open and _PLAN in trial.user_attrs

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
@@ -29,6 +29,7 @@ from search_spaces.spec.schema import SweepSpec
 
 Answer = TypeVar("Answer")
 
+_DRIVER = "driver"  # key of a token that identifies the last driver that opened the study
 _ASKED = "asked"  # key of a token that identifies one call of `open` across its attempts
 SPOOL_FILE = "spool.jsonl"  # in the study's folder
 
@@ -68,7 +69,7 @@ class StudyWriter:
 
     def __init__(
         self,
-        storage: RDBStorage,
+        storage: BaseStorage,
         study: optuna.Study,
         patience: RetryPolicy,
         lock: AbstractLock | None = None,
@@ -79,14 +80,23 @@ class StudyWriter:
         self._lock = lock or NoLock()
         self._id = storage.get_study_id_from_name(study.study_name)
         self._loss = _ConnectionLoss()
-        event.listen(storage.engine, "handle_error", self._loss.note)
+        self._token = uuid4().hex
+        self._times_taken = self._lock.times_taken
+        self._url = ""
+        if isinstance(storage, RDBStorage):
+            self._url = storage.url
+            event.listen(storage.engine, "handle_error", self._loss.note)
+
+    def claim(self) -> None:
+        """Marks the study as this driver's, so that an earlier one cannot go on writing it."""
+        self.call(lambda study: study.set_user_attr(_DRIVER, self._token))
 
     def call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
         """Returns the result of `act`, which may be called several times."""
         return self._retried(lambda _: act(self._study))
 
-    def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> Trial:
-        """Creates a running trial.
+    def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> tuple[int, int]:
+        """Creates a running trial, and returns its number and Optuna's id of it.
 
         One commit: a driver that dies meanwhile leaves either no trial or a complete one.
 
@@ -108,7 +118,8 @@ class StudyWriter:
         trial_id = self._retried(create)
         if self._loss.occurred:  # Optuna retries as well, and may have created a second trial
             trial_id = self._retried(lambda _: self._only_one(token))
-        return self._retried(lambda _: Trial(self._study, trial_id))
+        number = self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
+        return number, trial_id
 
     def close(self, trial_id: int, entry: Entry) -> None:
         """Ends a trial with its record, unless an earlier attempt has."""
@@ -158,14 +169,24 @@ class StudyWriter:
             if not self._lock.hold():
                 raise locked_error(self._study.study_name, self._lock)
             try:
+                self._check_claim()
                 return act(attempt)
             except (StorageInternalError, SQLAlchemyError) as error:
-                fault = storage_reason(error, self._storage.url)
+                fault = storage_reason(error, self._url)
                 if is_unavailable(error.__cause__) or is_unavailable(error):
                     raise Unavailable(fault) from error
                 raise StudyError(f"the study cannot be written: {fault}") from error
 
         return self._retry.call(attempted)
+
+    def _check_claim(self) -> None:
+        """Raises if another driver wrote the study while this one had lost the lock."""
+        if self._lock.times_taken == self._times_taken:
+            return
+        if self._storage.get_study_user_attrs(self._id).get(_DRIVER, self._token) != self._token:
+            self._lock.release()  # for the driver that may write
+            raise locked_error(self._study.study_name, NoLock())
+        self._times_taken = self._lock.times_taken
 
     def _trials_of(self, token: str) -> list[FrozenTrial]:
         return [

@@ -203,8 +203,8 @@ class EventStream(AbstractCallback):
 
 
 @final
-class EventFile(AbstractCallback):
-    """Appends each event to a file; a file that cannot be written never disturbs the sweep.
+class LineFile:
+    """File to append lines to; one that cannot be written never disturbs the sweep.
 
     Successive drivers of a study append to the same file.
 
@@ -219,9 +219,9 @@ class EventFile(AbstractCallback):
         self._file: FileIO | None = None
         self._problem: str | None = None
 
-    def on_event(self, event: Event, state: SweepState) -> None:
-        """Appends an event."""
-        text = to_json(line_of(event, state)).encode() + b"\n"
+    def append(self, line: str) -> None:
+        """Appends a line."""
+        text = line.encode() + b"\n"
         try:
             if self._file is None:
                 self._file = _open(self._path)
@@ -230,18 +230,34 @@ class EventFile(AbstractCallback):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._problem = error.strerror or str(error)
-            self._close_file()  # the next event opens it again and ends an incomplete line
+            self._close()  # the next line opens it again and ends an incomplete one
 
     def close(self) -> None:
-        """Closes the file; reports it if events are missing."""
-        self._close_file()
+        """Closes the file; reports it if lines are missing."""
+        self._close()
         if self._problem is not None:
             self._say(f"{self._path} lacks some events of the sweep: {self._problem}")
 
-    def _close_file(self) -> None:
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+@final
+class EventFile(AbstractCallback):
+    """Appends each event to a file; see `LineFile`."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._lines = LineFile(path, say)
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        """Appends an event."""
+        self._lines.append(to_json(line_of(event, state)))
+
+    def close(self) -> None:
+        """Closes the file; reports it if events are missing."""
+        self._lines.close()
 
 
 def _open(path: Path) -> FileIO:

@@ -16,7 +16,7 @@ from orchestrator.core.events import (
     GroupStarted,
     SweepEnded,
     SweepStarted,
-    TrialStarted,
+    TrialEnded,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.retry import RetryPolicy, Unavailable
@@ -33,8 +33,8 @@ CLOSE_SECONDS = 60.0
 LAST_SECONDS = 10.0
 
 _Item = tuple[Event | None, SweepState]
-# A trial is written while the next one runs: between two trials the driver is busy proposing and
-# starting one, and writing takes as long as that.
+# An ended trial is written once the next one runs: the driver is busy proposing and starting it,
+# and writing takes as long as that.
 HEAD_START_SECONDS = 0.2
 
 
@@ -55,7 +55,7 @@ class MlflowCallback(AbstractCallback):
         say: Receives a message about a failing store, once, when closing.
         close_seconds: Time that closing waits for pending writes.
         last_seconds: Part of that time in which a store that does not answer is retried.
-        head_start_seconds: Time that the next trial runs before an ended trial is written.
+        head_start_seconds: Time after the end of a trial before it is written.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MlflowCallback(AbstractCallback):
     def on_event(self, event: Event, state: SweepState) -> None:
         """Queues an event if MLflow needs it."""
         self._last = state
-        if isinstance(event, SweepStarted | GroupStarted | TrialStarted | SweepEnded):
+        if isinstance(event, SweepStarted | GroupStarted | TrialEnded | SweepEnded):
             self._items.put((event, state))
         if not self._thread.is_alive() and isinstance(event, SweepStarted):
             self._thread.start()
@@ -110,7 +110,7 @@ class MlflowCallback(AbstractCallback):
     def _work(self) -> None:
         configure_mlflow()
         while (item := self._next()) is not None:
-            if isinstance(item[0], TrialStarted):
+            if isinstance(item[0], TrialEnded):
                 time.sleep(self._head_start_seconds)
             retry = RetryPolicy("MLflow", self._last_seconds if item[0] is None else 0.0)
             with contextlib.suppress(Unavailable):

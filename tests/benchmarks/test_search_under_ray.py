@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.naps import NapReport
 from benchmarks.search_under_ray import all_up, busy_share
+from orchestrator.core.inputs import TrialFinished
 from search_spaces.trial import Cancelled, Stopped
 
 
-def naps(*told: tuple[int, float, float]) -> list[NapReport]:
+def naps(*told: tuple[int, float, float]) -> list[TrialFinished]:
     """Group, begin and end of each."""
     return [
-        NapReport(
+        TrialFinished(
+            group=f"group-{group}",
             number=number,
+            validation=False,
             outcome=Cancelled(cause=Stopped(by="the test")),
             fingerprint=None,
-            notes=(),
             started_at=began,
             ended_at=ended,
-            group=group,
         )
         for number, (group, began, ended) in enumerate(told)
     ]

@@ -13,7 +13,7 @@ from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import no_plan_sentence
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.reasons import NoMoreTrials
+from orchestrator.core.reasons import AllTried
 from orchestrator.report.sweep_text import regret_sentence
 from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
@@ -115,7 +115,7 @@ def test_the_stored_state_tells_what_the_sweep_told() -> None:
 def test_the_stored_state_knows_how_the_sweep_ended() -> None:
     swept = make_state([make_measured(18.0, 0.35)])
     ended = SweepEnded(
-        reason=NoMoreTrials(), at=swept.records[-1].ended_at, regret_bound=1.02, untried=7
+        reason=AllTried(plans=2), at=swept.records[-1].ended_at, regret_bound=1.02, untried=7
     )
 
     stored = stored_state(swept.spec, swept.study, swept.records, (), ended)

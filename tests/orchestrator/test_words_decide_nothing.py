@@ -17,8 +17,7 @@ import pytest
 
 import orchestrator.report
 from orchestrator.core.events import Event, TrialEnded
-from orchestrator.core.messages import Assignment
-from orchestrator.core.placement import Node
+from orchestrator.core.instructions import Run
 from orchestrator.explain.compare import compare_plans
 from orchestrator.explain.trial import explain_trial
 from orchestrator.explain.untried import explain_untried
@@ -29,15 +28,13 @@ from orchestrator.report.reasons import outcome_sentence
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.events import EventFile
 from search_spaces.plan import Plan
-from search_spaces.trial import Crashed, Outcome
-from tests.orchestrator.controller.test_controller import Sweep
-from tests.orchestrator.controller.test_placing import Cluster, Placed
+from search_spaces.trial import Outcome
+from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.records import make_spec
 from tests.outcomes import make_measured, make_oom
 
 _TEXTS = ("str", "Iterator[str]", "tuple[str, ...]", "list[str]")
-_DIED = Crashed(cause="worker_died", rank=1, phase="forward", detail="so")
 
 
 def scramble(monkeypatch: pytest.MonkeyPatch) -> int:
@@ -79,12 +76,12 @@ def rate(plan: Plan) -> float:
     return 10.0 * plan.micro_batch ** (0.9 if plan.batching == "packed" else 0.4) - plan.zero_stage
 
 
-def outcomes_of(assignment: Assignment) -> Outcome:
+def outcome_of(run: Run) -> Outcome:
     """Returns an outcome by the plan; the fastest plan fails its validation."""
-    plan = assignment.request.plan
+    plan = run.request.plan
     if plan.micro_batch >= 8 and plan.zero_stage < 2:
         return make_oom(1.2)
-    if assignment.request.validation and plan.micro_batch >= 8:
+    if run.request.validation and plan.micro_batch >= 8:
         return make_oom(1.1, phase="evaluation")
     return make_measured(rate(plan), 0.1 * plan.micro_batch)
 
@@ -96,29 +93,23 @@ def swept(folder: Path) -> list[Event]:
         budget={"trials": 10, "minutes": 60, "trial_seconds": 60, "patience": 8},
         validation={"enabled": True},
     )
-    sweep = Sweep(spec)
-    sweep.driver._listeners = (
-        *sweep.driver._listeners,
-        PlainView(io.StringIO()),
-        file := EventFile(folder / "events.jsonl", lambda _: None),
-    )
-    nodes = [Node(id=name, slots=2, name=name) for name in "abc"]
-    placed = Placed(sweep, Cluster(nodes))
+    folder.mkdir()
+    file = EventFile(folder / "events.jsonl", lambda _: None)
+    cluster = PlayedCluster(make_nodes("a", "b", "c"))
+    sweep = Sweep(spec, cluster, callbacks=(PlainView(io.StringIO()), file))
     count = 0
-    while isinstance(assignment := placed.driver.propose(), Assignment):
+    while (run := sweep.next()) is not None:
         count += 1
         if count in (3, 4, 9):
-            placed.report(assignment, _DIED)
+            sweep.report(run, DIED)
         elif count == 6:
-            assert assignment.placement is not None
-            placed.report(assignment, _DIED, *assignment.placement.nodes)
+            assert run.placement is not None
+            sweep.report(run, DIED, *run.placement.nodes)
         else:
-            placed.report(assignment, outcomes_of(assignment))
-        sweep.clock.now += 10
+            sweep.report(run, outcome_of(run))
     file.close()
-    events = [event for event, _ in sweep.ears.heard]
-    assert any(isinstance(event, TrialEnded) and event.record.validation for event in events)
-    return events
+    assert any(event.record.validation for event in sweep.events(TrialEnded))
+    return [event for event, _ in sweep.recorder.heard]
 
 
 def explained() -> Iterator[object]:
@@ -150,7 +141,7 @@ def test_a_sweep_decides_the_same_whatever_its_words(
     events, explanations = swept(tmp_path / "words"), list(explained())
 
     assert scramble(monkeypatch) > 60
-    assert "worker" not in outcome_sentence(_DIED)
+    assert "worker" not in outcome_sentence(DIED)
     assert "best" not in best_sentence(a_state([(a_plan(), measured(20.0, 40))]))
     reworded, again = swept(tmp_path / "letters"), list(explained())
 

@@ -75,14 +75,6 @@ def test_records_that_are_dropped_or_changed_are_found(tmp_path: Path) -> None:
     assert found["invented"] == 1, found
 
 
-def test_trials_without_a_deadline_are_found(tmp_path: Path) -> None:
-    bug = ("--plant", "skip_deadline", "--seconds", "180")
-
-    found = campaign(tmp_path, *EARLY, "--kinds", "endless_loop", *bug)
-
-    assert found["hangs"] == 1, found
-
-
 def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
     bug = ("--plant", "leave_process")
 

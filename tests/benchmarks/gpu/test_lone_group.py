@@ -14,8 +14,7 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
-from orchestrator.core.messages import Assignment
-from orchestrator.core.notes import GroupReplaced
+from orchestrator.core.instructions import Run
 from search_spaces.trial import Crashed, Measured, TimedOut, TrialRequest
 
 QUICK: dict[str, Any] = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.2, "interval": 0.1}
@@ -45,7 +44,8 @@ def test_trials_follow_each_other_on_one_process(asked: Asked) -> None:
     assert isinstance(first.outcome, Measured)
     assert isinstance(second.outcome, Measured)
     assert first.outcome.losses[:2] == second.outcome.losses[:2]  # nothing is left behind
-    assert second.notes == ()
+    assert not second.workers_ended
+    assert second.faults == ()
     assert second.fingerprint is not None
     assert second.fingerprint.device == "cpu"
 
@@ -59,17 +59,17 @@ def test_a_worker_that_dies_or_hangs_is_replaced(asked: Asked) -> None:
         assert group.pid is not None
         os.kill(group.pid, signal.SIGSTOP)
         request = TrialRequest(number=0, plan=plan, spec=spec)
-        given = Assignment(request=request, device="cpu", deadline_seconds=1.0, folder=".")
-        late = group.run(given)
+        run = Run(group="alone", request=request, device="cpu", deadline_seconds=1.0, folder=".")
+        late = group.run(run)
         assert isinstance(late.outcome, TimedOut)
-        assert any(isinstance(note, GroupReplaced) for note in late.notes)
+        assert late.workers_ended
         assert group.pid is None
 
         group.here(spec)
         assert group.pid is not None
         os.kill(group.pid, signal.SIGSTOP)
         os.kill(group.pid, signal.SIGKILL)
-        dead = group.run(replace(given, deadline_seconds=60.0))
+        dead = group.run(replace(run, deadline_seconds=60.0))
         assert isinstance(dead.outcome, Crashed | Measured)  # it may be seen before the trial
         assert isinstance(group.measure(spec, plan).outcome, Measured)
         assert group.started >= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.messages import TrialReport
+from orchestrator.core.inputs import TrialFinished
 from search_spaces.plan import Plan
 from search_spaces.trial import (
     Costs,
@@ -74,12 +74,13 @@ def out_of_memory(**special: Any) -> OutOfMemory:
     return replace(usual, **special)
 
 
-def report(outcome: Outcome, *, seconds: float = 10.0) -> TrialReport:
-    return TrialReport(
+def report(outcome: Outcome, *, seconds: float = 10.0) -> TrialFinished:
+    return TrialFinished(
+        group="alone",
         number=0,
+        validation=False,
         outcome=outcome,
         fingerprint=None,
-        notes=(),
         started_at=100.0,
         ended_at=100.0 + seconds,
         workers_seconds=1.0,

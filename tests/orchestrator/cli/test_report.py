@@ -11,7 +11,7 @@ from orchestrator.study.reader import load_end
 from orchestrator.workspace import save_spec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
-from tests.orchestrator.controller.test_controller import Sweep
+from tests.orchestrator.controller.sweeps import Sweep
 from tests.orchestrator.records import make_spec
 from tests.outcomes import make_measured
 from tests.workers.values import LLAMA

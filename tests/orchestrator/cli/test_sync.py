@@ -15,7 +15,7 @@ from orchestrator.workspace import save_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import snapshot_stem
 from tests.orchestrator.cli.commands import command
-from tests.orchestrator.controller.test_controller import Sweep
+from tests.orchestrator.controller.sweeps import Sweep
 from tests.orchestrator.records import make_space, make_spec
 from tests.orchestrator.tracking.test_mlflow import PROVENANCE, client_of, runs_of
 from tests.outcomes import make_measured, make_oom

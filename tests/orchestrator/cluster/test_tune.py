@@ -1,91 +1,156 @@
-"""Worker groups under Ray Tune, with runners that train nothing: assignments and losses."""
+"""Worker groups under Ray Tune, with runners that train nothing: trials, messages and losses."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
+from ray.actor import ActorHandle
 
-from orchestrator.cluster.loop import GroupRunner, run_trials
+from orchestrator.cluster.channels import GroupQueues
+from orchestrator.cluster.loop import SILENT_SECONDS, GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
-from orchestrator.core.messages import AbstractDriver, Assignment, Later, TrialReport
-from orchestrator.core.notes import Message, Note
-from orchestrator.core.placement import Placement, Processes
-from orchestrator.report.reasons import note_words
+from orchestrator.controller import steady_clock
+from orchestrator.core.events import Noted, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.instructions import Run
+from orchestrator.core.notes import Message
+from orchestrator.core.placement import Node, Processes, Shortfall
+from orchestrator.core.reasons import Retry
+from orchestrator.core.records import Record
+from orchestrator.study.study import Study
 from search_spaces.errors import ClusterError
-from search_spaces.trial import Cancelled, Crashed, Stopped, TrialRequest
-from tests.orchestrator.records import make_plan, make_spec
+from search_spaces.trial import Cancelled, Crashed, Measured, Stopped, WorkersFailed
+from tests.orchestrator.controller.sweeps import Sweep, make_nodes
+from tests.orchestrator.records import make_plan, make_space, make_spec
+from tests.outcomes import CPU_FINGERPRINT, make_measured
 
-GROUPS, DEADLY, STILL, LAST = 3, 4, 7, 11  # 11 runs when all others have ended
-SILENT_SECONDS = 20.0  # more than a busy machine takes for a beat
+GROUPS, TRIALS = 3, 11
+SHORT_SILENCE = 20.0  # seconds; more than a busy machine takes for a beat
+
+
+class Group(WarmGroup):
+    """Measures nothing, and says which process ran a trial, and where."""
+
+    def __init__(self, queues: ActorHandle) -> None:
+        super().__init__()
+        self.queues = queues
+        self.trials = 0
+
+    def run(self, run: Run) -> TrialFinished:
+        self.trials += 1
+        began = time.time()
+        self.act()
+        assert run.placement is not None
+        where = "".join(run.placement.node_of_rank)
+        return TrialFinished(
+            group=run.group,
+            number=run.request.number,
+            validation=run.request.validation,
+            outcome=make_measured(),
+            fingerprint=CPU_FINGERPRINT,
+            started_at=began,
+            ended_at=time.time(),
+            faults=(f"{run.request.number} {os.getpid()} {where} {run.fresh}",),
+        )
+
+    def act(self) -> None:
+        """Does what a test wants in the middle of a trial."""
+
+
+def is_first(what: str) -> bool:
+    """Returns True the first time that a process of this Ray asks."""
+    try:
+        Path(os.environ["LEFT"], what).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 @dataclass
-class Counting(AbstractDriver):
-    """Twelve trials; the last one waits for the others."""
+class Ran:
+    """What a group says of a trial."""
 
-    processes: dict[int, str] = field(default_factory=dict)
-    lost: list[int] = field(default_factory=list)
-    running: set[int] = field(default_factory=set)
-    most: int = 0
-    beside_last: set[int] = field(default_factory=set)
-    given: int = 0
-
-    def propose(self, _: Sequence[Placement] = ()) -> Assignment | Later | None:
-        if self.given > LAST:
-            return None
-        if self.given == LAST and self.running:
-            return Later()
-        number, self.given = self.given, self.given + 1
-        if number == LAST:
-            self.beside_last = set(self.running)
-        self.running.add(number)
-        self.most = max(self.most, len(self.running))
-        request = TrialRequest(number=number, plan=make_plan(), spec=make_spec())
-        return Assignment(request=request, device="cpu", deadline_seconds=60, folder=".")
-
-    def conclude(self, report: TrialReport) -> None:
-        self.running.remove(report.number)
-        assert report.number not in self.processes
-        self.processes[report.number] = note_words(report.notes[0])
-
-    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
-        self.running.remove(number)
-        self.lost.append(number)
+    process: str
+    nodes: str
+    fresh: bool
 
 
-def _report(given: Assignment) -> TrialReport:
-    """Makes a report without a measurement; its note is the process id."""
-    return TrialReport(
-        number=given.request.number,
-        outcome=Cancelled(cause=Stopped(by="the test")),
-        fingerprint=None,
-        notes=(Message(text=str(os.getpid())),),
-        started_at=0.0,
-        ended_at=1.0,
-    )
+@dataclass
+class Standing:
+    """Nodes that stay up, with room for two ranks each; like a connection, they do not pickle."""
+
+    names: str
+    lock: Any = field(default_factory=threading.Lock)
+
+    def up(self) -> tuple[Node, ...]:
+        return tuple(make_nodes(*self.names))
+
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+        assert not any(need.bundles for need in needs)
 
 
-class Dying(GroupRunner):
-    """Reports its process id, but dies in one trial and hangs in another."""
+def make_sweep(
+    folder: Path, nodes: Any, groups: int, silent_seconds: float = SILENT_SECONDS, **sections: Any
+) -> Sweep:
+    """A sweep on groups under Ray Tune; `nodes` stand for the cluster's."""
+    base: dict[str, Any] = {
+        "study": {"folder": str(folder), "sampler": "random"},
+        "budget": {"trials": TRIALS, "minutes": 10, "trial_seconds": 60},
+    }
+    cluster: Any = TuneCluster(nodes, silent_seconds)
+    clock: Any = steady_clock()
+    return Sweep(make_spec(**{**base, **sections}), cluster, groups, clock=clock)
 
-    def run(self, given: Assignment) -> TrialReport:
-        number = given.request.number
-        if number == DEADLY:
-            os._exit(1)
-        if number == STILL:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0.3)  # no group gets all of them
-        return _report(given)
+
+def run(sweep: Sweep, runner: type[GroupRunner]) -> None:
+    cluster: Any = sweep.cluster
+    run_groups(sweep.controller, cluster, sweep.groups, runner)
+
+
+def trials_of(sweep: Sweep) -> list[TrialStarted]:
+    return [event for event in sweep.events(TrialStarted) if not event.validation]
+
+
+def records_of(sweep: Sweep) -> dict[int, Record]:
+    ended = [event.record for event in sweep.events(TrialEnded)]
+    return {record.number: record for record in ended if not record.validation}
+
+
+def ran(sweep: Sweep) -> dict[int, Ran]:
+    """What groups say of the trials, by number; of a validation instead of its trial."""
+    notes = [event.note for event in sweep.events(Noted)]
+    texts = [note.text.split() for note in notes if isinstance(note, Message)]
+    return {int(number): Ran(pid, where, fresh == "True") for number, pid, where, fresh in texts}
+
+
+def assert_lost(sweep: Sweep, count: int) -> None:
+    """Asserts that so many trials lost their groups, and were run again and measured."""
+    records = records_of(sweep)
+    lost = [number for number, record in records.items() if isinstance(record.outcome, Cancelled)]
+    assert len(lost) == count
+    for number in lost:
+        cause = records[number].outcome.cause
+        assert isinstance(cause, WorkersFailed)
+        (again,) = [trial for trial in trials_of(sweep) if trial.retry_of == number]
+        assert again.reason == Retry(trial=number, cause=cause)
+        assert again.plan == records[number].plan
+    kept = [number for number in records if number not in lost]
+    assert [record.number for record in sweep.study.records()] == sorted(kept)
+    assert len(kept) == TRIALS
+    assert all(isinstance(records[number].outcome, Measured) for number in kept)
 
 
 @pytest.fixture(scope="module")
@@ -106,69 +171,122 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ray.shutdown()
 
 
+class Dying(Group):
+    """One group dies in its second trial, another hangs."""
+
+    def act(self) -> None:
+        if self.trials == 2 and is_first("died"):
+            os._exit(1)
+        if self.trials == 2 and is_first("hung"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.3)  # no group gets all of them
+
+
+def runner_of(group: Callable[[ActorHandle], Group]) -> type[GroupRunner]:
+    class Runner(GroupRunner):
+        def setup(self, config: dict[str, Any]) -> None:
+            super().setup(config)
+            self._group = group(self._queues)
+
+    return Runner
+
+
 @pytest.fixture(scope="module")
-def driver(left: object) -> Counting:
-    counting = Counting()
-    run_trials(counting, GROUPS, Dying, SILENT_SECONDS)
-    return counting
+def sweep(left: object, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    made = make_sweep(
+        tmp_path_factory.mktemp("study"),
+        Standing("abc"),
+        GROUPS,
+        SHORT_SILENCE,
+        validation={"enabled": True},
+    )
+    run(made, runner_of(Dying))
+    return made
 
 
-def test_every_trial_ends_once(driver: Counting) -> None:
-    lost = [DEADLY, STILL]
-    assert sorted(driver.processes) == [n for n in range(LAST + 1) if n not in lost]
-    assert driver.lost == lost
-    assert not driver.running
+def test_every_trial_ends_once(sweep: Sweep) -> None:
+    started = Counter((event.number, event.validation) for event in sweep.events(TrialStarted))
+    ended = [event.record for event in sweep.events(TrialEnded)]
+
+    assert started == Counter((record.number, record.validation) for record in ended)
+    assert set(started.values()) == {1}
+    assert not sweep.state.running
+    assert sweep.state.ended is not None
 
 
-def test_groups_outlive_their_trials(driver: Counting) -> None:
-    """Two more processes than groups: two lost ones were replaced."""
-    assert driver.most <= GROUPS
-    assert 1 < len(set(driver.processes.values())) <= GROUPS + 2
+def test_groups_that_die_or_hang_cost_their_trials_which_are_retried(sweep: Sweep) -> None:
+    assert_lost(sweep, 2)
 
 
-def test_a_trial_that_waits_for_others_runs_when_they_have_ended(driver: Counting) -> None:
-    assert not driver.beside_last
-    assert LAST in driver.processes
+def test_groups_outlive_their_trials(sweep: Sweep) -> None:
+    """At most two more processes than groups: lost ones were replaced."""
+    processes = {each.process for each in ran(sweep).values()}
+    most = max(len(state.running) for _, state in sweep.recorder.heard)
+
+    assert most == GROUPS
+    assert 1 < len(processes) <= GROUPS + 2
+    assert GROUPS <= sweep.controller.state.groups_started <= GROUPS + 2
 
 
-class Treacherous(GroupRunner):
-    """Kills the queue in the middle of one trial."""
+def test_a_trial_that_waits_for_others_runs_when_they_have_ended(sweep: Sweep) -> None:
+    (validation,) = sweep.state.validations
+    beside = [
+        state.running
+        for event, state in sweep.recorder.heard
+        if isinstance(event, TrialStarted) and event.validation
+    ]
 
-    def run(self, given: Assignment) -> TrialReport:
-        if given.request.number == DEADLY:
-            ray.kill(self._queue)
+    assert [[trial.number for trial in running] for running in beside] == [[validation.number]]
+    assert isinstance(validation.outcome, Measured)
+    assert ran(sweep)[validation.number].fresh
+
+
+class Treacherous(Group):
+    """Kills the queues in the middle of one trial."""
+
+    def act(self) -> None:
+        if self.trials == 2 and is_first("killed"):
+            ray.kill(self.queues)
             time.sleep(600)  # it is ended
-        return _report(given)
 
 
 @pytest.mark.thorough
-def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object) -> None:
-    counting = Counting()
+def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object, tmp_path: Path) -> None:
+    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
 
-    run_trials(counting, 1, Treacherous, SILENT_SECONDS)
+    run(ours, runner_of(Treacherous))
 
-    assert counting.lost == [DEADLY]
-    assert sorted(counting.processes) == [n for n in range(LAST + 1) if n != DEADLY]
+    assert_lost(ours, 1)
+    assert len({each.process for each in ran(ours).values()}) == 2
 
 
-class Doomed(GroupRunner):
-    """Kills the queue in every trial."""
+class Doomed(Group):
+    """Kills the queues in every trial."""
 
-    def run(self, given: Assignment) -> TrialReport:
-        ray.kill(self._queue)
+    def act(self) -> None:
+        ray.kill(self.queues)
         time.sleep(600)
         raise AssertionError
 
 
 @pytest.mark.thorough
-def test_what_is_lost_time_and_again_is_given_up(left: object) -> None:
-    counting = Counting()
+def test_what_is_lost_time_and_again_is_given_up(left: object, tmp_path: Path) -> None:
+    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
 
     with pytest.raises(ClusterError, match="died or hung 3 times"):
-        run_trials(counting, 1, Doomed, SILENT_SECONDS)
+        run(ours, runner_of(Doomed))
 
-    assert counting.lost == [0, 1, 2]
-    assert not counting.running
+    first, again, other = records_of(ours).values()
+    assert isinstance(first.outcome, Cancelled)
+    assert isinstance(first.outcome.cause, WorkersFailed)
+    assert isinstance(again.outcome, Crashed)
+    assert again.plan == first.plan
+    assert isinstance(other.outcome, Cancelled)
+    assert isinstance(other.outcome.cause, Stopped)
+    assert other.plan != first.plan
+    assert not ours.state.running
+    assert not ours.study.interrupted()
+    assert len(ours.events(SweepEnded)) == 1
 
 
 @pytest.mark.thorough
@@ -189,100 +307,121 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     assert not any("_fit" in thread.name for thread in threading.enumerate())
 
 
-SMALL_A, SMALL_B, LARGE = (
-    Placement((("a", 1),)),
-    Placement((("b", 1),)),
-    Placement((("a", 1), ("b", 1))),
-)
-AWAITED_SECONDS = 2.0  # for nodes that come back, while nothing runs
+def test_a_group_that_is_given_up_is_killed_even_if_it_has_yet_to_start() -> None:
+    queues, runner = GroupQueues(), object()
+
+    async def silent() -> list[object]:
+        await queues.expire("late")
+        for group in ("late", "other"):
+            await queues.beat(group, runner if group == "late" else object())
+        found, _ = await queues.silent_runners(60.0)
+        return found
+
+    assert asyncio.run(silent()) == [runner]
 
 
-@dataclass
-class Crowded(AbstractDriver):
-    """Two small trials at the same time, one on both nodes, and one that waits for its node."""
+def test_a_group_that_is_given_up_is_not_started(left: object) -> None:
+    cluster = TuneCluster(cast("Any", Standing("a")))
+    try:
+        for group in ("late", "other"):
+            cluster.start_group(group)
 
-    idle: list[list[Placement]] = field(default_factory=list)
-    ended: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    running: set[int] = field(default_factory=set)
-    given: int = 0
-    since: float | None = None
+        cluster.kill("late")
 
-    def propose(self, idle: Sequence[Placement] = ()) -> Assignment | Later | None:
-        number = self.given
-        if number == 4:
-            return None
-        if number >= 2 and self.running:
-            return Later()
-        if number == 3:
-            self.since = self.since or time.monotonic()
-            if time.monotonic() < self.since + AWAITED_SECONDS:
-                return Later()
-        self.given += 1
-        self.running.add(number)
-        self.idle.append(sorted(idle, key=lambda place: place.parts))
-        return Assignment(
-            request=TrialRequest(number=number, plan=make_plan(), spec=make_spec()),
-            device="cpu",
-            deadline_seconds=60,
-            folder=".",
-            placement=[SMALL_A, SMALL_B, LARGE, LARGE][number],
-            evicted=tuple(idle) if number == 2 else (),
-        )
-
-    def conclude(self, report: TrialReport) -> None:
-        self.running.remove(report.number)
-        self.ended[report.number] = tuple(map(note_words, report.notes))
-
-    def lose(self, number: int, notes: Sequence[Note] = ()) -> None:
-        raise AssertionError(number)
+        assert list(cluster.starting) == ["other"]
+    finally:
+        cluster.close()
 
 
-class Workers(WarmGroup):
-    """Writes a file when the workers are stopped."""
+AWAITED_SECONDS = 2.0  # for a node that comes back, while nothing runs
+
+
+class Flickering:
+    """Two nodes for one rank each; the second is away while a trial runs on both, and after it."""
+
+    sweep: Sweep | None = None
+    back_at = -inf
+
+    def up(self) -> tuple[Node, ...]:
+        assert self.sweep is not None
+        if any(place.world_size == 2 for place in self.sweep.controller.state.placements()):
+            self.back_at = time.monotonic() + AWAITED_SECONDS
+        return tuple(make_nodes(*("ab" if time.monotonic() >= self.back_at else "a"), slots=1))
+
+    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+        pass
+
+
+class Warm(Group):
+    """Takes a second for a trial, and writes a file when its workers are to stop."""
+
+    def act(self) -> None:
+        time.sleep(1)
 
     def stop(self) -> None:
-        Path(os.environ["LEFT"], str(os.getpid())).touch()
+        Path(os.environ["LEFT"], f"stopped-{os.getpid()}").touch()
 
 
-class Warm(GroupRunner):
-    """Reports its process id."""
+class WarmRunner(GroupRunner):
+    """Keeps its workers when it ends, so that only those let go before are seen to stop."""
 
     def setup(self, config: dict[str, Any]) -> None:
         super().setup(config)
-        self._group = Workers()
-
-    def run(self, given: Assignment) -> TrialReport:
-        time.sleep(1)
-        return _report(given)
+        self._group = Warm(self._queues)
 
     def cleanup(self) -> None:
         pass
 
 
 @pytest.fixture(scope="module")
-def crowded(left: Path) -> tuple[Crowded, list[str]]:
-    """The driver after its trials, and the processes that had to stop their workers."""
-    deciding = Crowded()
-    run_trials(deciding, 2, Warm)
-    return deciding, [file.name for file in left.iterdir()]
+def crowded(left: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, set[str]]:
+    """The sweep after its trials, and the processes that had to stop their workers.
+
+    It retries what an earlier driver left running: two small trials, which run at the same time,
+    one on both nodes, and one more, which waits for its node.
+    """
+    sections: dict[str, Any] = {
+        "study": {"folder": str(tmp_path_factory.mktemp("study")), "sampler": "random"},
+        "budget": {"trials": 4, "minutes": 10, "trial_seconds": 60},
+        "space": {"data": [1, 2]},
+    }
+    spec = make_spec(**sections)
+    space = make_space(spec)
+    earlier = Study(spec, "demo", space)
+    for ranks in (1, 2):
+        plans = [plan for plan in space.candidates if plan.world_size == ranks]
+        for plan in plans[:2]:
+            earlier.ask(plan, Retry(trial=0, cause=Stopped(by="the test")))
+    nodes = Flickering()
+    made = make_sweep(Path(), nodes, 2, **sections)
+    nodes.sweep = made
+    run(made, WarmRunner)
+    stopped = {file.name.removeprefix("stopped-") for file in left.glob("stopped-*")}
+    return made, stopped
 
 
 @pytest.mark.thorough
-def test_workers_in_the_way_are_let_go(crowded: tuple[Crowded, list[str]]) -> None:
+def test_workers_in_the_way_are_let_go(crowded: tuple[Sweep, set[str]]) -> None:
     """One of the two idle groups takes the large trial, the other stops its workers."""
-    driver, gone = crowded
+    sweep, stopped = crowded
+    one, other, large, _ = (ran(sweep)[number] for number in sorted(ran(sweep)))
 
-    small = {driver.ended[0][0], driver.ended[1][0]}
-    assert len(small) == 2
-    assert driver.idle[2] == [SMALL_A, SMALL_B]
-    assert gone == list(small - {driver.ended[2][0]})
+    assert [one.nodes, other.nodes, large.nodes] == ["a", "b", "ab"]
+    assert one.process != other.process
+    assert large.process in (one.process, other.process)
+    assert large.fresh
+    assert stopped == {one.process, other.process} - {large.process}
 
 
 @pytest.mark.thorough
 def test_a_trial_whose_node_is_awaited_runs_on_the_workers_that_are_there(
-    crowded: tuple[Crowded, list[str]],
+    crowded: tuple[Sweep, set[str]],
 ) -> None:
-    driver, _ = crowded
+    sweep, _ = crowded
+    *_, large, last = (ran(sweep)[number] for number in sorted(ran(sweep)))
+    *_, before, after = records_of(sweep).values()
 
-    assert driver.idle[3] == [LARGE]
-    assert driver.ended[3] == driver.ended[2]
+    assert after.started_at - before.ended_at >= AWAITED_SECONDS
+    assert last.nodes == "ab"
+    assert last.process == large.process
+    assert not last.fresh

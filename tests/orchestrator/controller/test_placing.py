@@ -2,132 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.controller import PlacingDriver
-from orchestrator.core.events import Noted, TrialEnded
-from orchestrator.core.messages import Assignment, Later, TrialReport
-from orchestrator.core.placement import AbstractNodes, CapacityRequest, Node, Placement, Shortfall
+from orchestrator.core.notes import PlanBlamed
+from orchestrator.core.placement import Node, Placement, Shortfall
 from orchestrator.core.reasons import NoPlanForNodes, Retry
-from orchestrator.report.reasons import note_words
-from search_spaces.trial import Cancelled, Crashed, Measured, NodesLost, NoRoom, Outcome
-from tests.orchestrator.controller.test_controller import Sweep
+from search_spaces.trial import Cancelled, Measured, NodesLost, NoRoom
+from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_spec
-from tests.outcomes import CPU_FINGERPRINT, make_measured
+from tests.outcomes import make_measured
 
-DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="connection lost")
-
-
-@dataclass
-class Cluster(AbstractNodes):
-    """Nodes that the test adds and removes."""
-
-    there: list[Node]
-    needs: list[Shortfall] = field(default_factory=list)
-
-    def up(self) -> tuple[Node, ...]:
-        return tuple(self.there)
-
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        self.needs = list(needs)
-
-
-@dataclass
-class Placed:
-    """A driver on such a cluster, with its clock and recorder."""
-
-    sweep: Sweep
-    cluster: Cluster
-    groups: int = 1
-    kinds: tuple[str, ...] = ("",)
-
-    def __post_init__(self) -> None:
-        self.driver = PlacingDriver(
-            self.sweep.driver,
-            self.cluster,
-            wanted=[
-                CapacityRequest(groups=self.groups, ranks=2, accelerator=kind)
-                for kind in self.kinds
-            ],
-            wait_seconds=60,
-            clock=self.sweep.clock,
-        )
-
-    def ask(self, *idle: Placement) -> Assignment:
-        given = self.driver.propose(idle)
-        assert isinstance(given, Assignment)
-        return given
-
-    def report(self, given: Assignment, outcome: Outcome, *lost: str) -> None:
-        self.driver.conclude(
-            TrialReport(
-                number=given.request.number,
-                outcome=outcome,
-                fingerprint=CPU_FINGERPRINT,
-                notes=(),
-                started_at=self.sweep.clock.now,
-                ended_at=self.sweep.clock.now + 1,
-                lost=lost,
-            )
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        return [
-            note_words(event.note) for event, _ in self.sweep.ears.heard if isinstance(event, Noted)
-        ]
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        heard = (event for event, _ in self.sweep.ears.heard if isinstance(event, TrialEnded))
-        return [event.record.outcome for event in heard]
-
-
-def nodes(*names: str) -> list[Node]:
-    return [Node(id=name, slots=2, name=name, address=f"{name}:1") for name in names]
+Make = Callable[..., Sweep]
+ONE_PLAN = {
+    "zero_stage": [0],
+    "micro_batch": [1],
+    "checkpoint_ratio": [0.0],
+    "attention": ["sdpa"],
+    "batching": ["padded"],
+}
 
 
 @pytest.fixture
-def placed(tmp_path: Path) -> Callable[..., Placed]:
-    """Returns a function that makes drivers for plans of two ranks, on nodes with two slots."""
+def placed(tmp_path: Path) -> Make:
+    """Returns a function that makes drivers for plans of two ranks, on nodes with two slots.
 
-    def make(*names: str, **sections: object) -> Placed:
+    A trial waits for room for a minute, and room is requested for one group of each kind.
+    """
+
+    def make(
+        *nodes: str | Node,
+        groups: int = 1,
+        requested: int = 1,
+        kinds: tuple[str, ...] = (),
+        **sections: object,
+    ) -> Sweep:
+        cluster = {"workers": 2, "memory_gib": 0.5, "wait_minutes": 1, "accelerators": kinds}
         spec = make_spec(
             **{
                 "study": {"folder": str(tmp_path), "sampler": "random"},
                 "budget": {"trials": 4, "minutes": 60, "trial_seconds": 60},
+                "cluster": cluster,
                 **sections,
             }
         )
-        return Placed(Sweep(spec), Cluster(nodes(*names)))
+        there = [node if isinstance(node, Node) else make_nodes(node)[0] for node in nodes]
+        return Sweep(spec, PlayedCluster(there), groups, requested, kinds or ("",))
 
     return make
 
 
-Make = Callable[..., Placed]
+def node_of(kind: str) -> Node:
+    return Node(id=kind.lower(), slots=2, kind=kind, name=kind)
 
 
 def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) -> None:
-    ours = placed("a", "b")
+    ours = placed("a", "b", groups=3)
     first, second = ours.ask(), ours.ask()
     assert first.placement == Placement((("a", 2),))
     assert second.placement == Placement((("b", 2),))
 
-    assert isinstance(ours.driver.propose(), Later)
-    ours.sweep.clock.now += 600  # while others run, it is no matter how long
-    assert isinstance(ours.driver.propose(), Later)
-    assert len(ours.sweep.driver.state.running) == 3  # it is decided once, not at each question
-    waiting = ours.sweep.driver.state.running[-1]
+    assert ours.next() is None
+    ours.clock.now += 600  # while others run, it is no matter how long
+    assert ours.next() is None
+    assert len(ours.state.running) == 3  # it is decided once, not at each tick
+    assert len(ours.cluster.started) == 2  # and takes no group as long as it waits
+    waiting = ours.state.running[-1]
     ours.report(second, make_measured())
 
-    third = ours.ask(Placement((("b", 2),)))
+    third = ours.ask()
     assert third.request.number == waiting.number
     assert third.placement == second.placement
+    assert third.group == second.group
+    assert not third.fresh
     assert all(not need.bundles for need in ours.cluster.needs)
+
+
+def test_room_is_requested_for_as_many_groups_as_may_run(placed: Make) -> None:
+    ours = placed("a", "b", groups=3, requested=3)
+    ours.ask()
+
+    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}), bundles=(2,))]
 
 
 def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
@@ -141,22 +99,18 @@ def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
     assert again.request.number != first.request.number
     assert again.placement == Placement((("b", 2),))
     assert isinstance(ours.outcomes[0], Cancelled)
-    assert ours.sweep.driver.state.running[0].reason == Retry(
-        trial=0, cause=NodesLost(nodes=("a",))
-    )
+    assert ours.state.running[0].reason == Retry(trial=0, cause=NodesLost(nodes=("a",)))
     ours.report(again, make_measured())
     counted = 1
-    while isinstance(given := ours.driver.propose(), Assignment):
-        ours.report(given, make_measured())
+    while (run := ours.next()) is not None:
+        ours.report(run, make_measured())
         counted += 1
     assert counted == 4  # the budget: the loss took nothing from it
 
 
 def test_the_last_plan_is_run_again_too(placed: Make) -> None:
-    space = {"zero_stage": [0], "micro_batch": [1], "checkpoint_ratio": [0.0, 1.0]}
-    space |= {"attention": ["sdpa"], "batching": ["padded"]}
-    ours = placed("a", "b", space=space)
-    assert len(ours.sweep.driver.state.space.candidates) == 2
+    ours = placed("a", "b", space={**ONE_PLAN, "checkpoint_ratio": [0.0, 1.0]})
+    assert len(ours.state.space.candidates) == 2
     ours.report(ours.ask(), make_measured())
     last = ours.ask()
     ours.report(last, DIED, "a")
@@ -166,16 +120,20 @@ def test_the_last_plan_is_run_again_too(placed: Make) -> None:
 
 def test_a_plan_that_nodes_do_not_survive_is_blamed(placed: Make) -> None:
     ours = placed("a", "b", "c", "d")
-    plan = ours.ask()
+    run = ours.ask()
     for name in ("a", "b"):
-        ours.report(plan, DIED, name)
+        ours.report(run, DIED, name)
         again = ours.ask()
-        assert again.request.plan == plan.request.plan
-        plan = again
-    ours.report(plan, DIED, "c")
+        assert again.request.plan == run.request.plan
+        run = again
+    assert ours.notes == ["the worker group is replaced: a trial crashed (worker died)"] * 2
+    ours.report(run, DIED, "c", faults=("a process still runs",))
 
     assert ours.outcomes[-1] == DIED
-    assert ours.ask().request.plan != plan.request.plan
+    assert ours.notes[-2] == "a process still runs"
+    blamed = PlanBlamed(trial=run.request.number, loss=NodesLost(nodes=("c",)))
+    assert ours.state.notes[-1].note == blamed
+    assert ours.ask().request.plan != run.request.plan
 
 
 @pytest.mark.parametrize("nodes", ["a", "ab"])
@@ -184,8 +142,7 @@ def test_a_plan_that_dies_by_itself_is_run_once_more_elsewhere(placed: Make, nod
     ours = placed(*nodes)
     first = ours.ask()
     ours.report(first, DIED)
-    assert first.placement is not None
-    second = ours.ask(first.placement)
+    second = ours.ask()
     assert second.request.plan == first.request.plan
     assert second.placement == Placement(((nodes[-1], 2),))
     ours.report(second, DIED)
@@ -194,58 +151,73 @@ def test_a_plan_that_dies_by_itself_is_run_once_more_elsewhere(placed: Make, nod
     assert ours.ask().request.plan != first.request.plan
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_retry_avoids_its_node_even_if_idle_workers_are_there(placed: Make, ended: bool) -> None:
+    """Workers that a device error left are of no use to it, even before they are released."""
+    ours = placed("a", "b")
+    first = ours.ask()
+    crash = replace(DIED, cause="device_error")
+    ours.report(first, crash, workers_ended=ended)
+
+    second = ours.ask()
+    assert second.request.plan == first.request.plan
+    assert second.placement == Placement((("b", 2),))
+
+
 def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     ours = placed("a")
     first = ours.ask()
     ours.cluster.there = []
     ours.report(first, DIED, "a")
 
-    assert isinstance(ours.driver.propose(), Later)
-    ours.sweep.clock.now += 59
-    assert isinstance(ours.driver.propose(), Later)
+    assert ours.next() is None
+    ours.clock.now += 59
+    assert ours.next() is None
     assert ours.cluster.needs == [Shortfall(bundles=(1, 1))]
     waits = [note for note in ours.notes if "waits for room" in note]
     assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes; available: none"]
-    ours.cluster.there = nodes("new")
+    ours.cluster.there = make_nodes("new")
 
     again = ours.ask()
     assert again.placement == Placement((("new", 2),))
     ours.cluster.there = []
     ours.report(again, DIED, "new")
     for _ in range(2):  # the wait begins anew
-        assert isinstance(ours.driver.propose(), Later)
-        ours.sweep.clock.now += 59
+        assert ours.next() is None
+        assert ours.state.ended is None
+        ours.clock.now += 59
 
 
 @pytest.fixture
-def kinds(placed: Make) -> Placed:
+def kinds(placed: Make) -> Sweep:
     """A driver for plans on two kinds of nodes, with one node of each."""
-    sweep = placed(cluster={"accelerators": ["A100", "H100"]}).sweep
-    there = [Node(id=kind.lower(), slots=2, kind=kind, name=kind) for kind in ("A100", "H100")]
-    return Placed(sweep, Cluster(there), kinds=("A100", "H100"))
+    names = ("A100", "H100")
+    return placed(*map(node_of, names), groups=2, kinds=names)
 
 
-def test_while_one_kind_is_busy_plans_for_the_other_are_tried(kinds: Placed) -> None:
+def test_while_one_kind_is_busy_plans_for_the_other_are_tried(kinds: Sweep) -> None:
     for _ in range(2):
         first, second = kinds.ask(), kinds.ask()
-        for given in (first, second):
-            assert given.placement is not None
-            assert given.placement.nodes == {given.request.plan.accelerator.lower()}
+        for run in (first, second):
+            assert run.placement is not None
+            assert run.placement.nodes == {run.request.plan.accelerator.lower()}
         assert first.request.plan.accelerator != second.request.plan.accelerator
         kinds.report(first, make_measured())
         kinds.report(second, make_measured())
 
 
-def test_a_plan_waits_for_nodes_of_its_kind(kinds: Placed) -> None:
-    first = kinds.ask()
+def test_a_plan_waits_for_nodes_of_its_kind(kinds: Sweep) -> None:
+    first, second = kinds.ask(), kinds.ask()
     mine = first.request.plan.accelerator
-    kinds.report(first, DIED, mine.lower())  # and is run again
     kinds.cluster.there = [node for node in kinds.cluster.there if node.kind != mine]
     (other,) = kinds.cluster.there
+    kinds.report(first, DIED, mine.lower())  # and is run again
 
-    beside = kinds.ask(Placement(((other.id, 2),)))
+    assert kinds.next() is None
+    kinds.report(second, make_measured())
+    beside = kinds.ask()
     assert beside.request.plan.accelerator == other.kind
-    assert isinstance(kinds.driver.propose(), Later)
+    assert kinds.next() is None
     assert Shortfall(bundles=(1, 1), accelerator=mine) in kinds.cluster.needs
     assert Shortfall(nodes=frozenset({other.id}), accelerator=other.kind) in kinds.cluster.needs
     assert any(f"waits for room for 2 ranks on {mine}" in note for note in kinds.notes)
@@ -256,77 +228,81 @@ def test_a_plan_waits_for_nodes_of_its_kind(kinds: Placed) -> None:
     assert again.placement == Placement((("new", 2),))
 
 
-def test_a_kind_whose_nodes_do_not_come_is_left_out(kinds: Placed) -> None:
+def test_a_kind_whose_nodes_do_not_come_is_left_out(kinds: Sweep) -> None:
     """Trials on the other kind continue meanwhile and after."""
     first, second = kinds.ask(), kinds.ask()
-    mine, there = (given.request.plan.accelerator for given in (first, second))
-    kinds.report(first, DIED, mine.lower())
+    mine, there = (run.request.plan.accelerator for run in (first, second))
     kinds.cluster.there = [node for node in kinds.cluster.there if node.kind == there]
-    assert isinstance(kinds.driver.propose(), Later)  # what was lost is decided, and waits
+    kinds.report(first, DIED, mine.lower())
+    assert kinds.next() is None  # what was lost is decided, and waits
     for _ in range(2):
         kinds.report(second, make_measured())
         second = kinds.ask()
         assert second.request.plan.accelerator == there
-        assert isinstance(kinds.driver.propose(), Later)
-        kinds.sweep.clock.now += 40
-    assert isinstance(kinds.driver.propose(), Later)
+        assert kinds.next() is None
+        assert not any("left out" in note for note in kinds.notes)
+        kinds.clock.now += 30
+    assert kinds.next() is None
     left_out = [note for note in kinds.notes if note.startswith(f"plans for {mine} are left out")]
 
     assert len(left_out) == 1
     assert "no room for 2 ranks on " in left_out[0]
     assert [need.accelerator for need in kinds.cluster.needs] == [there]
+    kinds.report(second, make_measured())
+    assert kinds.ask().request.plan.accelerator == there
+    assert first.request.plan in kinds.study.untried()
 
 
 def test_a_sweep_ends_when_only_plans_without_nodes_are_left(placed: Make) -> None:
-    space = {"zero_stage": [0], "micro_batch": [1], "checkpoint_ratio": [0.0]}
-    space |= {"attention": ["sdpa"], "batching": ["padded"]}
-    cluster = {"accelerators": ["A100", "H100"]}
-    sweep = placed(cluster=cluster, space=space).sweep
-    there = [Node(id="h", slots=2, kind="H100")]
-    ours = Placed(sweep, Cluster(there), kinds=("A100", "H100"))
+    ours = placed(node_of("H100"), kinds=("A100", "H100"), space=ONE_PLAN)
     ours.report(ours.ask(), make_measured())
-    assert isinstance(ours.driver.propose(), Later)
-    ours.sweep.clock.now += 61
+    assert ours.next() is None
+    ours.clock.now += 61
 
-    assert ours.driver.propose() is None
-    ended = ours.sweep.driver.state.ended
+    assert ours.next() is None
+    ended = ours.state.ended
     assert ended is not None
     assert ended.reason == NoPlanForNodes()
 
 
 def test_nobody_waits_for_ever(placed: Make) -> None:
     ours = placed("a")
-    ours.report(ours.ask(), make_measured())
+    first = ours.ask()
     ours.cluster.there = [Node(id="small", slots=1)]
+    ours.report(first, make_measured())
 
-    assert isinstance(ours.driver.propose(), Later)
-    ours.sweep.clock.now += 61
-    assert ours.driver.propose() is None
-    ended = ours.sweep.driver.state.ended
+    assert ours.next() is None
+    assert ours.state.ended is None
+    ours.clock.now += 61
+    assert ours.next() is None
+    ended = ours.state.ended
     assert ended is not None
     assert ended.reason == NoRoom(ranks=2, minutes=1.0, available=((1, 1, ""),))
     assert [type(outcome) for outcome in ours.outcomes] == [Measured, Cancelled]
-    later = Placed(Sweep(ours.sweep.spec), Cluster(nodes("a")))  # the plan is still untried
-    assert len(later.sweep.driver.state.records) == 1
+    later = Sweep(ours.spec, PlayedCluster(make_nodes("a")))  # the plan is still untried
+    assert len(later.state.records) == 1
     assert later.ask().placement == Placement((("a", 2),))
 
 
 def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:
-    ours = placed("a", "b", validation={"enabled": True}, budget={"trials": 1, "minutes": 60})
-    ours.report(ours.ask(), make_measured())
+    budget = {"trials": 1, "minutes": 60}
+    ours = placed("a", "b", validation={"enabled": True}, budget=budget)
+    run = ours.ask()
     ours.cluster.there = []
+    ours.report(run, make_measured())
 
-    assert isinstance(ours.driver.propose(), Later)
-    ours.sweep.clock.now += 61
-    assert ours.driver.propose() is None
-    ended = ours.sweep.driver.state.ended
+    assert ours.next() is None
+    assert ours.state.ended is None
+    ours.clock.now += 61
+    assert ours.next() is None
+    ended = ours.state.ended
     assert ended is not None
     assert isinstance(ended.reason, NoRoom)
 
 
 def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
-    sweep = placed(validation={"enabled": True}, budget={"trials": 1, "minutes": 60}).sweep
-    ours = Placed(sweep, Cluster(nodes("a", "b")), groups=2)
+    budget = {"trials": 1, "minutes": 60}
+    ours = placed("a", "b", groups=2, requested=2, validation={"enabled": True}, budget=budget)
     first = ours.ask()
     assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}))]
     ours.report(first, make_measured())
@@ -336,12 +312,14 @@ def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
 
 
 def test_a_validation_whose_node_is_lost_is_run_again(placed: Make) -> None:
-    ours = placed("a", "b", validation={"enabled": True}, budget={"trials": 1, "minutes": 60})
+    budget = {"trials": 1, "minutes": 60}
+    ours = placed("a", "b", validation={"enabled": True}, budget=budget)
     ours.report(ours.ask(), make_measured())
     validation = ours.ask()
     assert validation.request.validation
-    ours.report(validation, replace(DIED), "a")
+    ours.report(validation, DIED, "a")
 
     again = ours.ask()
     assert again.request.validation
     assert again.request.plan == validation.request.plan
+    assert again.placement == Placement((("b", 2),))

@@ -1,6 +1,6 @@
 """Validations after a search: their choice, their records and their retries.
 
-Reports of runners are scripted and the study is real, as in `test_controller`.
+Reports of groups are scripted and the study is real, as in `test_controller`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.messages import Assignment
+from orchestrator.core.events import Noted, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.instructions import Run
 from orchestrator.core.reasons import BudgetSpent, Validates
 from orchestrator.study.reader import load_end, load_records, load_validations
 from search_spaces.trial import Cancelled, Crashed, Stopped
-from tests.orchestrator.controller.test_controller import Sweep
+from tests.orchestrator.controller.sweeps import Sweep
 from tests.orchestrator.records import make_spec
 from tests.outcomes import make_measured, make_oom
 
@@ -47,30 +47,31 @@ def searched(make: Make, **budget: object) -> Sweep:
     return ours
 
 
-def assert_validation(given: Assignment, number: int) -> None:
-    assert given.request.validation
-    assert given.fresh
-    assert given.request.number == number
-    assert given.request.collective_seconds == given.deadline_seconds
+def assert_validation(run: Run, number: int, *, fresh: bool = True) -> None:
+    """Fresh workers replace those that there are; a group without workers starts some anyway."""
+    assert run.request.validation
+    assert run.fresh is fresh
+    assert run.request.number == number
+    assert run.request.collective_seconds == run.deadline_seconds
 
 
 def test_trials_are_no_validations(sweep: Make) -> None:
-    given = sweep().ask()
+    run = sweep().ask()
 
-    assert not given.request.validation
-    assert not given.fresh
+    assert not run.request.validation
+    assert not run.fresh
 
 
 def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
     ours = searched(sweep)
-    given = ours.ask()
-    assert_validation(given, 2)
-    assert given.request.plan == ours.driver.state.records[2].plan
-    ours.report(given, make_measured(39.0, 0.55))
+    run = ours.ask()
+    assert_validation(run, 2)
+    assert run.request.plan == ours.state.records[2].plan
+    ours.report(run, make_measured(39.0, 0.55))
 
-    assert ours.driver.propose() is None
-    state = ours.driver.state
-    assert ours.ears.kinds[-3:] == [TrialStarted, TrialEnded, SweepEnded]
+    assert ours.next() is None
+    state = ours.state
+    assert ours.recorder.kinds[-4:] == [TrialStarted, Noted, TrialEnded, SweepEnded]
     assert [validation.number for validation in state.validations] == [2]
     assert (state.validations[0].validation, state.validations[0].reason) == (
         True,
@@ -83,16 +84,16 @@ def test_the_best_is_validated_when_the_search_is_over(sweep: Make) -> None:
 
 def test_a_validation_is_no_trial(sweep: Make) -> None:
     ours = searched(sweep)
-    untried = len(ours.driver._study.untried())
+    untried = len(ours.study.untried())
     ours.report(ours.ask(), make_measured(39.0, 0.55))
-    ours.driver.propose()
+    assert ours.next() is None
 
-    assert len(ours.driver.state.records) == 3
-    assert len(ours.driver._study.untried()) == untried
+    assert len(ours.state.records) == 3
+    assert len(ours.study.untried()) == untried
     assert len(load_records(ours.spec, "demo")) == 3
-    trials = ours.driver._study._study.get_trials()
+    trials = ours.study._study.get_trials()
     assert [trial.value for trial in trials] == [20.0, 40.0, 39.5]
-    assert load_validations(ours.spec, "demo") == ours.driver.state.validations
+    assert load_validations(ours.spec, "demo") == ours.state.validations
 
 
 def test_the_next_plan_is_validated_instead(sweep: Make) -> None:
@@ -100,13 +101,13 @@ def test_the_next_plan_is_validated_instead(sweep: Make) -> None:
     ours.report(ours.ask(), make_oom(phase="evaluation"))
     second = ours.ask()
     assert_validation(second, 1)
-    ours.driver.lose(1)  # its runner dies
+    ours.lose(second)  # its runner dies
     third = ours.ask()
-    assert_validation(third, 0)
+    assert_validation(third, 0, fresh=False)  # in a new group
     ours.report(third, make_measured(20.0, 0.4))
 
-    assert ours.driver.propose() is None
-    state = ours.driver.state
+    assert ours.next() is None
+    state = ours.state
     assert state.best == state.records[0]
     assert list(state.failed_validations) == [2, 1]
     assert isinstance(state.validations[1].outcome, Crashed)
@@ -118,35 +119,35 @@ def test_a_validation_comes_after_the_minutes_too(sweep: Make) -> None:
     for outcome in TRIALS:
         ours.report(ours.ask(), outcome)
 
-    given = ours.ask()
+    run = ours.ask()
 
-    assert_validation(given, 2)
-    assert given.deadline_seconds == 180.0  # and no less for the sweep's time being up
+    assert_validation(run, 2)
+    assert run.deadline_seconds == 180.0  # and no less for the sweep's time being up
 
 
 def test_a_finished_study_is_not_validated_again(sweep: Make) -> None:
     first = searched(sweep)
     first.report(first.ask(), make_measured(39.0, 0.55))
-    assert first.driver.propose() is None
+    assert first.next() is None
 
     again = sweep()
 
-    assert again.driver.propose() is None
-    assert again.driver.state.validations == first.driver.state.validations
-    assert again.driver.state.validated is not None
+    assert again.next() is None
+    assert again.state.validations == first.state.validations
+    assert again.state.validated is not None
 
 
 def test_validations_that_failed_are_not_run_again(sweep: Make) -> None:
     first = searched(sweep)
     for _ in range(3):
         first.report(first.ask(), make_oom())
-    assert first.driver.propose() is None
+    assert first.next() is None
 
     again = sweep()
 
-    assert again.driver.propose() is None
-    assert again.driver.state.best is None
-    assert len(again.driver.state.failed_validations) == 3
+    assert again.next() is None
+    assert again.state.best is None
+    assert len(again.state.failed_validations) == 3
 
 
 def test_a_validation_that_a_dead_driver_left_is_run_again(sweep: Make) -> None:
@@ -154,39 +155,39 @@ def test_a_validation_that_a_dead_driver_left_is_run_again(sweep: Make) -> None:
 
     again = sweep()
 
-    assert again.driver.state.validations == ()
-    assert_validation(again.ask(), 2)
+    assert again.state.validations == ()
+    assert_validation(again.ask(), 2, fresh=False)
 
 
 def test_a_validation_that_was_stopped_is_run_again(sweep: Make) -> None:
     ours = searched(sweep)
     ours.ask()
-    ours.driver.cancel(Stopped(by="Ctrl-C"))
-    ended = ours.ears.heard[-2][0]
+    ours.stop("Ctrl-C")
+    ended = ours.recorder.heard[-2][0]
     assert isinstance(ended, TrialEnded)
     assert ended.record.outcome == Cancelled(cause=Stopped(by="Ctrl-C"))
     assert ended.record.validation
-    assert ours.driver.propose() is None
+    assert ours.next() is None
 
     again = sweep()
 
-    assert len(again.driver.state.records) == 3
-    assert_validation(again.ask(), 2)
+    assert len(again.state.records) == 3
+    assert_validation(again.ask(), 2, fresh=False)
 
 
 def test_who_stops_a_search_gets_no_validation(sweep: Make) -> None:
     ours = searched(sweep, trials=9)
     ours.ask()
-    ours.driver.cancel(Stopped(by="SIGTERM"))
+    ours.stop("SIGTERM")
 
-    assert ours.driver.propose() is None
-    assert ours.driver.state.validations == ()
+    assert ours.next() is None
+    assert ours.state.validations == ()
 
 
 def test_a_longer_search_validates_what_it_finds(sweep: Make) -> None:
     first = searched(sweep)
     first.report(first.ask(), make_measured(39.0, 0.55))
-    assert first.driver.propose() is None
+    assert first.next() is None
 
     longer = sweep(trials=4)
     longer.report(longer.ask(), make_measured(80.0, 0.5))
@@ -196,15 +197,16 @@ def test_a_longer_search_validates_what_it_finds(sweep: Make) -> None:
 
 def test_how_it_ended_is_kept_until_another_trial_ends(sweep: Make) -> None:
     ours = searched(sweep)
-    ours.report(ours.ask(), make_measured(39.0, 0.55))
     assert load_end(ours.spec, "demo") is None
-    assert ours.driver.propose() is None
+    ours.report(ours.ask(), make_measured(39.0, 0.55))
 
-    ended = ours.driver.state.ended
+    ended = ours.state.ended
     assert ended is not None
-    assert ended.untried == len(ours.driver.state.space.table) - len(TRIALS)
+    assert ended.untried == len(ours.state.space.table) - len(TRIALS)
     assert load_end(ours.spec, "demo") == ended
 
-    more = sweep(trials=4)
-    more.report(more.ask(), make_measured(10.0, 0.5))
+    more = sweep(trials=5)
+    run = more.ask()
+    assert load_end(ours.spec, "demo") == ended
+    more.report(run, make_measured(10.0, 0.5))
     assert load_end(ours.spec, "demo") is None

@@ -17,7 +17,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.notes import Message
 from orchestrator.core.objective import throughput
-from orchestrator.core.reasons import NoMoreTrials
+from orchestrator.core.reasons import AllTried
 from orchestrator.core.state import advance, begin
 from search_spaces.trial import Cancelled, Outcome, Stopped
 from tests.orchestrator.core.values import started, state_after
@@ -51,7 +51,7 @@ def test_each_event_changes_what_it_tells_of() -> None:
 
     note, end = (
         Noted(note=Message(text="replaced"), at=BEGAN),
-        SweepEnded(reason=NoMoreTrials(), at=BEGAN),
+        SweepEnded(reason=AllTried(plans=2), at=BEGAN),
     )
     state = advance(advance(state, note), end)
     assert (state.notes, state.ended) == ((note,), end)

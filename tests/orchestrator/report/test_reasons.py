@@ -25,7 +25,6 @@ from orchestrator.core.reasons import (
     IsBaseline,
     MemoryNotReleased,
     NoImprovement,
-    NoMoreTrials,
     NoPlanForNodes,
     NotWorthIt,
     OtherEnvironment,
@@ -124,7 +123,6 @@ ENDED: tuple[tuple[StopReason, str], ...] = (
         "the last 2 trials ran out of disk space: OSError: so",
     ),
     (NoPlanForNodes(), "no untried plan is left for the available nodes"),
-    (NoMoreTrials(), "Ray Tune has no more trials"),
     (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),
     (
         ROOM,

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.reasons import NoMoreTrials, Validates
+from orchestrator.core.reasons import AllTried, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
@@ -199,7 +199,7 @@ def test_plain_lines_of_validations() -> None:
     (line,) = lines(held, state)
     assert line == f"the validation of trial 1 passed: {ALL}; {SAME}"
 
-    (line,) = lines(SweepEnded(reason=NoMoreTrials(), at=BEGAN), state)
+    (line,) = lines(SweepEnded(reason=AllTried(plans=2), at=BEGAN), state)
     assert "3 measured; best is trial 1, validated: ddp micro" in line
 
 

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.reasons import NoMoreTrials, Retry
+from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_end, load_records, load_validations
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
@@ -99,7 +99,8 @@ def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     again = replace(validation, started_at=validation.ended_at, ended_at=validation.ended_at + 60)
     for each in (validation, validation, again):  # a write that is tried again is one write
         study.keep_validation(each)
-    ended = SweepEnded(reason=NoMoreTrials(), at=validation.ended_at, regret_bound=1.02, untried=7)
+    reason = AllTried(plans=2)
+    ended = SweepEnded(reason=reason, at=validation.ended_at, regret_bound=1.02, untried=7)
     study.keep_end(ended)
 
     assert load_validations(spec, NAME) == (validation, again)

@@ -417,8 +417,9 @@ def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -
         outcome = make_oom(1.5) if number else make_measured(30.0)
         record = make_record(number, plan, outcome)
         # what `tell` does first
-        trial, _ = study._open[number]
-        trial.set_user_attr("record", record_to_json(record))
+        trial_id, _ = study._open[number]
+        storage = study._writer._storage
+        storage.set_trial_user_attr(trial_id, "record", record_to_json(record))
 
     again = open_study(spec)
 

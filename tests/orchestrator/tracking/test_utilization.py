@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
-from orchestrator.core.reasons import IsBaseline, NoMoreTrials
+from orchestrator.core.reasons import AllTried, IsBaseline
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.metrics import Utilization, busy_share, utilization
 from search_spaces.trial import Cancelled, NodesLost
@@ -93,7 +93,7 @@ def test_nothing_is_known_before_a_trial_of_this_driver_ends() -> None:
 
 
 def test_it_stands_still_when_the_sweep_is_over() -> None:
-    over = SweepEnded(reason=NoMoreTrials(), at=BEGAN + 20)
+    over = SweepEnded(reason=AllTried(plans=2), at=BEGAN + 20)
     seen = after(started(1), handed(0, 10), ended(0, 20, waited=5), over)
 
     assert share(*seen, at=500) == pytest.approx(5 / 10)

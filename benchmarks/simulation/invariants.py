@@ -1,0 +1,305 @@
+"""What must hold in each sweep. Shares nothing with the code that decides.
+
+The checks see what groups were told to run, what they reported, what the callbacks heard, and what
+the study holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+from benchmarks.simulation.jobs import LIMIT_BYTES, Job
+from orchestrator.core.events import Event, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.instructions import Dismiss, Release, Run
+from orchestrator.core.placement import Node
+from orchestrator.core.records import Record
+from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
+
+_AVOID_SECONDS = 110.0  # for which a node that was lost is not used, whatever the cluster lists
+_REPORT_SECONDS = 900.0  # by which the end of a trial may be known later than its deadline
+
+
+@final
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise Violation(what)
+
+
+@dataclass
+class _Busy:
+    number: int
+    plan: str
+    nodes: dict[str, int]
+    until: float
+    accelerator: str
+
+
+@dataclass
+class DriverChecks:
+    """Checks of one driver's life.
+
+    `trials_before` are the plans that had a result when it started.
+    """
+
+    job: Job
+    started_at: float
+    now: float = 0.0
+    done_before: frozenset[str] = frozenset()
+    results_before: int = 0
+    rank_hours: float = 0.0
+    busy: dict[str, _Busy] = field(default_factory=dict)
+    dismissed: set[str] = field(default_factory=set)
+    workers: dict[str, dict[str, int]] = field(default_factory=dict)  # by group: ranks on nodes
+    under_way: dict[int, TrialStarted] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)  # trials that started and do not run yet
+    stuck_since: dict[int, float] = field(default_factory=dict)  # without a trial to wait for
+    numbers: set[int] = field(default_factory=set)
+    results: dict[str, Record] = field(default_factory=dict)  # by plan
+    validations: Counter[int] = field(default_factory=Counter)
+    lost_nodes: dict[str, float] = field(default_factory=dict)
+    ended: SweepEnded | None = None
+
+    def sent(self, message: Run | Release | Dismiss, listed: Iterable[Node]) -> None:
+        """Checks a message to a group."""
+        group = message.group
+        _require(group not in self.dismissed, f"{group} gets a message after it was dismissed")
+        match message:
+            case Release():
+                _require(group not in self.busy, f"{group} loses its workers during a trial")
+                self.workers.pop(group, None)
+            case Dismiss():
+                _require(group not in self.busy, f"{group} is dismissed during a trial")
+                self.dismissed.add(group)
+            case Run():
+                self._runs(message, {node.id: node for node in listed})
+
+    def _runs(self, run: Run, listed: dict[str, Node]) -> None:
+        number, plan, group = run.request.number, run.request.plan, run.group
+        _require(self.ended is None, f"trial {number} runs after the end of the sweep")
+        _require(group not in self.busy, f"{group} runs two trials")
+        _require(number in self.under_way, f"trial {number} runs without having started")
+        for other in self.busy.values():
+            _require(other.number != number, f"trial {number} runs on two groups")
+            _require(not run.request.validation, f"a validation runs beside trial {other.number}")
+        _require(
+            run.request.validation or plan.key not in self.done_before | self.results.keys(),
+            f"the plan of trial {number} has a result, and runs again",
+        )
+        spec = self.job.spec
+        longest = spec.budget.trial_seconds * (
+            spec.validation.longer if run.request.validation else 1
+        )
+        _require(0 < run.deadline_seconds <= longest, f"deadline {run.deadline_seconds}")
+        self._is_placed(run, listed)
+        self.pending.discard(number)
+        assert run.placement is not None
+        ranks = dict(run.placement.parts)
+        if self.workers.get(group) not in (None, ranks):
+            _require(run.fresh, f"{group} has its workers elsewhere and keeps them")
+        _require(
+            run.fresh or not run.request.validation or group not in self.workers,
+            "a validation runs in used workers",
+        )
+        self.workers[group] = ranks
+        self.busy[group] = _Busy(
+            number=number,
+            plan=plan.key,
+            nodes=ranks,
+            until=self.now
+            + run.deadline_seconds
+            + 60 * spec.cluster.start_minutes
+            + _REPORT_SECONDS,
+            accelerator=plan.accelerator,
+        )
+
+    def _is_placed(self, run: Run, listed: dict[str, Node]) -> None:
+        number, plan = run.request.number, run.request.plan
+        assert run.placement is not None
+        ranks = dict(run.placement.parts)
+        _require(sum(ranks.values()) == plan.world_size, f"ranks of trial {number}: {ranks}")
+        share = self.job.spec.cluster.share_nodes
+        for name, count in ranks.items():
+            _require(name in listed, f"trial {number} runs on {name}, which is not up")
+            lost_at = self.lost_nodes.get(name, -1e9)
+            _require(
+                self.now - lost_at > _AVOID_SECONDS, f"trial {number} runs on {name}, just lost"
+            )
+            node = listed[name]
+            _require(plan.accelerator in ("", node.kind), f"trial {number} runs on {node.kind}")
+            others = [
+                other.get(name, 0) for group, other in self.workers.items() if group != run.group
+            ]
+            _require(share or not any(others), f"two groups have workers on {name}")
+            _require(sum(others) + count <= node.slots, f"{name} has more ranks than slots")
+
+    def group_ended(self, group: str) -> None:
+        """Forgets a group that ended."""
+        self.busy.pop(group, None)
+        self.workers.pop(group, None)
+
+    def reported(self, group: str, number: int, lost: Iterable[str], *, ended: bool) -> None:
+        """Takes note that a group is free, before its report is handled."""
+        busy = self.busy.get(group)
+        if busy is None or busy.number != number:
+            return
+        del self.busy[group]
+        self.lost_nodes |= dict.fromkeys(lost, self.now)
+        if ended:
+            self.workers.pop(group, None)
+
+    def killed(self, group: str) -> None:
+        """Takes note that a group was killed as overdue: only one that is late may be."""
+        busy = self.busy.get(group)
+        _require(busy is not None, f"{group} is killed though it runs nothing")
+        assert busy is not None
+        _require(self.now >= busy.until - _REPORT_SECONDS, f"{group} is killed before its time")
+        self.group_ended(group)
+
+    def event(self, event: Event) -> None:
+        """Checks an event that the callbacks hear."""
+        match event:
+            case TrialStarted():
+                self._starts(event)
+            case TrialEnded(record=record):
+                self._ends(record)
+            case SweepEnded():
+                _require(self.ended is None, "the sweep ended twice")
+                _require(not self.under_way, f"the sweep ended beside {list(self.under_way)}")
+                self.ended = event
+
+    def _starts(self, event: TrialStarted) -> None:
+        budget, number = self.job.spec.budget, event.number
+        _require(self.ended is None, f"trial {number} starts after the end of the sweep")
+        _require(number not in self.under_way, f"trial {number} starts twice")
+        self.under_way[number] = event
+        self.pending.add(number)
+        if event.validation:
+            self.validations[number] += 1
+            _require(len(self.under_way) == 1, "a validation starts beside trials")
+            return
+        _require(number not in self.numbers, f"number {number} is given twice")
+        self.numbers.add(number)
+        taken = self.results_before + len(self.results) + len(self.under_way)
+        _require(taken <= budget.trials, f"{taken} trials of a budget of {budget.trials}")
+        minutes = (self.now - self.started_at) / 60
+        longest = budget.minutes + self.job.spec.study.wait_minutes  # if the study is unavailable
+        _require(minutes <= longest, f"trial {number} starts after {minutes} minutes")
+        if budget.gpu_hours is not None:
+            _require(self.rank_hours < budget.gpu_hours + 1e-6, "the GPU hours are used up")
+
+    def _ends(self, record: Record) -> None:
+        number = record.number
+        if isinstance(record.outcome, Crashed) and record.outcome.cause == "driver_lost":
+            pass  # of an earlier driver's trial
+        else:
+            _require(number in self.under_way, f"trial {number} ended without having started")
+        started = self.under_way.pop(number, None)
+        self.pending.discard(number)
+        self.stuck_since.pop(number, None)
+        _require(
+            started is None or started.plan == record.plan, f"trial {number} ended as another plan"
+        )
+        if record.validation or isinstance(record.outcome, Cancelled):
+            return
+        _require(record.plan.key not in self.results, f"plan of trial {number} has two results")
+        self.results[record.plan.key] = record
+        seconds = record.ended_at - record.started_at
+        self.rank_hours += record.plan.world_size * seconds / 3600
+
+    def waits(self) -> None:
+        """Checks that nothing waits for longer than it may."""
+        for busy in self.busy.values():
+            _require(self.now <= busy.until + 60, f"trial {busy.number} is awaited for ever")
+        accelerators = {busy.accelerator for busy in self.busy.values()}
+        spec = self.job.spec
+        limit = 60 * (spec.cluster.wait_minutes + spec.study.wait_minutes) + 120
+        for number in self.pending:
+            kind = self.under_way[number].plan.accelerator
+            if kind not in accelerators and len(self.busy) < self.job.groups:
+                since = self.stuck_since.setdefault(number, self.now)
+                _require(self.now - since < limit, f"trial {number} waits for room for ever")
+
+
+@final
+class SweepChecks:
+    """Checks over all drivers of a study."""
+
+    def __init__(self) -> None:
+        self.deaths: Counter[str] = Counter()  # of a plan's trials, through machines, by plan
+        self.reported: defaultdict[int, list[Outcome]] = defaultdict(list)
+        self.acknowledged: dict[int, Outcome] = {}
+
+    def blamed(self, record: Record) -> None:
+        """Checks that a plan is blamed for a death only after its trials died twice."""
+        outcome = record.outcome
+        is_death = isinstance(outcome, Crashed) and outcome.cause in (
+            "worker_died",
+            "driver_lost",
+            "device_error",
+        )
+        if is_death and not record.validation:
+            deaths = self.deaths[record.plan.key]
+            _require(deaths >= 2, f"plan of trial {record.number} is blamed after {deaths} deaths")
+
+    def study(self, records: Iterable[Record]) -> None:
+        """Compares what the study holds with what groups reported."""
+        plans: set[str] = set()
+        stored: dict[int, Record] = {}
+        for record in records:
+            _require(record.plan.key not in plans, f"plan of trial {record.number} is stored twice")
+            plans.add(record.plan.key)
+            stored[record.number] = record
+            outcome = record.outcome
+            made_up = isinstance(outcome, Crashed) and outcome.cause in (
+                "driver_lost",
+                "worker_died",
+            )
+            _require(
+                made_up or outcome in self.reported[record.number],
+                f"the study invented {outcome.kind} of trial {record.number}",
+            )
+        for number, outcome in self.acknowledged.items():
+            _require(
+                number in stored and stored[number].outcome == outcome,
+                f"the study lost {outcome.kind} of trial {number}",
+            )
+
+
+def check_winner(
+    best: Record | None, records: Iterable[Record], job: Job, failed: Iterable[int]
+) -> None:
+    """Checks that the best plan is feasible, and that none is faster beyond doubt."""
+    headroom = job.spec.objective.headroom
+    doubted = set(failed)
+
+    def feasible(record: Record) -> bool:
+        outcome = record.outcome
+        return (
+            isinstance(outcome, Measured)
+            and outcome.memory.peak_bytes <= LIMIT_BYTES * (1 - headroom)
+            and record.number not in doubted
+        )
+
+    def low_and_high(record: Record) -> tuple[float, float]:
+        outcome = record.outcome
+        assert isinstance(outcome, Measured)
+        if job.spec.objective.metric == "headroom":
+            free = 1 - outcome.memory.peak_bytes / LIMIT_BYTES
+            return free - 0.01, free + 0.01
+        rate = outcome.samples_per_second
+        return rate.low, rate.high
+
+    candidates = [record for record in records if feasible(record)]
+    _require((best is None) == (not candidates), "there is a best plan, and none that is feasible")
+    if best is None:
+        return
+    _require(any(best.number == record.number for record in candidates), "the best is infeasible")
+    highest = max(low_and_high(record)[0] for record in candidates)
+    _require(low_and_high(best)[1] >= highest, "another plan is better beyond doubt")

@@ -1,0 +1,251 @@
+"""What is tuned: specifications with their spaces, and what becomes of each plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from orchestrator.core.placement import Node
+from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
+from search_spaces.plan import Plan
+from search_spaces.rules.base import RuleContext
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.trial import (
+    Anatomy,
+    Conditions,
+    Costs,
+    Crashed,
+    Diverged,
+    Estimate,
+    Fingerprint,
+    Measured,
+    MemoryReading,
+    Outcome,
+    OutOfMemory,
+    Phases,
+    TimedOut,
+    TrialRequest,
+)
+
+LIMIT_BYTES = GIB // 2
+RANKS = 2
+_MODEL = ModelFacts(
+    name="llama-tiny",
+    architecture="LlamaForCausalLM",
+    parameters=2_100_000,
+    blocks=4,
+    attentions=("eager", "sdpa"),
+    packing=True,
+    max_sequence_length=2048,
+)
+_COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)
+_LOSSES = tuple(6.9 - 0.05 * step for step in range(14))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A specification with its space.
+
+    Attributes:
+        spec: The specification; its study has no folder of its own.
+        space: The plans that may be tried.
+        nodes: The nodes that the cluster has when nothing is lost.
+        kinds: The accelerators that plans name.
+        groups: Most groups at the same time.
+    """
+
+    spec: SweepSpec
+    space: Space
+    nodes: tuple[Node, ...]
+    kinds: tuple[str, ...]
+    groups: int
+
+
+def draw_job(random: Random, folder: str, *, real_sampler: bool) -> Job:
+    """Returns one of the jobs."""
+    return _job(random.randrange(64), folder, "plimsoll" if real_sampler else "random")
+
+
+@lru_cache(maxsize=256)
+def _job(number: int, folder: str, sampler: str) -> Job:
+    random = Random(number)
+    kinds = ("A100", "H100") if random.random() < 0.25 else ("",)
+    groups = random.choice([1, 2, 2, 3])
+    share = random.random() < 0.2
+    cluster: dict[str, Any] = {
+        "workers": RANKS,
+        "memory_gib": 0.5,
+        "groups": groups,
+        "wait_minutes": random.choice([1, 5]),
+        "start_minutes": 2,
+        "share_nodes": share,
+    }
+    if kinds != ("",):
+        cluster["accelerators"] = list(kinds)
+    budget: dict[str, Any] = {
+        "trials": random.choice([2, 5, 8, 12, 60]),
+        "minutes": random.choice([10, 60, 1000]),
+        "trial_seconds": 60,
+    }
+    if random.random() < 0.2:
+        budget["patience"] = 4
+    if random.random() < 0.1:
+        budget["gpu_hours"] = 0.1
+    spec = SweepSpec.model_validate(
+        {
+            "model": "llama-tiny",
+            "data": {"lengths": {16: 1.0, 64: 2.0, 128: 1.0}},
+            "cluster": cluster,
+            "train": {"global_batch": 16, "sequence_length": 128, "precision": "fp32"},
+            "space": {
+                "micro_batch": [1, 2, 4, 8][: random.randint(1, 4)],
+                "checkpoint_ratio": [0.0, 0.5, 1.0][: random.randint(1, 3)],
+                "attention": ["sdpa"],
+                "batching": ["padded"],
+                "zero_stage": [0, 2],
+            },
+            "budget": budget,
+            "objective": {"metric": random.choice(["samples_per_second", "headroom"])},
+            "validation": {"enabled": random.random() < 0.6, "tries": 2},
+            "study": {
+                "folder": folder,
+                "sampler": sampler,
+                "wait_minutes": 10,
+                "warm_start": False,
+            },
+        }
+    )
+    facts = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=LIMIT_BYTES)
+    facts = split_by_accelerator(facts, spec, lambda _: (RANKS, None))
+    space = build_space(RuleContext(spec=spec, model=_MODEL, cluster=facts), RANKS)
+    return Job(
+        spec=spec, space=space, nodes=_nodes(random, kinds, groups), kinds=kinds, groups=groups
+    )
+
+
+def _nodes(random: Random, kinds: tuple[str, ...], groups: int) -> tuple[Node, ...]:
+    count = max(groups, len(kinds)) + random.randint(0, 1)
+    slots = random.choice([1, 1, 2, 4])
+    count = count * 2 if slots == 1 else count
+    return tuple(
+        Node(
+            id=f"node-{at}",
+            name=f"host-{at}",
+            slots=slots,
+            kind=kinds[at % len(kinds)],
+            address=f"host-{at}:1",
+        )
+        for at in range(count)
+    )
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a trial of a plan if no fault occurs."""
+
+    outcome: Outcome
+    seconds: float
+
+
+def fate_of(seed: int, request: TrialRequest, deadline_seconds: float) -> Fate:
+    """Returns what becomes of a trial, the same for each trial of a plan."""
+    random = Random(f"{seed} {request.plan.key} {request.validation}")
+    seconds = random.uniform(5, 40)
+    draw = random.random()
+    if draw < 0.7 or (request.plan.micro_batch == 1 and draw < 0.9):
+        return Fate(_measured(seed, request, random), seconds)
+    if draw < 0.82:
+        return Fate(_out_of_memory(random), seconds)
+    if draw < 0.88:
+        return Fate(_crashed("exception", f"ValueError: {random.randrange(3)}"), seconds)
+    if draw < 0.91:
+        return Fate(_crashed("worker_died", "killed"), seconds)
+    if draw < 0.94:
+        return Fate(_crashed("device_error", "Xid 79"), seconds)
+    if draw < 0.97:
+        return Fate(Diverged(step=3, loss="nan", costs=_COSTS), seconds)
+    late = TimedOut(deadline_seconds=deadline_seconds, detail="running did not finish")
+    return Fate(late, deadline_seconds)
+
+
+def rate_of(seed: int, plan: Plan) -> float:
+    """Returns the speed of a plan in samples per second."""
+    return round(10 + 50 * Random(f"{seed} {plan.key} rate").random(), 6)
+
+
+def _crashed(cause: Any, detail: str) -> Crashed:
+    return Crashed(cause=cause, rank=0, phase="forward", detail=detail)
+
+
+def _out_of_memory(random: Random) -> OutOfMemory:
+    return OutOfMemory(
+        where="device",
+        wanted_bytes=int(LIMIT_BYTES * random.uniform(1.01, 2)),
+        limit_bytes=LIMIT_BYTES,
+        rank=0,
+        phase="forward",
+        detail="out of memory",
+        costs=_residual(random),
+    )
+
+
+def _residual(random: Random) -> Costs:
+    return replace(_COSTS, residual_bytes=LIMIT_BYTES // 2 if random.random() < 0.1 else 0)
+
+
+def _measured(seed: int, request: TrialRequest, random: Random) -> Measured:
+    rate = rate_of(seed, request.plan)
+    losses = _LOSSES
+    if request.validation:
+        rate *= random.choice([0.5, 0.99, 1.0, 1.01, 1.0, 1.0])
+        losses = tuple(2 * loss for loss in _LOSSES) if random.random() < 0.1 else _LOSSES
+    peak = int(LIMIT_BYTES * random.choice([0.3, 0.6, 0.8, 0.97]))
+    step = 16 / rate
+    return Measured(
+        samples_per_second=Estimate(value=rate, low=rate * 0.985, high=rate * 1.015),
+        tokens_per_second=rate * 68.0,
+        step_seconds=Estimate(value=step, low=step * 0.985, high=step * 1.015),
+        phases=Phases(data=0.0, forward=step / 3, backward=step / 2, optimizer=step / 6),
+        mfu=None,
+        flops_per_step=None,
+        memory=MemoryReading(
+            rank=0,
+            limit_bytes=LIMIT_BYTES,
+            peak_bytes=peak,
+            reserved_bytes=peak,
+            allocated_bytes=None,
+            anatomy=Anatomy(
+                weights=peak,
+                gradients=0,
+                optimizer_states=0,
+                activations=0,
+                fragmentation=None,
+                outside=0,
+            ),
+        ),
+        conditions=Conditions(
+            host_cpu_percent=None,
+            host_memory_percent=None,
+            device_utilisation_percent=None,
+            device_power_watts=None,
+            device_memory_bytes=None,
+            throttled=(),
+        ),
+        warmup_steps=2,
+        measured_steps=12,
+        losses=losses,
+        costs=_residual(random),
+    )
+
+
+FINGERPRINT = Fingerprint(
+    device="cpu",
+    device_name="virtual",
+    device_memory_bytes=8 * GIB,
+    hosts=1,
+    python="3.11",
+    versions=(("torch", "2"),),
+)

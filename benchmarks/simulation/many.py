@@ -1,0 +1,80 @@
+"""Simulates many sweeps in several processes, and sums up what they came to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from benchmarks.simulation.plants import PLANTS, Plant, plant
+from benchmarks.simulation.simulate import Report, simulate
+
+_CHUNK = 250  # seeds
+_SEEDS_FOR_PLANTS = 1000
+
+
+def _simulate_range(seeds: range) -> tuple[list[Report], float]:
+    """Returns the reports, and the seconds of processor time that they took."""
+    before = time.process_time()
+    reports = [simulate(seed) for seed in seeds]
+    return reports, time.process_time() - before
+
+
+def _chunks(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, _CHUNK):
+        yield range(start, min(start + _CHUNK, first + count))
+
+
+def run(first: int, count: int, processes: int) -> dict[str, Any]:
+    """Simulates `count` seeds and returns the figures."""
+    faults, ends, violations = Counter[str](), Counter[str](), dict[int, str]()
+    sums = Counter[str]()
+    seconds = 0.0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for reports, took in pool.imap_unordered(_simulate_range, _chunks(first, count)):
+            seconds += took
+            for report in reports:
+                faults += report.faults
+                ends += report.ends
+                sums.update(
+                    events=report.events, trials=report.trials, drivers=report.drivers, sweeps=1
+                )
+                if report.violation is not None:
+                    violations[report.seed] = report.violation
+            _progress(sums["sweeps"], count, len(violations))
+    return {
+        "seeds": [first, first + count - 1],
+        **sums,
+        "faults": sum(faults.values()),
+        "faults_by_kind": dict(faults.most_common()),
+        "ends_of_drivers": dict(ends.most_common()),
+        "violations": len(violations),
+        "violations_by_seed": dict(sorted(violations.items())),
+        "core_seconds": round(seconds, 1),
+        "sweeps_per_minute_and_core": round(60 * count / seconds) if seconds else None,
+    }
+
+
+def _first_seed(fault: Plant) -> tuple[str, int | None, str | None]:
+    plant(fault)
+    for seed in range(_SEEDS_FOR_PLANTS):
+        violation = simulate(seed).violation
+        if violation is not None:
+            return fault.name, seed, violation
+    return fault.name, None, None
+
+
+def find_plants(processes: int) -> list[dict[str, Any]]:
+    """Returns for each planted fault the first seed that finds it, and how."""
+    context = multiprocessing.get_context("fork")  # each starts from the imported modules
+    with context.Pool(processes, maxtasksperchild=1) as pool:
+        found: Iterable[tuple[str, int | None, str | None]] = pool.imap(_first_seed, PLANTS)
+        return [{"fault": name, "seed": seed, "found_by": how} for name, seed, how in found]
+
+
+def _progress(done: int, of: int, violations: int) -> None:
+    sys.stderr.write(f"\r{done} of {of} sweeps, {violations} violations")
+    sys.stderr.flush()

@@ -1,0 +1,437 @@
+"""Simulates the sweep of one seed, from its first driver to its end, and checks it throughout."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import optuna
+
+from benchmarks.simulation.cluster import Nodes, VirtualCluster
+from benchmarks.simulation.invariants import (
+    DriverChecks,
+    SweepChecks,
+    Violation,
+    check_winner,
+)
+from benchmarks.simulation.jobs import LIMIT_BYTES, RANKS, Job, draw_job
+from benchmarks.simulation.storage import (
+    FailingInMemoryStorage,
+    FailingRDBStorage,
+    Faults,
+    LockTable,
+    VirtualLock,
+)
+from benchmarks.simulation.world import DriverKilled, World
+from orchestrator.controller import Controller
+from orchestrator.core.events import Event, TrialEnded
+from orchestrator.core.inputs import (
+    DriverStarted,
+    GroupsEnded,
+    Input,
+    StopRequested,
+    Tick,
+    TrialFinished,
+)
+from orchestrator.core.instructions import Instruction
+from orchestrator.core.placement import CapacityRequest
+from orchestrator.core.records import Record
+from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.study.retry import Clock
+from orchestrator.study.serialization import kept_end, records_of
+from orchestrator.study.study import Study
+from search_spaces.errors import StudyError
+from search_spaces.trial import Cancelled, Crashed, Stopped
+
+_TICK_SECONDS = 10.0
+_MAX_DRIVERS = 3  # after the faults have ended
+_MAX_INSTRUCTIONS = 500  # that one input may cause
+_END_SECONDS = 30_000.0  # after the faults have ended
+_DEATHS = ("worker_died", "collective", "device_error")
+SQLITE_EVERY = 500  # seeds: real databases take a hundred times as long
+SAMPLER_EVERY = 250  # seeds with Plimsoll's own sampler
+
+
+@dataclass
+class Report:
+    """What a simulation came to."""
+
+    seed: int
+    violation: str | None = None
+    drivers: int = 0
+    events: int = 0
+    trials: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+def simulate(seed: int, without: frozenset[str] = frozenset()) -> Report:
+    """Simulates one sweep.
+
+    Args:
+        seed: Draws everything.
+        without: Kinds of faults to leave out.
+    """
+    simulation = _Simulation(seed, without)
+    report = Report(seed)
+    try:
+        simulation.run()
+    except Violation as violation:
+        report.violation = str(violation)
+    except Exception as error:  # noqa: BLE001  # any error is one of the controller's
+        report.violation = f"{type(error).__name__}: {error}"
+    report.drivers, report.events = simulation.drivers, simulation.world.events
+    report.trials, report.ends = simulation.trials, simulation.ends
+    report.faults = simulation.world.faults
+    return report
+
+
+@lru_cache(maxsize=1)
+def _folder() -> str:
+    """Returns a folder of this process in memory, for files that few simulations write."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return tempfile.mkdtemp(prefix="plimsoll-simulation-", dir=base)
+
+
+class _MortalController(Controller):  # type: ignore[misc]
+    """Controller whose process may end before and after each instruction."""
+
+    world: World
+
+    def _carry_out(self, instruction: Instruction) -> Input | None:
+        self.world.instructions += 1
+        if self.world.instructions > _MAX_INSTRUCTIONS:
+            raise Violation("the controller does not come to rest")
+        if self.world.occurs("driver_killed"):
+            raise DriverKilled
+        answer = super()._carry_out(instruction)
+        if self.world.occurs("driver_killed"):
+            raise DriverKilled
+        return answer
+
+
+@final
+class _Listener(AbstractCallback):
+    def __init__(self, hear: Callable[[Event], None]) -> None:
+        self._hear = hear
+
+    def on_event(self, event: Event, state: SweepState) -> None:
+        self._hear(event)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+@final
+class _Driver:
+    """One life of a driver."""
+
+    def __init__(self, simulation: _Simulation) -> None:
+        self._simulation = simulation
+        self._world = world = simulation.world
+        self.job = simulation.job
+        self.alive = True
+        self.cluster = VirtualCluster(world, simulation.seed, simulation.nodes, self.deliver)
+        self.lock = VirtualLock(simulation.locks)
+        self.checks = DriverChecks(job=self.job, started_at=world.now, now=world.now)
+        self.cluster.checks = self.checks
+        self.cluster.on_kill = self._count_death
+        self.controller: Controller | None = None
+
+    def start(self) -> None:
+        """Opens the study and starts the sweep, unless it is refused or dies before."""
+        try:
+            if not self.lock.take():
+                self.end("refused")
+                return
+            self.controller = self._open()
+            self._world.after(0.0, self._tick)
+        except DriverKilled:
+            self.end("killed")
+        except StudyError:
+            self.end("study_error")
+
+    def _open(self) -> Controller:
+        simulation, job, world = self._simulation, self.job, self._world
+        study = Study(
+            job.spec,
+            simulation.name,
+            job.space,
+            lock=self.lock,
+            clock=Clock(now=lambda: world.now, sleep=world.pass_by),
+            storage=simulation.open_storage(),
+        )
+        self.study = study
+        records = study.records()
+        self.checks.done_before = frozenset(record.plan.key for record in records)
+        self.checks.results_before = len(records)
+        self.checks.rank_hours = (
+            sum(
+                record.plan.world_size * max(record.ended_at - record.started_at, 0.0)
+                for record in records
+            )
+            / 3600
+        )
+        interrupted = study.interrupted()
+        simulation.checks.deaths.update(trial.plan.key for trial in interrupted)
+        offset = world.offset
+        requests = tuple(
+            CapacityRequest(
+                groups=1 if len(job.kinds) > 1 else job.groups,
+                ranks=RANKS,
+                share=job.spec.cluster.share_nodes,
+                accelerator=kind,
+            )
+            for kind in job.kinds
+        )
+        started = DriverStarted(
+            study=simulation.name,
+            spec=job.spec,
+            space=job.space,
+            records=records,
+            validations=study.validations(),
+            interrupted=interrupted,
+            untried=tuple(study.untried_counts().items()),
+            memory_limit_bytes=LIMIT_BYTES,
+            device="cpu",
+            folder="/",
+            max_groups=job.groups,
+            requests=requests,
+            at=world.now + offset,
+        )
+        self.checks.started_at = world.now
+        _MortalController.world = world
+        return _MortalController(
+            started,
+            study,
+            self.cluster,
+            (_Listener(self._hear),),
+            clock=lambda: world.now + offset,
+        )
+
+    def _hear(self, event: Event) -> None:
+        self.checks.now = self._world.now
+        self.checks.event(event)
+        if isinstance(event, TrialEnded):
+            self._simulation.checks.blamed(event.record)
+            self._simulation.trials += 1
+
+    def _tick(self) -> None:
+        if self.alive:
+            self.deliver(Tick(at=0.0))
+            self._world.after(_TICK_SECONDS, self._tick)
+
+    def deliver(self, given: Input) -> None:
+        """Passes an input to the controller, and checks what comes of it."""
+        if not self.alive or self.controller is None:
+            return
+        self.checks.now = self._world.now
+        acknowledged = self._note(given)
+        self._world.instructions = 0
+        try:
+            if isinstance(given, Tick):
+                self.controller.tick()
+            else:
+                self.controller.receive(given)
+        except DriverKilled:
+            self.end("killed")
+            return
+        if isinstance(given, StopRequested):
+            self.end("stopped")
+            return
+        if acknowledged is not None and self.controller.error is None:
+            self._simulation.checks.acknowledged[acknowledged.number] = acknowledged.outcome
+        if self.controller.error is None:
+            self._agree_on_untried()
+            self.checks.waits()
+        if self.controller.state.ended and self.cluster.empty:
+            self.end("ended" if self.controller.error is None else "study_error")
+
+    def _agree_on_untried(self) -> None:
+        assert self.controller is not None
+        counted = sum(self.controller.state.untried.values())
+        untried = sum(self.study.untried_counts().values())
+        if counted != untried:
+            raise Violation(f"{counted} plans count as untried, of {untried}")
+
+    def _note(self, given: Input) -> TrialFinished | None:
+        """Takes note of an input; returns a report whose outcome has to be stored."""
+        checks, sweep = self.checks, self._simulation.checks
+        if isinstance(given, GroupsEnded):
+            for group in given.groups:
+                if group in checks.busy:
+                    sweep.deaths[checks.busy[group].plan] += 1
+                checks.group_ended(group)
+        if not isinstance(given, TrialFinished):
+            return None
+        busy = checks.busy.get(given.group)
+        if busy is None or busy.number != given.number or checks.ended is not None:
+            return None
+        started = checks.under_way[given.number]
+        if started.validation != given.validation:
+            return None
+        sweep.reported[given.number].append(given.outcome)
+        checks.reported(given.group, given.number, given.lost_nodes, ended=given.workers_ended)
+        is_death = isinstance(given.outcome, Crashed) and given.outcome.cause in _DEATHS
+        if is_death:
+            sweep.deaths[busy.plan] += 1
+        if is_death or given.lost_nodes or started.validation:
+            return None
+        return given
+
+    def _count_death(self, group: str) -> None:
+        busy = self.checks.busy.get(group)
+        if busy is not None:
+            self._simulation.checks.deaths[busy.plan] += 1
+
+    def end(self, how: str) -> None:
+        """Ends the process."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.cluster.end_all()
+        self.lock.release()
+        self._simulation.driver_ended(self, how)
+
+
+@final
+class _Simulation:
+    def __init__(self, seed: int, without: frozenset[str]) -> None:
+        self.seed = seed
+        self.name = f"seed-{seed}"
+        self.world = World(seed, without)
+        real = seed % SAMPLER_EVERY == 7
+        self.job: Job = draw_job(self.world.random, _folder(), real_sampler=real)
+        self.nodes = Nodes(self.world, self.job)
+        self.locks = LockTable()
+        self.checks = SweepChecks()
+        self.faults = Faults(self.world)
+        self.sqlite = seed % SQLITE_EVERY == 3
+        self._storage: Any = None if self.sqlite else FailingInMemoryStorage()
+        self.drivers = self._drivers_after = 0
+        self.trials = 0
+        self.ends: Counter[str] = Counter()
+        self._current: _Driver | None = None
+        self._finished: _Driver | None = None
+
+    def open_storage(self) -> Any:
+        """Returns the storage for a driver that starts."""
+        if self.sqlite:
+            file = Path(_folder(), f"{self.name}.db")
+            storage = FailingRDBStorage(f"sqlite:///{file}")
+        else:
+            storage = self._storage
+        storage.faults = self.faults
+        return storage
+
+    def run(self) -> None:
+        """Runs until a driver ends the sweep."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        world = self.world
+        world.after(60.0, self._minute)
+        world.after(world.heals_at, self.nodes.heal)
+        self._start()
+        while self._finished is None:
+            world.step()
+            if world.now > world.heals_at + _END_SECONDS:
+                raise Violation("the sweep does not end")
+        self._check_end(self._finished)
+
+    def driver_ended(self, driver: _Driver, how: str) -> None:
+        """Starts the next driver, unless the sweep has ended."""
+        self.ends[how] += 1
+        self._drivers_after += self.world.healed and how != "refused"
+        if driver is not self._current:
+            return
+        self._current = None
+        if how == "ended":
+            self._finished = driver
+        else:
+            longest = 1000 if how == "study_error" else 100
+            self.world.after(self.world.random.uniform(1, longest), self._start_next)
+
+    def _start_next(self) -> None:
+        self._start()
+
+    def _start(self) -> _Driver | None:
+        """Starts a driver, and returns it; None if one is there."""
+        if self._current is not None:
+            return None
+        self.drivers += 1
+        if self._drivers_after > _MAX_DRIVERS:
+            raise Violation(f"{_MAX_DRIVERS} drivers without a fault do not end the sweep")
+        driver = self._current = _Driver(self)
+        driver.start()
+        return driver
+
+    def _minute(self) -> None:
+        world, driver = self.world, self._current
+        if world.healed:
+            return
+        world.after(60.0, self._minute)
+        for kind in ("node_lost", "node_preempted"):
+            if world.occurs(kind):
+                self.nodes.lose(preempted=kind == "node_preempted")
+        if world.occurs("all_nodes_lost"):
+            while self.nodes.up:
+                self.nodes.lose(preempted=False, returns_after=3000.0)
+        if world.occurs("clock_jump"):
+            world.offset += world.random.choice([-86_400.0, -100.0, 100.0, 3600.0])
+        if driver is not None and driver.controller is not None:
+            self._disturb(driver)
+
+    def _disturb(self, driver: _Driver) -> None:
+        """Lets something happen to a driver."""
+        world = self.world
+        if world.occurs("second_driver"):
+            second = _Driver(self)
+            second.start()
+            if second.controller is not None:
+                raise Violation("two drivers tune one study")
+        if world.occurs("idle_group_died"):
+            driver.cluster.lose_idle_group()
+        if world.occurs("queues_lost"):
+            driver.cluster.lose_queues()
+        if world.occurs("lock_stolen"):
+            self._steal_lock()
+        elif world.occurs("stop_requested"):
+            driver.deliver(StopRequested(cause=Stopped(by="SIGTERM"), at=0.0))
+
+    def _steal_lock(self) -> None:
+        """Starts another driver while one that has lost its lock goes on, and must not write."""
+        self.locks.holder = None
+        self._current = None
+        other = self._start()
+        if other is not None and self.world.random.random() < 0.5:  # the first may take it again
+            self.world.after(self.world.random.uniform(1, 60), lambda: other.end("killed"))
+
+    def _check_end(self, driver: _Driver) -> None:
+        assert driver.controller is not None
+        storage = self.open_storage()
+        storage.faults = None
+        study = optuna.load_study(study_name=self.name, storage=storage)
+        records = records_of(study)
+        self.checks.study(records)
+        sweep = driver.controller.sweep
+        known = [one for one in sweep.records if not isinstance(one.outcome, Cancelled)]
+        _require_same(known, records)
+        end = kept_end(study)
+        if end is None or sweep.ended is None or end.reason != sweep.ended.reason:
+            raise Violation("the study does not hold how the sweep ended")
+        check_winner(sweep.best, known, self.job, sweep.failed_validations)
+        if self.sqlite:
+            Path(_folder(), f"{self.name}.db").unlink()
+
+
+def _require_same(known: list[Record], stored: tuple[Record, ...]) -> None:
+    def content(records: Any) -> dict[int, tuple[str, str]]:
+        return {record.number: (record.plan.key, record.outcome.kind) for record in records}
+
+    if content(known) != content(stored):
+        raise Violation("the study differs from what the callbacks heard")

@@ -1,0 +1,119 @@
+"""Optuna storages that fail as databases do, and the lock of a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from sqlalchemy.exc import OperationalError
+
+from benchmarks.simulation.world import DriverKilled, World
+from orchestrator.study.locks import AbstractLock
+
+Answer = TypeVar("Answer")
+
+_WRITES = (
+    "create_new_trial",
+    "set_trial_user_attr",
+    "set_trial_system_attr",
+    "set_trial_state_values",
+    "set_study_user_attr",
+)
+_READS = ("get_all_trials", "get_trial")
+_AWAY_SECONDS = (1.0, 30.0, 300.0, 5000.0)
+
+
+def _error(text: str) -> OperationalError:
+    return OperationalError("statement", {}, Exception(text))
+
+
+@final
+class Faults:
+    """Faults of one study's storage, which all its drivers share."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._away_until = -1.0
+        self._away_reason = ""
+
+    def call(self, act: Callable[[], Answer], *, writes: bool) -> Answer:
+        """Calls the storage, unless it fails first; or fails after."""
+        world = self._world
+        if world.now < self._away_until:
+            if not world.healed:
+                raise _error(self._away_reason)
+            self._away_until = -1.0
+        if not writes:
+            return act()
+        for kind, reason in (
+            ("storage_away", "connection refused"),
+            ("storage_full", "database or disk is full"),
+            ("storage_read_only", "attempt to write a readonly database"),
+        ):
+            if world.occurs(kind):
+                self._away_until = world.now + world.random.choice(_AWAY_SECONDS)
+                self._away_reason = reason
+                raise _error(reason)
+        if world.occurs("driver_killed", 0.2):
+            raise DriverKilled
+        answer = act()
+        if world.occurs("answer_lost"):
+            raise _error("server closed the connection unexpectedly")
+        if world.occurs("driver_killed", 0.2):
+            raise DriverKilled
+        return answer
+
+
+def _failing(base: type[BaseStorage]) -> type[Any]:
+    """Returns a storage class whose calls may fail once it has `faults`."""
+
+    def wrapped(name: str, *, writes: bool) -> Callable[..., Any]:
+        real = getattr(base, name)
+
+        def method(self: Any, *arguments: Any, **options: Any) -> Any:
+            if self.faults is None:
+                return real(self, *arguments, **options)
+            return self.faults.call(lambda: real(self, *arguments, **options), writes=writes)
+
+        return method
+
+    methods = {name: wrapped(name, writes=True) for name in _WRITES}
+    methods |= {name: wrapped(name, writes=False) for name in _READS}
+    return type(f"Failing{base.__name__}", (base,), {**methods, "faults": None})
+
+
+FailingInMemoryStorage = _failing(InMemoryStorage)
+FailingRDBStorage = _failing(RDBStorage)
+
+
+@final
+class LockTable:
+    """Who holds the study's lock."""
+
+    def __init__(self) -> None:
+        self.holder: VirtualLock | None = None
+
+
+@final
+class VirtualLock(AbstractLock):
+    """Lock like PostgreSQL's: it ends with its driver, and can be lost with its connection."""
+
+    def __init__(self, table: LockTable) -> None:
+        self._table = table
+
+    def take(self) -> bool:
+        if self._table.holder is None:
+            self._table.holder = self
+            self.times_taken += 1
+        return self._table.holder is self
+
+    def holder(self) -> str:
+        return "another process"
+
+    def hold(self) -> bool:
+        return self.take()
+
+    def release(self) -> None:
+        if self._table.holder is self:
+            self._table.holder = None

@@ -1,0 +1,205 @@
+"""The state of the controller: everything that its decisions depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from orchestrator.core.events import TrialStarted
+from orchestrator.core.placement import (
+    CapacityRequest,
+    Node,
+    Placement,
+    Processes,
+    Shortfall,
+    nodes_with_accelerator,
+)
+from orchestrator.core.reasons import Retry, StopReason, TrialReason
+from orchestrator.core.state import SweepState
+from search_spaces.plan import Plan
+from search_spaces.trial import TrialRequest
+
+_NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Phase(Enum):
+    """Phase of a sweep."""
+
+    SEARCHING = "searching"  # trials are started
+    DRAINING = "draining"  # the search has ended, and trials still run
+    VALIDATING = "validating"  # the best plans are validated, one after the other
+    DONE = "done"  # nothing is started any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A worker group.
+
+    Attributes:
+        processes: Its workers, which hold their nodes; None without workers.
+        trial: Number of the trial that it runs; None if it is idle.
+        overdue_at: When its trial's report is overdue, in seconds since the epoch.
+        dismissed: True if it was told to end.
+    """
+
+    processes: Processes | None = None
+    trial: int | None = None
+    overdue_at: float = inf
+    dismissed: bool = False
+
+    @property
+    def placement(self) -> Placement | None:
+        """Nodes of its workers; None without workers."""
+        return self.processes.placement if self.processes else None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it can take a trial."""
+        return self.trial is None and not self.dismissed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposing:
+    """The sampler was asked for a plan for these accelerators."""
+
+    accelerators: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The study was asked to open a trial."""
+
+    plan: Plan
+    reason: TrialReason
+    retry_of: int | None = None
+    ask_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingTrial:
+    """A trial that was started and waits for room on nodes of its kind."""
+
+    request: TrialRequest
+    deadline_seconds: float
+    since: float | None = None  # since when no running trial could make room for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Values that do not change during a driver's life; see `DriverStarted`."""
+
+    device: str
+    folder: str
+    max_groups: int
+    requests: Mapping[str, CapacityRequest]  # by accelerator
+
+    @property
+    def share(self) -> bool:
+        """True if groups may share nodes."""
+        return any(request.share for request in self.requests.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerState:
+    """State of the controller between two inputs.
+
+    Attributes:
+        sweep: What is known of the sweep; `sweep.running` are the trials under way.
+        settings: What does not change.
+        untried: Number of plans without a trial, ended or running, by accelerator.
+        nodes: The nodes that are up, as last reported.
+        groups: The groups by name.
+        groups_started: Number of groups started so far.
+        retries: Plans to run once more.
+        pending: Trials that wait for room, by accelerator.
+        awaited: The answer that is awaited; nothing else is started meanwhile.
+        stop_reason: Why the search ended; None while it goes on.
+        ended: True once nothing is started any more.
+        left_out: Accelerators whose nodes did not come in time.
+        node_losses: Number of node losses during trials of a plan, by plan key.
+        avoided: Nodes on which workers of a plan died, by plan key.
+        lost_at: Time of each node's loss, in seconds since the epoch.
+        names: Names of nodes, by id.
+        needs: The capacity that was last requested.
+    """
+
+    sweep: SweepState
+    settings: Settings
+    untried: Mapping[str, int]
+    nodes: tuple[Node, ...] = ()
+    groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
+    groups_started: int = 0
+    retries: tuple[tuple[Plan, Retry], ...] = ()
+    pending: Mapping[str, PendingTrial] = field(default_factory=lambda: _EMPTY)
+    awaited: Proposing | Opening | None = None
+    stop_reason: StopReason | None = None
+    ended: bool = False
+    left_out: frozenset[str] = frozenset()
+    node_losses: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
+    avoided: Mapping[str, frozenset[str]] = field(default_factory=lambda: _EMPTY)
+    lost_at: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
+    names: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    needs: tuple[Shortfall, ...] | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the sweep."""
+        if self.ended:
+            return Phase.DONE
+        if self.stop_reason is None:
+            return Phase.SEARCHING
+        draining = any(not trial.validation for trial in self.sweep.running)
+        return Phase.DRAINING if draining else Phase.VALIDATING
+
+    @property
+    def wait_seconds(self) -> float:
+        """Longest wait for missing nodes."""
+        return self.sweep.spec.cluster.wait_minutes * 60
+
+    def running(self, number: int) -> TrialStarted | None:
+        """Returns the trial or validation of a number, if it is under way."""
+        return next((trial for trial in self.sweep.running if trial.number == number), None)
+
+    def placements(self) -> list[Placement]:
+        """Returns the placements of the trials that run."""
+        return [
+            group.placement
+            for group in self.groups.values()
+            if group.trial is not None and group.placement
+        ]
+
+    def idle_groups(self) -> Iterator[tuple[str, Group]]:
+        """Yields the groups that can take a trial, by name."""
+        return ((name, group) for name, group in self.groups.items() if group.is_idle)
+
+    def has_capacity(self) -> bool:
+        """Returns True if a group is idle, or one more may start."""
+        return len(self.groups) < self.settings.max_groups or any(
+            group.is_idle for group in self.groups.values()
+        )
+
+    def usable_nodes(self, now: float) -> tuple[Node, ...]:
+        """Returns the nodes that are up, without those just lost, which may still be listed."""
+        return tuple(
+            node for node in self.nodes if now - self.lost_at.get(node.id, -inf) > _NOTICE_SECONDS
+        )
+
+    def accelerators_with_room(self, now: float) -> frozenset[str]:
+        """Returns the accelerators of which a node runs no trial."""
+        used = {node for placement in self.placements() for node in placement.nodes}
+        free = [
+            node for node in self.usable_nodes(now) if self.settings.share or node.id not in used
+        ]
+        return frozenset(
+            kind for kind in self.settings.requests if nodes_with_accelerator(free, kind)
+        )
+
+    def with_group(self, name: str, group: Group | None) -> ControllerState:
+        """Returns the state with a group changed or added; None: without it."""
+        groups = {other: value for other, value in self.groups.items() if other != name}
+        return replace(self, groups=groups if group is None else {**groups, name: group})

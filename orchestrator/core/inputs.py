@@ -1,0 +1,188 @@
+"""Inputs of the controller: what a cluster, a study, a sampler or a user tells it.
+
+Each has its time, `at`, in seconds since the epoch on the driver's clock, which never jumps.
+Messages of a group may come late, twice or not at all; `handle` ignores what it does not expect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.core.placement import CapacityRequest, Node
+from orchestrator.core.reasons import TrialReason
+from orchestrator.core.records import Record
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Stopped
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptedTrial:
+    """A trial that was running when its driver died.
+
+    Attributes:
+        number: Its number.
+        plan: Its plan.
+        retry_of: Number of the trial that it repeated; None if it was no retry.
+        in_space: True if the plan is still one of the sweep's candidates.
+    """
+
+    number: int
+    plan: Plan
+    retry_of: int | None
+    in_space: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStarted:
+    """A driver opened the study.
+
+    Attributes:
+        study: Name of the study.
+        spec: The sweep's specification.
+        space: The plans that may be tried.
+        records: Trials of earlier drivers.
+        validations: Validations of earlier drivers, in the order in which they ended.
+        interrupted: Trials that an earlier driver left running.
+        untried: Number of plans without a record, by accelerator.
+        memory_limit_bytes: Per rank; None until a trial reports the device's.
+        device: "cpu" or "cuda".
+        folder: Base of relative paths in the specification.
+        max_groups: Most worker groups at the same time.
+        requests: The capacity to request for each accelerator that plans name.
+    """
+
+    study: str
+    spec: SweepSpec
+    space: Space
+    records: tuple[Record, ...]
+    validations: tuple[Record, ...] = ()
+    interrupted: tuple[InterruptedTrial, ...] = ()
+    untried: tuple[tuple[str, int], ...]
+    memory_limit_bytes: int | None
+    device: str
+    folder: str
+    max_groups: int
+    requests: tuple[CapacityRequest, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesChanged:
+    """The nodes that are up differ from those last reported."""
+
+    nodes: tuple[Node, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProposed:
+    """The sampler's answer to `Propose`.
+
+    Attributes:
+        plan: The plan to try next.
+        reason: Why.
+        saving: Share of a training run's time that the trial is expected to save; None: unknown.
+        seconds: Expected duration of the trial; None: unknown.
+        ask_seconds: How long the choice took, forecasts and search together.
+    """
+
+    plan: Plan
+    reason: TrialReason
+    saving: float | None = None
+    seconds: float | None = None
+    ask_seconds: float | None = None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOpened:
+    """The study's answer to `Open`: the trial's number, and its forecast if there is one."""
+
+    number: int
+    forecast: PlanForecast | None = None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A group's report on its trial.
+
+    Attributes:
+        group: Name of the group.
+        number: Number of the trial.
+        validation: True if it was the validation of that trial.
+        outcome: What came of it.
+        fingerprint: Of the workers; None if they did not start.
+        started_at: Seconds since the epoch, on the group's clock.
+        ended_at: The same.
+        workers_seconds: From `started_at` until the workers were ready.
+        workers_ended: True if the workers ended.
+        lost_nodes: Ids of nodes that could not be reached after the workers had ended.
+        faults: What is still running or still holds memory, a sentence each.
+        forecast: Of its plan, made before this result was known; for a trial without one.
+    """
+
+    group: str
+    number: int
+    validation: bool
+    outcome: Outcome
+    fingerprint: Fingerprint | None
+    started_at: float
+    ended_at: float
+    workers_seconds: float = 0.0
+    workers_ended: bool = False
+    lost_nodes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    forecast: PlanForecast | None = None  # set by the driver, which receives the report
+    at: float = 0.0  # the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsEnded:
+    """The processes that run the trials of groups ended: as they were told to, or they died.
+
+    `faults` says what is still running or still holds memory, a sentence each.
+    """
+
+    groups: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """A signal stops the sweep."""
+
+    cause: Stopped
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyUnavailable:
+    """The study could not be written: no trial follows."""
+
+    at: float
+
+
+Input = (
+    NodesChanged
+    | Tick
+    | PlanProposed
+    | TrialOpened
+    | TrialFinished
+    | GroupsEnded
+    | StopRequested
+    | StudyUnavailable
+)

@@ -1,0 +1,110 @@
+"""One step of the controller: the state as it changes, and the instructions that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.controller_state import ControllerState, Group
+from orchestrator.core.events import Event, Noted, TrialEnded, TrialStarted
+from orchestrator.core.instructions import Abandon, Announce, Dismiss, End, Instruction, Store
+from orchestrator.core.notes import Note
+from orchestrator.core.reasons import Retry, StopReason
+from orchestrator.core.records import Record, closed_record
+from orchestrator.core.state import advance
+from search_spaces.trial import Cancelled, Interruption, NoRoom
+
+
+class Step:
+    """The changes that one input causes. `handle` makes one, and returns what it became."""
+
+    def __init__(self, state: ControllerState, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.instructions: list[Instruction] = []
+
+    @property
+    def has_written(self) -> bool:
+        """True if the study has to be written."""
+        return any(isinstance(one, Store | Abandon) for one in self.instructions)
+
+    def change(self, **values: Any) -> None:
+        """Replaces attributes of the state."""
+        self.state = replace(self.state, **values)
+
+    def instruct(self, instruction: Instruction) -> None:
+        """Adds an instruction."""
+        self.instructions.append(instruction)
+
+    def announce(self, event: Event) -> None:
+        """Changes the sweep by an event, and tells the callbacks."""
+        self._advance(event)
+        self.instruct(Announce(event=event))
+
+    def note(self, *notes: Note) -> None:
+        """Announces notes for the user."""
+        for note in notes:
+            self.announce(Noted(note=note, at=self.now))
+
+    def store(self, record: Record, waited_seconds: float | None = None) -> None:
+        """Ends a trial or a validation with its result."""
+        ended = TrialEnded(record=record, at=self.now, waited_seconds=waited_seconds)
+        self._advance(ended)
+        self.instruct(Store(ended=ended))
+
+    def interrupt(self, trial: TrialStarted, cause: Interruption, *, retry: bool = True) -> None:
+        """Closes a trial that ended through no fault of its plan; `retry` runs it again.
+
+        A validation that is missing is proposed again anyway.
+        """
+        if retry and not trial.validation:
+            again = (trial.plan, Retry(trial=trial.number, cause=cause))
+            self.change(retries=(*self.state.retries, again))
+        self.change(stop_reason=None)  # the reason may have counted on this trial
+        self.close(trial, cause)
+
+    def close(self, trial: TrialStarted, cause: Interruption) -> None:
+        """Closes a trial without a result; its plan is untried again."""
+        outcome = Cancelled(cause=cause)
+        record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=self.now)
+        self.abandon(replace(record, validation=trial.validation))
+        if not trial.validation:
+            self.count_untried(trial.plan.accelerator, 1)
+
+    def abandon(self, record: Record) -> None:
+        """Ends a trial that has no group any more."""
+        ended = TrialEnded(record=record, at=self.now)
+        self._advance(ended)
+        self.instruct(Abandon(number=record.number, ended=ended))
+
+    def count_untried(self, accelerator: str, change: int) -> None:
+        """Changes the number of plans without a trial."""
+        count = self.state.untried.get(accelerator, 0) + change
+        self.change(untried={**self.state.untried, accelerator: count})
+
+    def give_up(self, trial: TrialStarted, room: NoRoom) -> None:
+        """Closes a trial that has no room, and ends the search, or the sweep if it validates."""
+        self.close(trial, room)
+        self.change(stop_reason=room)
+        if trial.validation:
+            self.end(room)
+
+    def end(self, reason: StopReason) -> None:
+        """Ends the sweep, once."""
+        if not self.state.ended:
+            self.change(ended=True)
+            self.instruct(End(reason=reason, at=self.now))
+
+    def set_group(self, name: str, group: Group | None) -> None:
+        """Changes or adds a group; None: removes it."""
+        self.state = self.state.with_group(name, group)
+
+    def dismiss(self, groups: Sequence[tuple[str, Group]]) -> None:
+        """Ends idle groups."""
+        for name, group in groups:
+            self.set_group(name, replace(group, dismissed=True))
+            self.instruct(Dismiss(group=name))
+
+    def _advance(self, event: Event) -> None:
+        self.change(sweep=advance(self.state.sweep, event))

@@ -1,0 +1,601 @@
+"""The decisions of the controller, without a study, a cluster or a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.controller_state import ControllerState, Opening, Phase, Proposing
+from orchestrator.core.events import (
+    GroupStarted,
+    Noted,
+    SweepStarted,
+    TrialStarted,
+)
+from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE, RUNNER_DIED
+from orchestrator.core.handle import handle, start
+from orchestrator.core.inputs import (
+    DriverStarted,
+    GroupsEnded,
+    Input,
+    InterruptedTrial,
+    NodesChanged,
+    PlanProposed,
+    StopRequested,
+    StudyUnavailable,
+    Tick,
+    TrialFinished,
+    TrialOpened,
+)
+from orchestrator.core.instructions import (
+    Abandon,
+    Announce,
+    Dismiss,
+    End,
+    Instruction,
+    Kill,
+    Open,
+    Propose,
+    Release,
+    RequestCapacity,
+    Run,
+    StartGroup,
+    Store,
+)
+from orchestrator.core.notes import GroupReplaced, Message, TrialWaits
+from orchestrator.core.placement import CapacityRequest, Node, Placement, Shortfall
+from orchestrator.core.reasons import (
+    BudgetSpent,
+    FreshWorkers,
+    IsBaseline,
+    NotWorthIt,
+    OtherRanks,
+    Retry,
+    Sampled,
+)
+from search_spaces.plan import Plan
+from search_spaces.trial import Cancelled, DriverDied, Outcome, Stopped, WorkersFailed
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
+
+KINDS = ("A100", "H100")
+SPEC = make_spec(
+    space={"micro_batch": [1, 2, 4], "data": [1, 2], "batching": ["padded"]},
+    budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
+    validation={"enabled": True},
+)
+SPACE = make_space(SPEC)
+BASELINE = SPACE.baseline
+PAIRS = [plan for plan in SPACE.candidates if plan.world_size == 2 and plan != BASELINE]
+LONE = [plan for plan in SPACE.candidates if plan.world_size == 1]
+ANY_REASON = Sampled(sampler="random")
+STOPPED = Stopped(by="Ctrl-C")
+
+
+def driver(**changes: Any) -> DriverStarted:
+    """Returns a first driver for two groups, with a budget of two trials."""
+    spec = changes.get("spec", SPEC)
+    space = SPACE if spec is SPEC else make_space(spec)
+    kinds = tuple(spec.cluster.accelerators) or ("",)
+    base: dict[str, Any] = {
+        "study": "demo",
+        "spec": spec,
+        "space": space,
+        "records": (),
+        "untried": tuple((kind, 50) for kind in kinds),
+        "memory_limit_bytes": LIMIT_BYTES,
+        "device": "cpu",
+        "folder": "/here",
+        "max_groups": 2,
+        "requests": tuple(CapacityRequest(groups=2, ranks=2, accelerator=kind) for kind in kinds),
+        "at": BEGAN,
+    }
+    return DriverStarted(**{**base, **changes})
+
+
+def budget_of(trials: int) -> Any:
+    return SPEC.model_copy(update={"budget": SPEC.budget.model_copy(update={"trials": trials})})
+
+
+def nodes(*names: str, slots: int = 2) -> tuple[Node, ...]:
+    return tuple(Node(id=name, slots=slots, name=name, address=f"{name}:1") for name in names)
+
+
+def contents(state: ControllerState) -> dict[str, Any]:
+    """Returns the attributes of a state, with mappings copied."""
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+    }
+
+
+def kinds(instructions: Sequence[Instruction]) -> list[type]:
+    """Returns the types of instructions; of an announcement, the type of its event."""
+    return [type(one.event) if isinstance(one, Announce) else type(one) for one in instructions]
+
+
+@dataclass
+class Driven:
+    """A controller that a test gives inputs, each twice: a decision depends on nothing else."""
+
+    state: ControllerState
+    now: float = BEGAN
+    opened: int = 0
+
+    @classmethod
+    def by(cls, started: DriverStarted) -> Driven:
+        return cls(start(started)[0], opened=len(started.records))
+
+    def give(self, given: Input) -> tuple[Instruction, ...]:
+        before = contents(self.state)
+        state, instructions = handle(self.state, given)
+        assert handle(self.state, given) == (state, instructions)
+        assert contents(self.state) == before
+        self.state = state
+        if any(isinstance(one, Store | Abandon) for one in instructions):
+            assert not any(isinstance(one, Propose | Open | Run) for one in instructions)
+            instructions += self.give(Tick(at=self.now))  # as the driver does after a write
+        return instructions
+
+    def show(self, *there: Node) -> tuple[Instruction, ...]:
+        return self.give(NodesChanged(nodes=there, at=self.now))
+
+    def tick(self, seconds: float = 0.0) -> tuple[Instruction, ...]:
+        self.now += seconds
+        return self.give(Tick(at=self.now))
+
+    def propose(self, plan: Plan, **changes: Any) -> tuple[Instruction, ...]:
+        return self.give(PlanProposed(plan=plan, reason=ANY_REASON, at=self.now, **changes))
+
+    def open(self) -> tuple[Instruction, ...]:
+        self.opened += 1
+        return self.give(TrialOpened(number=self.opened - 1, at=self.now))
+
+    def begin(self, plan: Plan) -> tuple[Instruction, ...]:
+        """Proposes a plan and opens its trial."""
+        self.propose(plan)
+        return self.open()
+
+    def report(
+        self, group: str, number: int, outcome: Outcome | None = None, **changes: Any
+    ) -> tuple[Instruction, ...]:
+        self.now += 10
+        report = TrialFinished(
+            group=group,
+            number=number,
+            validation=False,
+            outcome=outcome or make_measured(),
+            fingerprint=CPU_FINGERPRINT,
+            started_at=self.now - 9,
+            ended_at=self.now - 1,
+            at=self.now,
+        )
+        return self.give(replace(report, **changes))
+
+    def end(self, *groups: str, **changes: Any) -> tuple[Instruction, ...]:
+        return self.give(GroupsEnded(groups=groups, at=self.now, **changes))
+
+    def stop(self) -> tuple[Instruction, ...]:
+        return self.give(StopRequested(cause=STOPPED, at=self.now))
+
+
+def searching(**changes: Any) -> Driven:
+    """Returns a controller with two nodes on which two trials run."""
+    driven = Driven.by(driver(**changes))
+    driven.show(*nodes("a", "b"))
+    driven.open()
+    driven.begin(PAIRS[0])
+    assert [group.trial for group in driven.state.groups.values()] == [0, 1]
+    return driven
+
+
+# ---------------------------------------------------------------- from start to end
+
+
+def test_a_sweep_from_its_start_to_its_end() -> None:
+    """Each input, the instructions that follow, and what the sweep does then."""
+    now = BEGAN
+    steps: list[tuple[Input, list[type], Phase]] = [
+        (NodesChanged(nodes=nodes("a", "b"), at=now), [Open], Phase.SEARCHING),
+        (Tick(at=now), [], Phase.SEARCHING),  # an answer is awaited
+        (
+            TrialOpened(number=0, at=now),
+            [TrialStarted, RequestCapacity, StartGroup, Run, Propose],
+            Phase.SEARCHING,
+        ),
+        (PlanProposed(plan=PAIRS[0], reason=ANY_REASON, at=now), [Open], Phase.SEARCHING),
+        (TrialOpened(number=1, at=now), [TrialStarted, StartGroup, Run], Phase.SEARCHING),
+        (finished("group-2", 1, 40.0), [GroupStarted, Store], Phase.SEARCHING),
+        (Tick(at=now), [], Phase.DRAINING),
+        (finished("group-1", 0, 20.0), [Store], Phase.VALIDATING),
+        (Tick(at=now), [TrialStarted, RequestCapacity, Noted, Run], Phase.VALIDATING),
+        (Tick(at=now), [], Phase.VALIDATING),
+        (finished("group-1", 0, 20.0), [], Phase.VALIDATING),  # came twice
+        (
+            replace(finished("group-2", 1, 40.0), validation=True),
+            [Store],
+            Phase.VALIDATING,
+        ),
+        (Tick(at=now), [End, Dismiss, Dismiss], Phase.DONE),
+        (Tick(at=now), [], Phase.DONE),
+        (finished("group-2", 1, 40.0), [], Phase.DONE),
+        (NodesChanged(nodes=nodes("c"), at=now), [], Phase.DONE),
+        (GroupsEnded(groups=("group-1", "group-2"), at=now), [], Phase.DONE),
+    ]
+    state, begun = start(driver())
+    log: list[Instruction] = list(begun)
+    assert kinds(log) == [SweepStarted]
+    for given, expected, phase in steps:
+        state, instructions = handle(state, given)
+        assert (kinds(instructions), state.phase) == (expected, phase), given
+        log += instructions
+
+    assert state.groups == {}
+    first, second, validation = (one for one in log if isinstance(one, Run))
+    assert (first.group, first.request.plan) == ("group-1", BASELINE)
+    assert (second.group, second.request.plan) == ("group-2", PAIRS[0])
+    assert [run.placement for run in (first, second)] == [
+        Placement((("a", 2),)),
+        Placement((("b", 2),)),
+    ]
+    assert (first.device, first.folder, first.deadline_seconds) == ("cpu", "/here", 60.0)
+    assert second.addresses == (("b", "b:1"),)
+    assert validation.request.validation
+    assert validation.request.number == 1  # the faster one
+    assert [run.fresh for run in (first, second, validation)] == [False, False, True]
+    assert [one.needs for one in log if isinstance(one, RequestCapacity)] == [
+        (Shortfall(nodes=frozenset({"a", "b"})),),
+        (Shortfall(nodes=frozenset({"a"})),),  # for a validation alone
+    ]
+    assert [one.event.note for one in log if isinstance(one, Announce) and kinds([one]) == [Noted]]
+    (end,) = (one for one in log if isinstance(one, End))
+    assert end.reason == BudgetSpent(limit="trials", amount=2)
+    opened = [one for one in log if isinstance(one, Open)]
+    assert [one.reason for one in opened] == [IsBaseline(), ANY_REASON]
+
+
+def finished(group: str, number: int, rate: float) -> TrialFinished:
+    return TrialFinished(
+        group=group,
+        number=number,
+        validation=False,
+        outcome=make_measured(rate),
+        fingerprint=CPU_FINGERPRINT,
+        started_at=BEGAN + 1,
+        ended_at=BEGAN + 9,
+        at=BEGAN + 10,
+    )
+
+
+def test_a_group_gets_its_next_trial_in_the_step_that_ends_one() -> None:
+    driven = searching(spec=budget_of(9))
+    assert kinds(driven.report("group-1", 0)) == [GroupStarted, Store, Propose]
+    assert kinds(driven.propose(PAIRS[1])) == [Open]
+    (*_, run) = driven.open()
+
+    assert isinstance(run, Run)
+    assert (run.group, run.request.plan, run.fresh) == ("group-1", PAIRS[1], False)
+
+
+@pytest.mark.parametrize(
+    ("trial", "reopened", "untried", "closed"),
+    [
+        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=None), True, 50, None),
+        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=None, in_space=False), False, 50, None),
+        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=2), False, 49, DRIVER_DIED_TWICE),
+        (
+            InterruptedTrial(number=4, plan=PAIRS[0], retry_of=2, in_space=False),
+            False,
+            50,
+            DRIVER_DIED_TWICE,
+        ),
+    ],
+)
+def test_a_trial_that_an_earlier_driver_left_is_closed(
+    trial: InterruptedTrial, reopened: bool, untried: int, closed: Outcome | None
+) -> None:
+    """It runs once more, before all others, unless it was a retry or its plan is gone."""
+    state, instructions = start(driver(interrupted=(trial,)))
+    assert kinds(instructions) == [SweepStarted, Abandon]
+    (_, abandon) = instructions
+    assert isinstance(abandon, Abandon)
+    assert abandon.number == 4
+    assert (abandon.ended and abandon.ended.record.outcome) == closed
+    assert [record.outcome for record in state.sweep.records] == ([closed] if closed else [])
+    assert state.untried == {"": untried}
+
+    (opening,) = handle(state, NodesChanged(nodes=nodes("a"), at=BEGAN))[1]
+    assert isinstance(opening, Open)
+    if reopened:
+        reason = Retry(trial=4, cause=DriverDied())
+        assert opening == Open(plan=PAIRS[0], reason=reason, retry_of=4)
+    else:
+        assert opening == Open(plan=BASELINE, reason=IsBaseline())
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def test_a_trial_waits_until_nodes_come() -> None:
+    driven = Driven.by(driver(max_groups=1))
+    assert kinds(driven.tick()) == [Open]
+    instructions = driven.open()
+    assert kinds(instructions) == [TrialStarted, RequestCapacity, Noted]
+    assert isinstance(driven.state.sweep.notes[0].note, TrialWaits)
+    assert driven.tick(10) == ()
+    assert driven.show(*nodes("small", slots=1)) == ()
+    assert driven.state.groups == {}
+
+    assert kinds(driven.show(*nodes("a"))) == [RequestCapacity, StartGroup, Run]
+    assert driven.state.pending == {}
+    assert driven.show(*nodes("a", "b")) == ()
+
+
+def test_a_node_that_left_takes_no_trial() -> None:
+    driven = searching(spec=budget_of(9))
+    assert driven.show(*nodes("b", "c")) == ()  # its trial runs until its group reports
+    driven.report("group-1", 0)
+    (*_, run) = driven.begin(PAIRS[1])
+
+    assert isinstance(run, Run)
+    assert run.placement == Placement((("c", 2),))
+    assert run.fresh
+
+
+def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
+    driven = Driven.by(driver(spec=budget_of(9)))
+    driven.show(*nodes("a", "b", slots=1))
+    driven.open()  # the baseline takes both nodes
+    driven.begin(LONE[0])
+    assert driven.state.pending.keys() == {""}
+    instructions = driven.report("group-1", 0)
+    assert kinds(instructions) == [GroupStarted, Store, Noted, Run, Propose]
+    driven.begin(LONE[1])
+    assert {name: group.placement for name, group in driven.state.groups.items()} == {
+        "group-1": Placement((("a", 1),)),
+        "group-2": Placement((("b", 1),)),
+    }
+
+    driven.report("group-1", 1)
+    assert not any(isinstance(one, Run) for one in driven.begin(PAIRS[0]))  # a node is busy
+    instructions = driven.report("group-2", 2)
+    run = next(one for one in instructions if isinstance(one, Run))
+    (idle,) = {"group-1", "group-2"} - {run.group}
+    assert Release(group=idle) in instructions
+    assert instructions.index(Release(group=idle)) < instructions.index(run)
+    assert run.fresh
+    assert run.placement is not None
+    assert run.placement.nodes == {"a", "b"}
+    assert driven.state.groups[idle].processes is None
+    assert driven.state.sweep.notes[-1].note == GroupReplaced(
+        reason=OtherRanks(needed=2, present=1)
+    )
+
+
+# ---------------------------------------------------------------- groups that fail
+
+
+def test_a_group_is_overdue_at_one_moment() -> None:
+    driven = searching()
+    seconds = driven.state.groups["group-1"].overdue_at - driven.now
+    driven.tick(seconds - 11)
+    driven.report("group-2", 1)
+    assert driven.tick() == ()
+    instructions = driven.tick(1)
+
+    assert kinds(instructions) == [Kill, Abandon, Open]
+    assert instructions[0] == Kill(group="group-1")
+    assert instructions[2] == Open(
+        plan=BASELINE,
+        reason=Retry(trial=0, cause=WorkersFailed(outcome=GROUP_OVERDUE)),
+        retry_of=0,
+    )
+    assert driven.state.groups.keys() == {"group-2"}
+    assert driven.report("group-1", 0) == ()
+    assert driven.end("group-1") == ()
+
+
+def test_no_trial_starts_while_groups_of_a_list_end() -> None:
+    driven = searching()
+    driven.report("group-1", 0)
+    instructions = driven.end("group-2", "group-1", faults=("so",))
+
+    assert kinds(instructions) == [Abandon, Noted, Open]
+    assert driven.state.groups == {}
+    assert driven.state.sweep.notes[-1].note == Message(text="so")
+    (*_, run) = driven.open()
+    assert isinstance(run, Run)
+    assert run.group == "group-3"
+    retry = driven.state.sweep.running[0].reason
+    assert retry == Retry(trial=1, cause=WorkersFailed(outcome=RUNNER_DIED))
+
+
+def test_no_group_is_started_in_place_of_one_that_has_yet_to_end() -> None:
+    """A group that was dismissed takes its place until it ends."""
+    driven = searching()
+    driven.stop()
+
+    assert not driven.state.has_capacity()
+    driven.end("group-1")
+    assert driven.state.has_capacity()
+    assert driven.tick() == ()
+
+
+# ---------------------------------------------------------------- what ends a sweep
+
+
+def test_a_stop_closes_what_runs_and_what_waits() -> None:
+    driven = searching(spec=budget_of(9), max_groups=3)
+    driven.begin(PAIRS[1])
+    assert driven.state.pending
+    instructions = driven.stop()
+
+    assert kinds(instructions) == [Abandon, Abandon, Abandon, End]
+    for number, abandon in enumerate(instructions[:3]):
+        assert isinstance(abandon, Abandon)
+        assert abandon.number == number
+        assert abandon.ended is not None
+        assert abandon.ended.record.outcome == Cancelled(cause=STOPPED)
+    assert instructions[3] == End(reason=STOPPED, at=driven.now)
+    assert driven.state.phase is Phase.DONE
+    assert driven.state.sweep.running == ()
+    assert driven.state.untried == {"": 50}  # the next driver may run them
+    assert driven.stop() == ()
+
+
+@pytest.mark.parametrize("awaited", [Proposing, Opening])
+@pytest.mark.parametrize("ends", [StopRequested, StudyUnavailable])
+def test_an_answer_that_comes_after_the_end_changes_nothing(
+    awaited: type, ends: type[StopRequested | StudyUnavailable]
+) -> None:
+    driven = searching(spec=budget_of(9))
+    driven.report("group-1", 0)
+    if awaited is Opening:
+        driven.propose(PAIRS[1])
+    assert isinstance(driven.state.awaited, awaited)
+    cause = {"cause": STOPPED} if ends is StopRequested else {}
+    driven.give(ends(at=driven.now, **cause))
+    after = driven.state
+    assert driven.propose(PAIRS[1]) == ()
+    assert driven.open() == ()
+
+    assert driven.state == after
+    assert after.awaited is None
+    assert after.phase is Phase.DONE
+
+
+def test_an_unavailable_study_ends_the_sweep_and_takes_what_still_ends() -> None:
+    driven = searching(spec=budget_of(9))
+    driven.report("group-1", 0)
+    instructions = driven.give(StudyUnavailable(at=driven.now))
+
+    assert instructions == (Dismiss(group="group-1"),)  # and no End: it could not be stored
+    assert driven.state.phase is Phase.DONE
+    assert driven.give(StudyUnavailable(at=driven.now)) == ()
+    instructions = driven.report("group-2", 1)
+    assert kinds(instructions) == [Store, Dismiss]
+    assert instructions[1] == Dismiss(group="group-2")
+    assert driven.stop() == ()
+
+
+@pytest.fixture
+def two_kinds() -> Driven:
+    """A study with three measurements on two kinds of nodes, and a trial that runs on H100."""
+    spec = make_spec(
+        cluster={"workers": 2, "memory_gib": 0.5, "accelerators": list(KINDS)},
+        budget={"trials": 99, "minutes": 600, "training_hours": 1.0},
+        space={"micro_batch": [1, 2, 4], "batching": ["padded"]},
+    )
+    space = make_space(spec)
+    records = make_records(space, [make_measured()] * 3)
+    driven = Driven.by(driver(spec=spec, records=records))
+    there = [Node(id=kind.lower(), slots=2, kind=kind) for kind in KINDS]
+    assert driven.show(*there) == (Propose(),)
+    plan = plan_on(driven, "H100")
+    assert driven.begin(plan)[-1] == Propose(accelerators=frozenset({"A100"}))
+    return driven
+
+
+def plan_on(driven: Driven, kind: str) -> Plan:
+    """Returns a plan on a kind of nodes that was not tried."""
+    sweep = driven.state.sweep
+    tried = {one.plan for one in (*sweep.records, *sweep.running)}
+    candidates = sweep.space.candidates
+    return next(plan for plan in candidates if plan.accelerator == kind and plan not in tried)
+
+
+LITTLE = {"saving": 1e-9, "seconds": 100.0}
+
+
+def test_a_proposal_for_some_nodes_that_is_declined_ends_no_search(two_kinds: Driven) -> None:
+    """The best plan for other nodes may be worth its time, and then waits for them."""
+    declined = plan_on(two_kinds, "A100")
+    assert two_kinds.propose(declined, **LITTLE) == (Propose(),)
+    assert two_kinds.state.phase is Phase.SEARCHING
+    worth = plan_on(two_kinds, "H100")
+    (opening,) = two_kinds.propose(worth, saving=0.5, seconds=100.0)
+
+    assert opening == Open(plan=worth, reason=ANY_REASON)
+    assert two_kinds.open()[-1] == Propose(accelerators=frozenset({"A100"}))
+    assert two_kinds.state.pending.keys() == {"H100"}
+
+
+def test_a_declined_proposal_is_not_asked_for_again_at_once(two_kinds: Driven) -> None:
+    """A trial waits for the other nodes: nothing else can start before time has passed."""
+    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
+    two_kinds.begin(plan_on(two_kinds, "H100"))
+
+    assert two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE) == ()
+    assert two_kinds.state.phase is Phase.SEARCHING
+    assert two_kinds.tick(1) == (Propose(accelerators=frozenset({"A100"})),)
+
+
+def test_a_retry_takes_no_place_of_a_trial_that_waits_for_the_same_nodes(two_kinds: Driven) -> None:
+    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
+    two_kinds.begin(plan_on(two_kinds, "H100"))
+    waiting = two_kinds.state.pending["H100"]
+    there = two_kinds.state.nodes
+    two_kinds.show(*(node for node in there if node.kind == "A100"))
+    assert kinds(two_kinds.end("group-1")) == [Abandon]  # its trial is one for H100 too
+    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
+    assert two_kinds.state.pending["H100"].request == waiting.request
+    assert len(two_kinds.state.retries) == 1
+
+    (*_, run, opening) = two_kinds.show(*there)
+    assert isinstance(run, Run)
+    assert run.request == waiting.request
+    assert isinstance(opening, Open)
+    assert opening.retry_of == 3
+
+
+def test_the_best_proposal_of_all_ends_the_search_if_it_is_declined(two_kinds: Driven) -> None:
+    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
+    assert two_kinds.propose(plan_on(two_kinds, "H100"), **LITTLE) == ()
+    assert isinstance(two_kinds.state.stop_reason, NotWorthIt)
+    assert two_kinds.state.phase is Phase.DRAINING
+
+    instructions = two_kinds.report("group-1", 3)
+    assert kinds(instructions) == [GroupStarted, Store, End, Dismiss]
+    assert two_kinds.state.phase is Phase.DONE
+
+
+def test_a_trial_that_is_interrupted_reopens_the_search() -> None:
+    """The budget counted on it."""
+    driven = searching()
+    driven.report("group-1", 0)
+    assert driven.state.phase is Phase.DRAINING
+    instructions = driven.end("group-2")
+
+    assert kinds(instructions) == [Abandon, Open]
+    assert driven.state.phase is Phase.SEARCHING
+
+
+def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
+    """It comes a second time when the same group validates the trial."""
+    driven = Driven.by(driver(spec=budget_of(1), max_groups=1))
+    driven.show(*nodes("a"))
+    driven.open()
+    driven.report("group-1", 0)
+    (validation,) = driven.state.sweep.running
+    assert validation.validation
+
+    assert driven.report("group-1", 0) == ()
+    assert driven.state.sweep.running == (validation,)
+    assert Store in kinds(driven.report("group-1", 0, validation=True))
+
+
+def test_a_validation_replaces_workers_that_ran_before() -> None:
+    driven = searching()
+    driven.report("group-1", 0, make_measured(20.0))
+    instructions = driven.report("group-2", 1, make_measured(40.0), workers_ended=True)
+    run = next(one for one in instructions if isinstance(one, Run))
+
+    assert run.request.validation
+    assert run.group == "group-1"  # where workers are, and room
+    assert run.fresh
+    assert GroupReplaced(reason=FreshWorkers()) in [
+        noted.note for noted in driven.state.sweep.notes
+    ]
