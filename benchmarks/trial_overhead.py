@@ -2,9 +2,9 @@
 
     python -m benchmarks.trial_overhead [--trials 20] [--cold 3] [--out FILE]
 
-A trial's overhead is the time from asking the study for its plan to the outcome told to the
-study, less the model build and all optimizer steps. Warm trials are those of a sweep after its
-first. Cold trials are the same plans as one `TorchTrainer.fit()` each, which is what plain Ray
+A trial's overhead is the time from the end of the trial before to its own end, when its result is
+in the study, less the model build and all optimizer steps. Warm trials are those of a sweep after
+its first. Cold trials are the same plans as one `TorchTrainer.fit()` each, which is what plain Ray
 Tune with Ray Train does; their overhead is the time of the call, less the same. Seconds depend on
 the machine, so the ratio is what counts.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write
-from orchestrator.core.events import Event, TrialEnded, TrialStarted
+from orchestrator.core.events import Event, SweepStarted, TrialEnded
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
 from search_spaces.plan import Plan
@@ -58,20 +58,20 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
 
 
 class Stopwatch(AbstractCallback):
-    """Seconds from ask to told, with the outcome, by plan."""
+    """Seconds from the end of one trial to that of the next, with its outcome, by plan."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, float] = {}
         self.trials: list[tuple[Plan, float, Outcome]] = []
+        self._since = 0.0
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Notes when a trial was asked for and when it was told."""
+        """Notes when a trial ended."""
         match event:
-            case TrialStarted():
-                self.asked[event.number] = event.at
+            case SweepStarted():
+                self._since = event.at
             case TrialEnded(record=record):
-                seconds = event.at - self.asked[record.number]
-                self.trials.append((record.plan, seconds, record.outcome))
+                self.trials.append((record.plan, event.at - self._since, record.outcome))
+                self._since = event.at
 
     def close(self) -> None:
         """Nothing is left to do."""
