@@ -125,6 +125,11 @@ def instruction_to_json(instruction: Instruction) -> Json:
         values = {"event": "SweepStarted"}
     else:
         values = _dump(instruction)
+    # sets have another order in each process
+    for need in values.get("needs", ()):
+        need["nodes"].sort()
+    if values.get("accelerators"):
+        values["accelerators"].sort()
     return {"kind": type(instruction).__name__, **values}
 
 

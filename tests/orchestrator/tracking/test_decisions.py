@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.failures import failure_decision
+from orchestrator.core.instructions import Propose, RequestCapacity
+from orchestrator.core.placement import Shortfall
 from orchestrator.report.replay_text import replay_lines, step_to_json
-from orchestrator.tracking.decisions import DecisionLog, replay
+from orchestrator.tracking.decisions import DecisionLog, instruction_to_json, replay
 from orchestrator.tracking.events import LineFile
 from search_spaces.errors import UserError
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
@@ -81,6 +83,16 @@ def test_other_decisions_are_shown(log: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "abandon trial" in shown[0]
     assert shown[1].strip().startswith("today: ")
     assert "decides otherwise on 1" in shown[-1]
+
+
+def test_sets_are_in_order() -> None:
+    """Another process, such as that of a replay, has another order of its sets."""
+    names = frozenset("hgfedcba")
+
+    asked = instruction_to_json(RequestCapacity(needs=(Shortfall(nodes=names),)))
+    proposing = instruction_to_json(Propose(accelerators=names))
+
+    assert asked["needs"][0]["nodes"] == proposing["accelerators"] == sorted(names)
 
 
 def test_a_line_that_was_cut_short_is_left_out(log: Path) -> None:
