@@ -45,6 +45,8 @@ def run(first: int, count: int, processes: int) -> dict[str, Any]:
                 if report.violation is not None:
                     violations[report.seed] = report.violation
             _progress(sums["sweeps"], count, len(violations))
+        pool.close()  # processes that end by themselves remove their folders
+        pool.join()
     return {
         "seeds": [first, first + count - 1],
         **sums,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -96,7 +98,9 @@ def simulate(seed: int, without: frozenset[str] = frozenset()) -> Report:
 def _folder() -> str:
     """Returns a folder of this process in memory, for files that few simulations write."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return tempfile.mkdtemp(prefix="plimsoll-simulation-", dir=base)
+    folder = tempfile.mkdtemp(prefix="plimsoll-simulation-", dir=base)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class _MortalController(Controller):  # type: ignore[misc]
