@@ -9,7 +9,6 @@ from typing import Any, final
 
 from benchmarks.naps import BATCH, LIMIT_BYTES, Told, Watch, nap_of, report_of
 from benchmarks.plain_ray_tune import WORTHLESS, choices, plan_of
-from benchmarks.starting import driver_started
 from benchmarks.virtual import AbstractFront, Clock
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.controller import Controller
@@ -107,15 +106,8 @@ class PlimsollFront(AbstractFront):
         self, spec: SweepSpec, space: Space, nodes: int, clock: Clock, tune_seconds: float
     ) -> None:
         study = Study(spec, "naps", space)
-        started = driver_started(
-            study,
-            "naps",
-            spec,
-            space,
-            cluster_of(nodes),
-            CapacityRequest(groups=nodes, ranks=GPUS),
-            at=clock(),
-        )
+        request = CapacityRequest(groups=nodes, ranks=GPUS)
+        started = study.driver_started(cluster_of(nodes), (request,), nodes, clock())
         self.watch = Watch(clock)
         self._listeners = (EventFile(Path(spec.study.folder, "events.jsonl"), print), RayMetrics())
         self._cluster, self._clock, self._tune_seconds = StandingCluster(nodes), clock, tune_seconds

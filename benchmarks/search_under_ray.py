@@ -20,7 +20,6 @@ import numpy as np
 
 from benchmarks.naps import BATCH, LIMIT_BYTES, Told, Watch, sleeper
 from benchmarks.output import write
-from benchmarks.starting import driver_started
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.controller import Controller, steady_clock
 from orchestrator.core.inputs import TrialFinished
@@ -86,7 +85,7 @@ def sweep(groups: int, trials: int) -> dict[str, Any]:
         clock = steady_clock()
         watch = Watch(clock)
         request = CapacityRequest(groups=groups, ranks=1, share=True)
-        started = driver_started(study, "naps", spec, space, facts, request, at=clock())
+        started = study.driver_started(facts, (request,), groups, clock())
         ray.init(
             num_cpus=groups,
             include_dashboard=False,

@@ -117,8 +117,9 @@ class Controller:
         nodes = self.state.nodes if self.state.ended else self._cluster.nodes()
         if nodes != self.state.nodes:
             self._process(NodesChanged(nodes=nodes, at=self._clock()))
-        while self._process(Tick(at=self._clock())):
-            """What was written without an error may let more start."""
+        has_written = True
+        while has_written:  # a result that was written may let more start
+            has_written = self._process(Tick(at=self._clock()))
 
     def note(self, *notes: Note) -> None:
         """Announces notes for the user."""

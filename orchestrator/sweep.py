@@ -101,7 +101,7 @@ def run_sweep(
         requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        started = _started(study, spec, name, space, facts, groups, requests)
+        started = study.driver_started(facts, requests, groups, time.time())
         callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         calibration = calibration or shipped_calibration()
@@ -119,32 +119,6 @@ def run_sweep(
             decisions.close()
             for callback in reversed(callbacks):
                 callback.close()
-
-
-def _started(
-    study: Study,
-    spec: SweepSpec,
-    name: str,
-    space: Space,
-    cluster: ClusterFacts,
-    groups: int,
-    requests: tuple[CapacityRequest, ...],
-) -> DriverStarted:
-    return DriverStarted(
-        study=name,
-        spec=spec,
-        space=space,
-        records=study.records(),
-        validations=study.validations(),
-        interrupted=study.interrupted(),
-        untried=tuple(study.untried_counts().items()),
-        memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
-        device=cluster.device,
-        folder=str(Path.cwd()),
-        max_groups=groups,
-        requests=requests,
-        at=time.time(),
-    )
 
 
 def _tracking(

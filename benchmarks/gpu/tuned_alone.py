@@ -13,7 +13,6 @@ from typing import final
 from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.environment import variables
 from benchmarks.gpu.lone_group import LoneGroup
-from benchmarks.starting import driver_started
 from orchestrator.controller import Controller
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
@@ -48,7 +47,7 @@ def tune(group: LoneGroup, spec: SweepSpec, name: str) -> tuple[Record, ...]:
         _tracing(spec, variants_of(space.table), here.device) as poll,
     ):
         study = Study(spec, name, space, (), lock)
-        started = driver_started(study, name, spec, space, here, CapacityRequest(ranks=1), began)
+        started = study.driver_started(here, (CapacityRequest(ranks=1),), 1, began)
         forecasts = TracedForecasts(spec, model, here, shipped_calibration(), poll)
         cluster = _LoneCluster(group)
         controller = Controller(started, study, cluster, forecasts=forecasts)

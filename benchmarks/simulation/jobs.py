@@ -32,6 +32,7 @@ from search_spaces.trial import (
 
 LIMIT_BYTES = GIB // 2
 RANKS = 2
+CLUSTER = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=LIMIT_BYTES)
 _MODEL = ModelFacts(
     name="llama-tiny",
     architecture="LlamaForCausalLM",
@@ -118,8 +119,7 @@ def _job(number: int, folder: str, sampler: str) -> Job:
             },
         }
     )
-    facts = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=LIMIT_BYTES)
-    facts = split_by_accelerator(facts, spec, lambda _: (RANKS, None))
+    facts = split_by_accelerator(CLUSTER, spec, lambda _: (RANKS, None))
     space = build_space(RuleContext(spec=spec, model=_MODEL, cluster=facts), RANKS)
     return Job(
         spec=spec, space=space, nodes=_nodes(random, kinds, groups), kinds=kinds, groups=groups

@@ -22,7 +22,7 @@ from benchmarks.simulation.invariants import (
     Violation,
     check_winner,
 )
-from benchmarks.simulation.jobs import LIMIT_BYTES, RANKS, Job, draw_job
+from benchmarks.simulation.jobs import CLUSTER, RANKS, Job, draw_job
 from benchmarks.simulation.storage import (
     FailingInMemoryStorage,
     FailingRDBStorage,
@@ -34,7 +34,6 @@ from benchmarks.simulation.world import DriverKilled, World
 from orchestrator.controller import Controller
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.inputs import (
-    DriverStarted,
     GroupsEnded,
     Input,
     StopRequested,
@@ -182,8 +181,6 @@ class _Driver:
             )
             / 3600
         )
-        interrupted = study.interrupted()
-        simulation.checks.deaths.update(trial.plan.key for trial in interrupted)
         offset = world.offset
         requests = tuple(
             CapacityRequest(
@@ -194,21 +191,8 @@ class _Driver:
             )
             for kind in job.kinds
         )
-        started = DriverStarted(
-            study=simulation.name,
-            spec=job.spec,
-            space=job.space,
-            records=records,
-            validations=study.validations(),
-            interrupted=interrupted,
-            untried=tuple(study.untried_counts().items()),
-            memory_limit_bytes=LIMIT_BYTES,
-            device="cpu",
-            folder="/",
-            max_groups=job.groups,
-            requests=requests,
-            at=world.now + offset,
-        )
+        started = study.driver_started(CLUSTER, requests, job.groups, world.now + offset)
+        simulation.checks.deaths.update(trial.plan.key for trial in started.interrupted)
         self.checks.started_at = world.now
         _MortalController.world = world
         return _MortalController(

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.inputs import InterruptedTrial
+from orchestrator.core.inputs import DriverStarted, InterruptedTrial
 from orchestrator.core.notes import TrialsTransferred
 from orchestrator.core.objective import Objective, score
+from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState
@@ -52,7 +54,7 @@ from orchestrator.study.storage import (
 from orchestrator.study.writer import Entry, StudyWriter, read_spool, spool, spool_file
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
-from search_spaces.facts import Provenance
+from search_spaces.facts import ClusterFacts, Provenance
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
@@ -145,6 +147,7 @@ class Study:
         Raises:
             StudyError: If the storage cannot be opened, or the study measures another job.
         """
+        self._spec = spec
         self._space = space
         self._objective = Objective.of(spec)
         self._distributions = storable(distributions(space))
@@ -185,6 +188,37 @@ class Study:
         """Returns the records of all validations, in the order in which they ended."""
         with self._storage_loss():
             return self._writer.call(kept_validations)
+
+    def driver_started(
+        self,
+        cluster: ClusterFacts,
+        requests: Sequence[CapacityRequest],
+        max_groups: int,
+        at: float,
+    ) -> DriverStarted:
+        """Returns the first input of the driver that has opened the study.
+
+        Args:
+            cluster: Device and memory limit of the ranks.
+            requests: The capacity to request for each accelerator that plans name.
+            max_groups: Most worker groups at the same time.
+            at: Seconds since the epoch.
+        """
+        return DriverStarted(
+            study=self._name,
+            spec=self._spec,
+            space=self._space,
+            records=self.records(),
+            validations=self.validations(),
+            interrupted=self.interrupted(),
+            untried=tuple(self.untried_counts().items()),
+            memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
+            device=cluster.device,
+            folder=str(Path.cwd()),
+            max_groups=max_groups,
+            requests=tuple(requests),
+            at=at,
+        )
 
     def keep_validation(self, validation: Record) -> None:
         """Stores a validation; its trial has ended and does not change."""

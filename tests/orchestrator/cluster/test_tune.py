@@ -137,7 +137,7 @@ def ran(sweep: Sweep) -> dict[int, Ran]:
 
 
 def assert_lost(sweep: Sweep, count: int) -> None:
-    """Asserts that so many trials lost their groups, and were run again and measured."""
+    """Asserts how many trials lost their groups, and that each was run again and measured."""
     records = records_of(sweep)
     lost = [number for number, record in records.items() if isinstance(record.outcome, Cancelled)]
     assert len(lost) == count

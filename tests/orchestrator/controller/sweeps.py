@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.controller import Controller
@@ -12,7 +11,6 @@ from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event, Noted, TrialEnded
 from orchestrator.core.inputs import (
-    DriverStarted,
     GroupsEnded,
     Input,
     StopRequested,
@@ -24,6 +22,7 @@ from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.report.reasons import note_words
 from orchestrator.study.study import Study
+from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Crashed, Outcome, Stopped
@@ -32,6 +31,8 @@ from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 
 E = TypeVar("E")
 DIED = Crashed(cause="worker_died", rank=1, phase="running the trial", detail="connection lost")
+
+CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
 
 
 class Recorder(AbstractCallback):
@@ -126,21 +127,7 @@ class Sweep:
             CapacityRequest(groups=self.requested or self.groups, ranks=2, accelerator=kind)
             for kind in self.kinds
         )
-        started = DriverStarted(
-            study="demo",
-            spec=self.spec,
-            space=space,
-            records=self.study.records(),
-            validations=self.study.validations(),
-            interrupted=self.study.interrupted(),
-            untried=tuple(self.study.untried_counts().items()),
-            memory_limit_bytes=LIMIT_BYTES,
-            device="cpu",
-            folder=str(Path.cwd()),
-            max_groups=self.groups,
-            requests=requests,
-            at=self.clock(),
-        )
+        started = self.study.driver_started(CLUSTER, requests, self.groups, self.clock())
         self.controller = Controller(
             started,
             self.study,
