@@ -90,7 +90,7 @@ class _Group:
     silent: bool = False  # it does nothing any more
     running: Run | None = None
     workers: Placement | None = None
-    deaf: int = 0  # changes with each message that ends: what was scheduled for it is void
+    turn: int = 0  # grows with each trial: what is scheduled for an earlier one is void
 
 
 @final
@@ -177,7 +177,7 @@ class VirtualCluster(AbstractCluster):
     def _run(self, group: _Group, run: Run) -> None:
         world = self._world
         group.running = run
-        group.deaf += 1
+        group.turn += 1
         started_at = world.clock + world.random.uniform(-1, 1)  # the clock of another host
         starting = 0.0
         if run.fresh or group.workers != run.placement:
@@ -207,10 +207,10 @@ class VirtualCluster(AbstractCluster):
         )
 
     def _later(self, group: _Group, seconds: float, act: Callable[[], None]) -> None:
-        ticket = group.deaf
+        ticket = group.turn
 
         def unless_void() -> None:
-            if group.alive and group.deaf == ticket:
+            if group.alive and group.turn == ticket:
                 act()
 
         self._world.after(seconds, unless_void)
@@ -236,7 +236,7 @@ class VirtualCluster(AbstractCluster):
     ) -> None:
         world, number = self._world, run.request.number
         group.running = None
-        group.deaf += 1
+        group.turn += 1
         if ended:
             group.workers = None
         report = TrialFinished(
@@ -271,6 +271,6 @@ class VirtualCluster(AbstractCluster):
 
     def _fail_later(self, group: _Group, run: Run, node: str) -> None:
         began = self._world.clock
-        group.deaf += 1
+        group.turn += 1
         delay = self._world.random.uniform(5, 30)
         self._later(group, delay, lambda: self._fail(group, run, began, frozenset({node})))
