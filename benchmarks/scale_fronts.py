@@ -122,7 +122,7 @@ class PlimsollFront(AbstractFront):
         )
 
     def ask(self, group: int) -> float | None:
-        """The trial that the group has by now; the first tick gives one to every group."""
+        """The trial that the group has by now; each tick gives one more group its first."""
         run = self._run_of(group)
         if run is None:
             with self._clock:

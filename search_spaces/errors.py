@@ -102,6 +102,10 @@ class StudyError(UserError):
     """A study or tracking store that cannot be opened or does not match the sweep."""
 
 
+class StudyLost(StudyError):
+    """The study's storage became unavailable during the sweep, for longer than it may be."""
+
+
 class MissingExtraError(UserError):
     """A feature whose package is not installed; names the extra that installs it."""
 

@@ -101,6 +101,15 @@ def test_private_parts_of_ray_are_named_in_one_file(trees: dict[str, ast.AST]) -
     assert found == {"orchestrator/cluster/ray_private.py"}
 
 
+def test_private_parts_of_optuna_are_named_in_one_file(trees: dict[str, ast.AST]) -> None:
+    private = re.compile(r"optuna\.(.*\.)?_\w+")
+    found = {
+        path for path, tree in trees.items() for name in imports_of(tree) if private.match(name)
+    }
+
+    assert found == {"orchestrator/study/optuna_private.py"}
+
+
 def test_the_core_knows_only_values(trees: dict[str, ast.AST]) -> None:
     ours = [
         (path, name)

@@ -113,9 +113,15 @@ PLANTS = (
     ),
     Plant(  # another one that it found
         "trials start in the step whose write fails",
-        "orchestrator.core.handle",
-        "if not step.has_written:",
-        "if True:",
+        "orchestrator.core.schedule",
+        "return not step.has_written and not step.starts_group",
+        "return not step.starts_group",
+    ),
+    Plant(
+        "a study that became unavailable counts as a mistake of the user's",
+        "orchestrator.cli.exit_codes",
+        "return ExitCode.STUDY_LOST",
+        "return ExitCode.USER_ERROR",
     ),
 )
 

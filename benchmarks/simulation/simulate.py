@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -25,12 +26,13 @@ from benchmarks.simulation.invariants import (
 from benchmarks.simulation.jobs import CLUSTER, RANKS, Job, draw_job
 from benchmarks.simulation.storage import (
     FailingInMemoryStorage,
-    FailingRDBStorage,
+    FailingStudyStorage,
     Faults,
     LockTable,
     VirtualLock,
 )
 from benchmarks.simulation.world import DriverKilled, World
+from orchestrator.cli.exit_codes import ExitCode, exit_code_after, sweep_exit_code
 from orchestrator.controller import Controller
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.inputs import (
@@ -44,9 +46,11 @@ from orchestrator.core.instructions import Instruction
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.records import Record
 from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.study.locks import locked_error
 from orchestrator.study.retry import Clock
 from orchestrator.study.serialization import kept_end, records_of
 from orchestrator.study.study import Study
+from orchestrator.sweep import SweepStopped
 from search_spaces.errors import StudyError
 from search_spaces.trial import Cancelled, Crashed, Stopped
 
@@ -151,14 +155,14 @@ class _Driver:
         """Opens the study and starts the sweep, unless it is refused or dies before."""
         try:
             if not self.lock.take():
-                self.end("refused")
+                self.end("refused", locked_error(self._simulation.name, self.lock))
                 return
             self.controller = self._open()
             self._world.after(0.0, self._tick)
         except DriverKilled:
             self.end("killed")
-        except StudyError:
-            self.end("study_error")
+        except StudyError as error:
+            self.end("study_error", error)
 
     def _open(self) -> Controller:
         simulation, job, world = self._simulation, self.job, self._world
@@ -231,7 +235,7 @@ class _Driver:
             self.end("killed")
             return
         if isinstance(given, StopRequested):
-            self.end("stopped")
+            self.end("stopped", SweepStopped(signal.SIGTERM))
             return
         if acknowledged is not None and self.controller.error is None:
             self._simulation.checks.acknowledged[acknowledged.number] = acknowledged.outcome
@@ -239,7 +243,30 @@ class _Driver:
             self._agree_on_untried()
             self.checks.waits()
         if self.controller.state.ended and self.cluster.empty:
-            self.end("ended" if self.controller.error is None else "study_error")
+            error = self.controller.error
+            self.end("ended" if error is None else "study_error", error)
+
+    def _check_exit_code(self, how: str, error: BaseException | None) -> None:
+        """Checks that the exit code tells what a caller has to know of this end."""
+        simulation = self._simulation
+        code = exit_code_after(error) if error else sweep_exit_code(found=self._found())
+        away = simulation.faults.failed_at >= self.checks.started_at
+        if code is ExitCode.STUDY_LOST:  # the same command resumes
+            expected = how == "study_error" and away
+        elif code is ExitCode.USER_ERROR:
+            # somebody else tunes the study, or it could not be opened
+            others = simulation.drivers + simulation.seconds > 1
+            reason = others or (away and self.controller is None)
+            expected = how == "refused" or (how == "study_error" and reason)
+        elif code is ExitCode.TERMINATED:
+            expected = how == "stopped"
+        else:  # the study holds the answer: `check_winner`
+            expected = how == "ended"
+        if not expected:
+            raise Violation(f"a driver that {how} exits with {code.name}")
+
+    def _found(self) -> bool:
+        return self.controller is not None and self.controller.sweep.best is not None
 
     def _agree_on_untried(self) -> None:
         assert self.controller is not None
@@ -278,11 +305,13 @@ class _Driver:
         if busy is not None:
             self._simulation.checks.deaths[busy.plan] += 1
 
-    def end(self, how: str) -> None:
+    def end(self, how: str, error: BaseException | None = None) -> None:
         """Ends the process."""
         if not self.alive:
             return
         self.alive = False
+        if how != "killed":
+            self._check_exit_code(how, error)
         self.cluster.end_all()
         self.lock.release()
         self._simulation.driver_ended(self, how)
@@ -303,6 +332,7 @@ class _Simulation:
         self.sqlite = seed % SQLITE_EVERY == 3
         self._storage: Any = None if self.sqlite else FailingInMemoryStorage()
         self.drivers = self._drivers_after = 0
+        self.seconds = 0  # drivers that were started beside the first
         self.trials = 0
         self.ends: Counter[str] = Counter()
         self._current: _Driver | None = None
@@ -312,7 +342,7 @@ class _Simulation:
         """Returns the storage for a driver that starts."""
         if self.sqlite:
             file = Path(_folder(), f"{self.name}.db")
-            storage = FailingRDBStorage(f"sqlite:///{file}")
+            storage = FailingStudyStorage(f"sqlite:///{file}")
         else:
             storage = self._storage
         storage.faults = self.faults
@@ -378,6 +408,7 @@ class _Simulation:
         """Lets something happen to a driver."""
         world = self.world
         if world.occurs("second_driver"):
+            self.seconds += 1
             second = _Driver(self)
             second.start()
             if second.controller is not None:

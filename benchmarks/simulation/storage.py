@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
-from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.simulation.world import DriverKilled, World
 from orchestrator.study.locks import AbstractLock
+from orchestrator.study.optuna_private import StudyStorage
 
 Answer = TypeVar("Answer")
 
@@ -36,12 +38,14 @@ class Faults:
         self._world = world
         self._away_until = -1.0
         self._away_reason = ""
+        self.failed_at = -1.0  # when a call failed last
 
     def call(self, act: Callable[[], Answer], *, writes: bool) -> Answer:
         """Calls the storage, unless it fails first; or fails after."""
         world = self._world
         if world.now < self._away_until:
             if not world.healed:
+                self.failed_at = world.now
                 raise _error(self._away_reason)
             self._away_until = -1.0
         if not writes:
@@ -54,11 +58,13 @@ class Faults:
             if world.occurs(kind):
                 self._away_until = world.now + world.random.choice(_AWAY_SECONDS)
                 self._away_reason = reason
+                self.failed_at = world.now
                 raise _error(reason)
         if world.occurs("driver_killed", 0.2):
             raise DriverKilled
         answer = act()
         if world.occurs("answer_lost"):
+            self.failed_at = world.now
             raise _error("server closed the connection unexpectedly")
         if world.occurs("driver_killed", 0.2):
             raise DriverKilled
@@ -84,7 +90,18 @@ def _failing(base: type[BaseStorage]) -> type[Any]:
 
 
 FailingInMemoryStorage = _failing(InMemoryStorage)
-FailingRDBStorage = _failing(RDBStorage)
+
+
+class FailingStudyStorage(_failing(StudyStorage)):  # type: ignore[misc]  # made at run time
+    """A database whose calls may fail, and whose answer to a commit may be lost."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits the block's writes, unless one fails; then fails, or not."""
+        with super().transaction():
+            yield
+        if self.faults is not None:
+            self.faults.call(lambda: None, writes=True)
 
 
 @final

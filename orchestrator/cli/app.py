@@ -15,7 +15,7 @@ from orchestrator.cli.check import check
 from orchestrator.cli.console import print_error
 from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
-from orchestrator.cli.exit_codes import ExitCode, exit_codes_epilog
+from orchestrator.cli.exit_codes import exit_code_after, exit_codes_epilog
 from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
@@ -98,15 +98,15 @@ def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoRe
         app(arguments, prog_name=name)
     except UserError as error:
         print_error(str(error))
-        sys.exit(ExitCode.USER_ERROR)
-    except KeyboardInterrupt:
+        sys.exit(exit_code_after(error))
+    except KeyboardInterrupt as interrupt:
         print_error("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
+        sys.exit(exit_code_after(interrupt))
     except Exception as error:
         fault = f"{type(error).__name__}: {error}".strip(": ")
         print_error(
             f"Plimsoll failed ({fault}). This is a bug: please report it with the traceback that"
             " --debug shows"
         )
-        sys.exit(ExitCode.INTERNAL_ERROR)
+        sys.exit(exit_code_after(error))
     sys.exit()

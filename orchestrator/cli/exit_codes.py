@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
+
+from search_spaces.errors import StudyLost, UserError
 
 
 class ExitCode(IntEnum):
@@ -36,6 +39,24 @@ MEANINGS: Mapping[ExitCode, str] = MappingProxyType(
         " resumes",
     }
 )
+
+
+def exit_code_after(error: BaseException) -> ExitCode:
+    """Returns the exit code of a command that an error or a signal ended."""
+    match error:
+        case StudyLost():
+            return ExitCode.STUDY_LOST
+        case UserError():
+            return ExitCode.USER_ERROR
+        case KeyboardInterrupt():  # as shells have it
+            return ExitCode(128 + getattr(error, "signum", signal.SIGINT))
+        case _:
+            return ExitCode.INTERNAL_ERROR
+
+
+def sweep_exit_code(*, found: bool) -> ExitCode:
+    """Returns the exit code of a sweep that ended; `found`: it has a best plan."""
+    return ExitCode.DONE if found else ExitCode.NOTHING_FOUND
 
 
 def exit_codes_epilog() -> str:

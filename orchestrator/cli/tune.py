@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.options import (
     Json,
     Minutes,
@@ -83,8 +82,7 @@ def tune(
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_text import render_report
-    from orchestrator.study.study import StudyLost
-    from orchestrator.sweep import SweepStopped, run_sweep
+    from orchestrator.sweep import run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 
     calibration = _calibration(records, spec, name)
@@ -96,11 +94,7 @@ def tune(
     except KeyboardInterrupt as stopped:
         again = command_line("tune", spec_path, *set_arguments(overrides))
         print_error(f"Stopped. To resume: {again}")
-        signum = stopped.signum if isinstance(stopped, SweepStopped) else signal.SIGINT
-        raise typer.Exit(ExitCode(128 + signum)) from None  # as shells have it
-    except StudyLost as lost:
-        print_error(str(lost))
-        raise typer.Exit(ExitCode.STUDY_LOST) from None
+        raise typer.Exit(exit_code_after(stopped)) from None
     if not events and not as_json:
         # after --set, the file alone does not describe the sweep; the study's folder does
         swept = Path(spec.study.folder, name) if overrides else spec_path
@@ -110,7 +104,7 @@ def tune(
     return Result(
         kind="report",
         content=lambda: report_document(state),
-        code=ExitCode.DONE if state.best else ExitCode.NOTHING_FOUND,
+        code=sweep_exit_code(found=state.best is not None),
     )
 
 

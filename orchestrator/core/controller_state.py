@@ -185,16 +185,18 @@ class ControllerState:
 
     def usable_nodes(self, now: float) -> tuple[Node, ...]:
         """Returns the nodes that are up, without those just lost, which may still be listed."""
+        if not self.lost_at:
+            return self.nodes
         return tuple(
             node for node in self.nodes if now - self.lost_at.get(node.id, -inf) > _NOTICE_SECONDS
         )
 
     def accelerators_with_room(self, now: float) -> frozenset[str]:
         """Returns the accelerators of which a node runs no trial."""
-        used = {node for placement in self.placements() for node in placement.nodes}
-        free = [
-            node for node in self.usable_nodes(now) if self.settings.share or node.id not in used
-        ]
+        free = self.usable_nodes(now)
+        if not self.settings.share:
+            used = {node for placement in self.placements() for node, _ in placement.parts}
+            free = tuple(node for node in free if node.id not in used)
         return frozenset(
             kind for kind in self.settings.requests if nodes_with_accelerator(free, kind)
         )

@@ -87,8 +87,7 @@ def handle(state: ControllerState, given: Input) -> Decision:
             _stop(step, given)
         case StudyUnavailable():
             step.change(ended=True, awaited=None)
-    if not step.has_written:
-        schedule(step, declined)
+    schedule(step, declined)
     return step.state, tuple(step.instructions)
 
 

@@ -152,7 +152,10 @@ def _can_run(group: Placement, plan: Plan | _Shape, slots: Mapping[str, int]) ->
 def _free_slots(
     slots: Mapping[str, int], occupied: Iterable[Placement], *, share: bool
 ) -> dict[str, int]:
-    used = Counter(node for group in occupied for node in group.node_of_rank)
+    used = Counter[str]()
+    for group in occupied:
+        for node, ranks in group.parts:
+            used[node] += ranks
     return {
         node: count - used[node] if share else 0 if used[node] else count
         for node, count in slots.items()

@@ -49,17 +49,26 @@ class Next(Enum):
 
 
 def schedule(step: Step, declined: Set[str] | None = None) -> None:
-    """Starts whatever can start now.
+    """Starts whatever can start now, but at most one group that is not there yet.
+
+    The next tick starts another: so the first of a thousand groups does not wait for the last one's
+    trial to be chosen.
 
     Args:
         step: The step to add to.
         declined: Accelerators for which the sampler's best plan was just found not worth its time.
     """
-    while not step.state.ended and step.state.awaited is None and step.state.has_capacity():
-        if _start_next(step, declined) is not Next.STARTED or step.has_written:
-            break
+    while _can_start(step) and _start_next(step, declined) is Next.STARTED:
+        pass
     if step.state.ended:
         step.dismiss(tuple(step.state.idle_groups()))
+
+
+def _can_start(step: Step) -> bool:
+    state = step.state
+    if state.ended or state.awaited is not None or not state.has_capacity():
+        return False
+    return not step.has_written and not step.starts_group
 
 
 def _start_next(step: Step, declined: Set[str] | None) -> Next:

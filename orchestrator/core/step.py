@@ -8,7 +8,15 @@ from typing import Any
 
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import Event, Noted, TrialEnded, TrialStarted
-from orchestrator.core.instructions import Abandon, Announce, Dismiss, End, Instruction, Store
+from orchestrator.core.instructions import (
+    Abandon,
+    Announce,
+    Dismiss,
+    End,
+    Instruction,
+    StartGroup,
+    Store,
+)
 from orchestrator.core.notes import Note
 from orchestrator.core.reasons import Retry, StopReason
 from orchestrator.core.records import Record, closed_record
@@ -28,6 +36,11 @@ class Step:
     def has_written(self) -> bool:
         """True if the study has to be written."""
         return any(isinstance(one, Store | Abandon) for one in self.instructions)
+
+    @property
+    def starts_group(self) -> bool:
+        """True if a group is started."""
+        return any(isinstance(one, StartGroup) for one in self.instructions)
 
     def change(self, **values: Any) -> None:
         """Replaces attributes of the state."""

@@ -79,17 +79,11 @@ class Posterior:
         shift: Numbers = covariance @ self.weights
         return shift
 
-    def explained(self, covariance: Numbers) -> Numbers:
-        """Returns by how much the observations reduce the variance at each point."""
-        whitened = self.whitened(covariance)
-        reduction: Numbers = np.einsum("ij,ij->j", whitened, whitened)
-        return reduction
-
     def whitened(self, covariance: Numbers) -> Numbers:
         """Returns the whitened covariance, of shape (observations, points).
 
         The product of two of its columns is what observations take from the covariance of the two
-        points.
+        points, and that of a column with itself what they take from a point's variance.
         """
         if not len(self.weights):
             return np.zeros((0, len(covariance)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
@@ -37,7 +37,7 @@ _FAILURE_KERNEL = KernelParams(
 )
 _TAIL_DEGREES = 4  # degrees of freedom of Student's t: prediction errors of peaks have heavy tails
 _FANTASY_NOISE = 1e-3
-_SAMPLE = 1000  # candidates of each kind that are scored in a very large pool
+_SAMPLE = 500  # candidates of each kind that are scored in a very large pool
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
 _CHUNK = 4096  # candidates per prediction, which bounds memory
@@ -53,21 +53,23 @@ class BatchVariance:
     Williams 2006, appendix A.2, one observation at a time).
     """
 
-    def __init__(self, learned: Learned, rows: Rows, deviation: Numbers, noise: float) -> None:
+    def __init__(
+        self, learned: Learned, rows: Rows, deviation: Numbers, whitened: Numbers, noise: float
+    ) -> None:
         """Starts with an empty batch.
 
         Args:
             learned: The fitted surrogate.
             rows: The candidates.
             deviation: Their posterior standard deviations.
+            whitened: Their whitened covariance with the observations.
             noise: Standard deviation of a fantasy.
         """
         self._fitted = learned
         self._rows = rows
         self._variance = deviation**2
         self._noise = noise**2 + learned.structure.noise**2
-        covariance = learned.surrogate.covariance(learned.structure, rows, learned.rows)
-        self._whitened = learned.posterior.whitened(covariance)
+        self._whitened = whitened
         self._updates: list[Numbers] = []
 
     def without(self, at: int) -> Numbers:
@@ -187,15 +189,12 @@ class Search:
             seconds: Expected durations now, in place of those of the pool.
         """
         fitted = self._fit(subsample(observations))
-        incumbent = self._incumbent(fitted, observations)
+        incumbent = self._incumbent(fitted)
         rows = self._scored_rows(free, incumbent)
-        fantasized = self._fantasize(fitted, pending)
-        predictions = self._predict(fantasized, rows)
-        threshold = (
-            -np.inf
-            if incumbent is None
-            else max(incumbent.value, self._pending_value(fantasized, pending))
-        )
+        learned, pending_value = self._fantasize(fitted, np.array(pending, dtype=np.intp))
+        rate, whitened = learned.jointly(rows)
+        predictions = self._predict(fitted, rows, rate)
+        threshold = -np.inf if incumbent is None else max(incumbent.value, pending_value)
         durations = self._pool.seconds if seconds is None else seconds
         batch_variance: BatchVariance | None = None
         batch = list[Suggestion]()
@@ -221,7 +220,7 @@ class Search:
                 return batch
             if batch_variance is None:
                 batch_variance = BatchVariance(
-                    fantasized.rate, rows, predictions.rate.deviation, _FANTASY_NOISE
+                    learned, rows, rate.deviation, whitened, _FANTASY_NOISE
                 )
             deviation = batch_variance.without(int(remaining[at]))
             predictions = predictions._replace(rate=predictions.rate._replace(deviation=deviation))
@@ -268,7 +267,7 @@ class Search:
             The ratio, 1 or more; None without an incumbent.
         """
         fitted = self._fit(subsample(observations))
-        incumbent, rows = self._incumbent(fitted, observations), np.flatnonzero(free)
+        incumbent, rows = self._incumbent(fitted), np.flatnonzero(free)
         if incumbent is None:
             return None
         chunks = [
@@ -296,34 +295,33 @@ class Search:
             failure=self._failure.learn(*failures(observations)) if any_failed else None,
         )
 
-    def _fantasize(self, fitted: _Fitted, pending: Sequence[int]) -> _Fitted:
-        """Adds the posterior mean of each pending trial as an observation of its throughput."""
-        if not pending:
-            return fitted
-        means = fitted.rate.of(np.array(pending, dtype=np.intp)).mean.tolist()
+    def _fantasize(self, fitted: _Fitted, pending: Rows) -> tuple[Learned, float]:
+        """Adds the posterior mean of each pending trial as an observation of its throughput.
+
+        Returns:
+            The surrogate of throughput, and the best expected objective of the pending trials that
+            are probably feasible.
+        """
+        if not len(pending):
+            return fitted.rate, -np.inf
+        predictions = self._predict(fitted, pending)
+        scores = self._scores(predictions, pending)
+        probable = scores.mean[scores.chance >= MIN_FIT_PROBABILITY]
         fantasies = [
             Observation(row=row, log_rate=mean, rate_noise=_FANTASY_NOISE)
-            for row, mean in zip(pending, means, strict=True)
+            for row, mean in zip(pending.tolist(), predictions.rate.mean.tolist(), strict=True)
         ]
         rate = self._rate.learn(*rates([*fitted.observations, *fantasies]), choose=False)
-        return replace(fitted, rate=rate)
-
-    def _pending_value(self, fantasized: _Fitted, pending: Sequence[int]) -> float:
-        """Returns the best expected objective of pending trials that are probably feasible."""
-        if not pending:
-            return -np.inf
-        scores = self._score_rows(fantasized, np.array(pending, dtype=np.intp))
-        probable = scores.mean[scores.chance >= MIN_FIT_PROBABILITY]
-        return float(probable.max(initial=-np.inf))
+        return rate, float(probable.max(initial=-np.inf))
 
     def _score_rows(
         self, fitted: _Fitted, rows: Rows, tail_degrees: float = _TAIL_DEGREES
     ) -> Scores:
         return self._scores(self._predict(fitted, rows), rows, tail_degrees)
 
-    def _predict(self, fitted: _Fitted, rows: Rows) -> _Predictions:
+    def _predict(self, fitted: _Fitted, rows: Rows, rate: Prediction | None = None) -> _Predictions:
         failure = None if fitted.failure is None else fitted.failure.of(rows)
-        return _Predictions(fitted.rate.of(rows), fitted.share.of(rows), failure)
+        return _Predictions(rate or fitted.rate.of(rows), fitted.share.of(rows), failure)
 
     def _scores(
         self, predictions: _Predictions, rows: Rows, tail_degrees: float = _TAIL_DEGREES
@@ -363,15 +361,14 @@ class Search:
             subsets.append(rows[np.argpartition(distances, _SAMPLE)[:_SAMPLE]])
         return np.unique(np.concatenate(subsets))
 
-    def _incumbent(self, fitted: _Fitted, observations: Sequence[Observation]) -> _Incumbent | None:
-        """Returns the feasible measured candidate with the highest posterior mean.
+    def _incumbent(self, fitted: _Fitted) -> _Incumbent | None:
+        """Returns the feasible measured candidate of the fit with the highest posterior mean.
 
-        Not the highest measurement: among noisy ones that was lucky, and no trial would seem score
+        Not the highest measurement: among noisy ones that was lucky, and no trial would seem worth
         its cost in comparison.
         """
-        rows = np.unique([s.row for s in observations if self._objective.answered(s)]).astype(
-            np.intp
-        )
+        answered = {one.row for one in fitted.observations if self._objective.answered(one)}
+        rows = np.array(sorted(answered), dtype=np.intp)
         if not len(rows):
             return None
         means = self._score_rows(fitted, rows).mean

@@ -182,22 +182,39 @@ class Surrogate:
 
     def covariance(self, structure: KernelParams, rows: Rows, others: Rows) -> Numbers:
         """Returns the prior covariance of y without noise, of shape (rows, others)."""
-        points, centred = self._features[rows], self._centred[rows]
+        points = self._features[rows]
         other_points = self._features[others]
         squared = (
             (points**2).sum(axis=1)[:, None]
             + (other_points**2).sum(axis=1)[None]
             - 2 * points @ other_points.T
         )
-        distance = np.sqrt(np.maximum(squared, 0.0)) * (5**0.5 / structure.distance)
-        smooth = structure.smooth**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
-        nugget = structure.alone**2 * (rows[:, None] == others[None])
-        common = structure.offset**2 + structure.slope**2 * np.outer(centred, self._centred[others])
-        common += self._parts[rows] @ self._parts[others].T
-        if structure.effects:
-            common += structure.effects**2 * (self._effects[rows] @ self._effects[others].T)
-        covariance: Numbers = common + smooth + nugget
+        # in place: most of an ask's time goes here, and half of that into memory
+        distance = np.maximum(squared, 0.0, out=squared)
+        np.sqrt(distance, out=distance)
+        distance *= 5**0.5 / structure.distance
+        covariance: Numbers = distance / 3
+        covariance += 1
+        covariance *= distance
+        covariance += 1
+        np.negative(distance, out=distance)
+        covariance *= np.exp(distance, out=distance)
+        covariance *= structure.smooth**2
+        covariance += self._linear(structure, rows) @ self._linear(structure, others).T
+        same = rows[:, None] == others[None]
+        np.add(covariance, structure.alone**2, out=covariance, where=same)
         return covariance
+
+    def _linear(self, structure: KernelParams, rows: Rows) -> Numbers:
+        """Returns the features, of shape (rows, features), of which y is linear a priori."""
+        columns = [
+            np.full((len(rows), 1), structure.offset),
+            structure.slope * self._centred[rows, None],
+            self._parts[rows],
+        ]
+        if structure.effects:
+            columns.append(structure.effects * self._effects[rows])
+        return np.hstack(columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,13 +228,19 @@ class Learned:
 
     def of(self, rows: Rows) -> Prediction:
         """Returns the posterior mean and standard deviation of the candidates in `rows`."""
+        return self.jointly(rows)[0]
+
+    def jointly(self, rows: Rows) -> tuple[Prediction, Numbers]:
+        """Returns the prediction for the candidates in `rows`, and their whitened covariance."""
         mean, variance = self.surrogate.before(self.structure, rows)
         covariance = self.surrogate.covariance(self.structure, rows, self.rows)
-        remaining = variance - self.posterior.explained(covariance)
-        return Prediction(
+        whitened = self.posterior.whitened(covariance)
+        remaining = variance - np.einsum("ij,ij->j", whitened, whitened)
+        prediction = Prediction(
             mean=mean + self.posterior.mean(covariance),
             deviation=np.sqrt(np.maximum(remaining, 1e-10)),
         )
+        return prediction, whitened
 
 
 def _main_effects(features: Numbers) -> Numbers:

@@ -16,7 +16,6 @@ from typing import Any
 import optuna
 from alembic.runtime.migration import MigrationContext
 from optuna.exceptions import StorageInternalError
-from optuna.storages import RDBStorage
 from sqlalchemy import Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -29,6 +28,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import NullPool
 
+from orchestrator.study.optuna_private import StudyStorage
 from orchestrator.workspace import STORAGE_VARIABLE, study_storage, with_driver
 from search_spaces.errors import StudyError, require
 from search_spaces.spec.redaction import without_password, without_secrets
@@ -173,7 +173,7 @@ def holds_studies(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def opened_storage(url: str) -> Iterator[RDBStorage]:
+def opened_storage(url: str) -> Iterator[StudyStorage]:
     """Opens a storage for the length of the block, as a shared database limits connections.
 
     Raises:
@@ -187,7 +187,7 @@ def opened_storage(url: str) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
-def open_storage(url: str) -> RDBStorage:
+def open_storage(url: str) -> StudyStorage:
     """Opens Optuna's storage; creates its tables, and the file and folder of a SQLite storage.
 
     Its connections close when the storage is garbage-collected.
@@ -214,21 +214,8 @@ def open_storage(url: str) -> RDBStorage:
     raise AssertionError("the last attempt returns or raises")
 
 
-class _Storage(RDBStorage):
-    """RDBStorage that leaves no connection open if it cannot create its tables."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        try:
-            super().__init__(*arguments, **options)
-        except SQLAlchemyError:
-            # there is no engine yet if the URL is wrong
-            if (engine := getattr(self, "engine", None)) is not None:
-                engine.dispose()
-            raise
-
-
-def _storage(url: str, *, create: bool) -> RDBStorage:
-    return _Storage(
+def _storage(url: str, *, create: bool) -> StudyStorage:
+    return StudyStorage(
         with_driver(url).replace("{", "{{").replace("}", "}}"),  # Optuna formats the URL
         engine_kwargs=engine_options(url),
         skip_table_creation=not create,  # an older schema must not get newer tables
@@ -248,7 +235,7 @@ def _refuse_mlflow_database(url: str, existing: frozenset[str]) -> None:
         )
 
 
-def _check_version(storage: RDBStorage, url: str) -> None:
+def _check_version(storage: StudyStorage, url: str) -> None:
     current, newest = storage.get_current_version(), storage.get_head_version()
     if current == newest:
         return

@@ -53,7 +53,7 @@ from orchestrator.study.storage import (
 )
 from orchestrator.study.writer import Entry, StudyWriter, read_spool, spool, spool_file
 from search_spaces.costs.forecast import SearchPrior
-from search_spaces.errors import StudyError
+from search_spaces.errors import StudyLost
 from search_spaces.facts import ClusterFacts, Provenance
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
@@ -110,10 +110,6 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
         with warnings.catch_warnings():  # Optuna calls it experimental in each sweep
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(names)
-
-
-class StudyLost(StudyError):
-    """The storage became unavailable during the sweep, for longer than `study.wait_minutes`."""
 
 
 class Study:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -13,7 +13,7 @@ from uuid import uuid4
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from orchestrator.core.records import Record
 from orchestrator.search.observations import CONSTRAINTS_LIST
 from orchestrator.study.locks import AbstractLock, NoLock, locked_error
+from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.study.serialization import RECORD, record_from_json, record_to_json
 from orchestrator.study.storage import is_unavailable, storage_reason
@@ -127,11 +128,11 @@ class StudyWriter:
         def write(attempt: int) -> None:
             if attempt and self._has_record(trial_id):
                 return
-            self._storage.set_trial_user_attr(trial_id, RECORD, entry.record)
-            self._constrain(trial_id, entry.constraints)
             values = None if entry.value is None else (entry.value,)
-            # `Study.tell` would read the whole trial twice more, a third of the time for a write
-            self._storage.set_trial_state_values(trial_id, entry.state, values)
+            with self._transaction():
+                self._storage.set_trial_user_attr(trial_id, RECORD, entry.record)
+                self._constrain(trial_id, entry.constraints)
+                self._storage.set_trial_state_values(trial_id, entry.state, values)
 
         try:
             self._retried(write)
@@ -211,15 +212,19 @@ class StudyWriter:
         return trial.state.is_finished() and RECORD in trial.user_attrs
 
     def _constrain(self, trial_id: int, constraints: Mapping[str, float]) -> None:
-        trial = Trial(self._study, trial_id)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Optuna, if an earlier attempt set the constraint
-            for name, violation in constraints.items():
-                trial.set_constraint(name, violation)
+        attributes: dict[str, Any] = {
+            constraint_key(name): constraints[name] for name in constraints
+        }
         if constraints:
-            self._storage.set_trial_system_attr(
-                trial_id, CONSTRAINTS_LIST, list(constraints.values())
-            )
+            attributes[CONSTRAINTS_LIST] = list(constraints.values())
+        for key, value in attributes.items():
+            self._storage.set_trial_system_attr(trial_id, key, value)
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        """Returns a block whose writes take effect together, if the storage is a database."""
+        if isinstance(self._storage, StudyStorage):
+            return self._storage.transaction()
+        return nullcontext()
 
 
 def spool_file(spec: SweepSpec, name: str) -> Path:

@@ -10,8 +10,8 @@ from benchmarks.rigs.postgres import Server
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import SweepEnded, TrialEnded
 from orchestrator.study.reader import load_end
-from orchestrator.study.study import Study, StudyLost
-from search_spaces.errors import StudyError
+from orchestrator.study.study import Study
+from search_spaces.errors import StudyError, StudyLost
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_space, make_spec
 from tests.orchestrator.study.values import study_spec

@@ -84,6 +84,8 @@ def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) 
 def test_room_is_requested_for_as_many_groups_as_may_run(placed: Make) -> None:
     ours = placed("a", "b", groups=3, requested=3)
     ours.ask()
+    ours.ask()
+    assert ours.next() is None  # the third waits
 
     assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}), bundles=(2,))]
 

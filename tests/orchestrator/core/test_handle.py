@@ -138,6 +138,9 @@ class Driven:
         if any(isinstance(one, Store | Abandon) for one in instructions):
             assert not any(isinstance(one, Propose | Open | Run) for one in instructions)
             instructions += self.give(Tick(at=self.now))  # as the driver does after a write
+        elif any(isinstance(one, StartGroup) for one in instructions):
+            assert kinds(instructions).count(StartGroup) == 1
+            instructions += self.give(Tick(at=self.now))  # as Ray Tune does for the next group
         return instructions
 
     def show(self, *there: Node) -> tuple[Instruction, ...]:
@@ -203,9 +206,10 @@ def test_a_sweep_from_its_start_to_its_end() -> None:
         (Tick(at=now), [], Phase.SEARCHING),  # an answer is awaited
         (
             TrialOpened(number=0, at=now),
-            [TrialStarted, RequestCapacity, StartGroup, Run, Propose],
+            [TrialStarted, RequestCapacity, StartGroup, Run],
             Phase.SEARCHING,
         ),
+        (Tick(at=now), [Propose], Phase.SEARCHING),
         (PlanProposed(plan=PAIRS[0], reason=ANY_REASON, at=now), [Open], Phase.SEARCHING),
         (TrialOpened(number=1, at=now), [TrialStarted, StartGroup, Run], Phase.SEARCHING),
         (finished("group-2", 1, 40.0), [GroupStarted, Store], Phase.SEARCHING),

@@ -23,7 +23,6 @@ from tests.workers.values import a_plan
     "knobs",
     [
         {"checkpoint_ratio": 0.5, "batching": "packed", "bucket_mib": 1},
-        {"data": 1, "micro_batch": 4, "checkpoint_ratio": 1.0},
     ],
     ids=str,
 )

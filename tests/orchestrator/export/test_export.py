@@ -39,7 +39,6 @@ def thorough(*values: object) -> Any:
             {"engine": "deepspeed", "zero_stage": 1, "data": 1, "checkpoint_ratio": 0.5},
         ),
         thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
-        thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 1, "micro_batch": 1}),
     ],
 )
 def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(

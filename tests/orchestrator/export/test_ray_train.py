@@ -85,27 +85,6 @@ def telling(script: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_without_a_cluster_the_script_starts_ray_and_ends_it(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    what = taken_of(a_plan(checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
-    monkeypatch.setenv("HOME", str(home))  # with the token that Ray makes, and Train's results
-    monkeypatch.setenv("RAY_TMPDIR", str(home))
-    monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "100000000")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", "local")  # whatever else runs on this machine
-
-    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
-
-    losses = [line["loss"] for line in lines]
-    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
-    assert not ours(home)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.skipif(
     not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
 )
@@ -129,13 +108,6 @@ def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None
     assert job.returncode == 0, job.stdout + job.stderr
     losses = [json.loads(line)["loss"] for line in job.stdout.splitlines() if line[:1] == "{"]
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
-
-
-def ours(folder: Path) -> list[str]:
-    """Returns the commands of processes that name the folder."""
-    files = Path("/proc").glob("[0-9]*/cmdline")
-    said = (file.read_bytes().decode(errors="replace") for file in files if file.exists())
-    return [words for words in said if str(folder) in words]
 
 
 STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}

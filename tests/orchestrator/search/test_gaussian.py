@@ -8,9 +8,14 @@ from scipy import integrate, stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 
-from orchestrator.search.gaussian import Observations, posterior
+from orchestrator.search.gaussian import Numbers, Observations, Posterior, posterior
 
 RNG = np.random.default_rng(0)
+
+
+def explained(found: Posterior, covariance: Numbers) -> Numbers:
+    """Returns what the observations take from the variance at each point."""
+    return (found.whitened(covariance) ** 2).sum(axis=0)
 
 
 def seen(value: list[float], noise: float, side: list[int]) -> Observations:
@@ -30,7 +35,7 @@ def test_values_alone_are_what_scikit_learn_makes_of_them() -> None:
     covariance = kernel(places, points)
 
     assert found.mean(covariance) == pytest.approx(expected, abs=1e-9)
-    assert np.sqrt(1 - found.explained(covariance)) == pytest.approx(deviation, abs=1e-9)
+    assert np.sqrt(1 - explained(found, covariance)) == pytest.approx(deviation, abs=1e-9)
     assert found.log_evidence == pytest.approx(witness.log_marginal_likelihood_value_)
 
 
@@ -48,7 +53,7 @@ def test_one_bound_gives_the_moments_of_the_truncated_normal(limit: float, side:
     found = posterior(np.eye(1), np.array([0.2]), seen([limit], 0.1, [side]))
 
     assert 0.2 + found.mean(np.eye(1))[0] == pytest.approx(mean, abs=1e-3)
-    assert 1 - found.explained(np.eye(1))[0] == pytest.approx(square - mean**2, rel=1e-2)
+    assert 1 - explained(found, np.eye(1))[0] == pytest.approx(square - mean**2, rel=1e-2)
     assert found.log_evidence == pytest.approx(np.log(chance), abs=1e-3)
 
 
@@ -65,7 +70,7 @@ def test_bounds_and_values_together_are_what_draws_say() -> None:
     found = posterior(prior, np.zeros(3), seen([0.6, 0.8, 0.1], 0.05, [0, 1, -1]))
 
     assert found.mean(prior) == pytest.approx(mean, abs=0.02)
-    assert 1 - found.explained(prior) == pytest.approx(variance, rel=0.1, abs=0.002)
+    assert 1 - explained(found, prior) == pytest.approx(variance, rel=0.1, abs=0.002)
 
 
 def test_a_bound_that_is_met_anyway_changes_nothing() -> None:
@@ -79,4 +84,4 @@ def test_nothing_seen_is_the_prior() -> None:
     found = posterior(np.zeros((0, 0)), np.zeros(0), seen([], 0.1, []))
 
     assert found.mean(np.zeros((4, 0))).tolist() == [0.0] * 4
-    assert found.explained(np.zeros((4, 0))).tolist() == [0.0] * 4
+    assert explained(found, np.zeros((4, 0))).tolist() == [0.0] * 4
