@@ -42,18 +42,9 @@ def problems(found: dict[str, Any]) -> dict[str, int]:
     return {name: found[name] for name in names}
 
 
-@pytest.mark.parametrize(
-    ("seed", "kinds"),
-    [
-        # in SQLite
-        (5, ("rank_killed", "rank_stopped", "past_the_budget", "driver_ended", "actor_killed")),
-        (1, ("postgres_restarted", "driver_stopped", "model_raises")),  # in PostgreSQL
-    ],
-)
-def test_sweeps_keep_what_they_measured_through_faults(
-    tmp_path: Path, seed: int, kinds: tuple[str, ...]
-) -> None:
-    options = ("--sweeps", "1", "--faults", "4", "--seed", str(seed))
+def test_a_sweep_keeps_what_it_measured_through_faults(tmp_path: Path) -> None:
+    kinds = ("rank_killed", "rank_stopped", "past_the_budget", "driver_ended", "actor_killed")
+    options = ("--sweeps", "1", "--faults", "4", "--seed", "5")
 
     found = campaign(tmp_path, *options, "--kinds", *kinds)
 
