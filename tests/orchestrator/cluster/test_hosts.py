@@ -17,7 +17,7 @@ from tests.orchestrator.cluster.hosts import can_be_made, hosts
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.timeout(900),  # four ranks start twice, on as many cores as there are
+    pytest.mark.timeout(900),  # four ranks start three times, on as many cores as there are
     pytest.mark.skipif(
         not (can_be_apart() and can_be_made()),
         reason="hosts on one machine need network namespaces and mounts of their own (root)",
@@ -59,10 +59,10 @@ def test_tensor_and_data_ranks_span_hosts_and_a_cut_link_costs_one_trial(tmp_pat
             net.cut(lost[0])
 
         lost = list[str]()
-        log, code = submitted(work, environ, at="trial 0 starts", do=cut, inside=head.inside)
+        log, code = submitted(work, environ, at="trial 1 starts", do=cut, inside=head.inside)
 
     assert code == 0, log
-    assert f"node {lost[0]} was lost during trial 0" in log
+    assert f"node {lost[0]} was lost during trial 1" in log
     records = load_records(load_spec(work / "sweep.yaml"), "sweep")
     assert Counter(type(record.outcome) for record in records) == {Measured: 2}, log
     for record in records:

@@ -340,13 +340,18 @@ class Flickering:
     """Two nodes for one rank each; the second is away while a trial runs on both, and after it."""
 
     sweep: Sweep | None = None
+    runs_on_both = False
     back_at = -inf
 
     def up(self) -> tuple[Node, ...]:
         assert self.sweep is not None
-        if any(place.world_size == 2 for place in self.sweep.controller.state.placements()):
+        before = self.runs_on_both
+        placements = self.sweep.controller.state.placements()
+        self.runs_on_both = any(place.world_size == 2 for place in placements)
+        if before and not self.runs_on_both:
             self.back_at = time.monotonic() + AWAITED_SECONDS
-        return tuple(make_nodes(*("ab" if time.monotonic() >= self.back_at else "a"), slots=1))
+        there = not self.runs_on_both and time.monotonic() >= self.back_at
+        return tuple(make_nodes(*("ab" if there else "a"), slots=1))
 
     def request_capacity(self, needs: Sequence[Shortfall]) -> None:
         pass
